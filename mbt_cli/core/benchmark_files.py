@@ -1,0 +1,39 @@
+"""Which files and which rows of a data set a study takes; the same for every benchmark."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mbt_cli.core.model import Grows, RunOnly, Settings
+
+PerSplit = int | dict[str, int]
+"""One number for every split, or one for each named split."""
+
+
+class BenchmarkFiles(Settings):
+    """Fields of a `[benchmarks.NAME]` table that every kind shares."""
+
+    source: Literal["hub"] | None = None
+    """`hub` fetches the official repository; left out, `files` says where the rows are."""
+    repo: str | None = None
+    """Another hub repository in the official layout."""
+    config: str | None = None
+    """Configuration of the hub repository."""
+    revision: str | None = None
+    """Commit of the hub repository; left out, the one this mbt was tested with."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """Split to local file: the official layout, or a questions Parquet that mbt wrote."""
+    splits: dict[str, str] = Field(default_factory=dict)
+    """The study's name of a split to the source's, such as `{ validation = "test" }`."""
+    limit: Annotated[PerSplit | None, Grows] = None
+    """First N questions in the official order."""
+    sample: Annotated[PerSplit | None, Grows] = None
+    """N questions drawn by id with `sample_seed`."""
+    sample_seed: int = 0
+    """Seed of `sample`."""
+    difficulty: str | None = None
+    """File with the columns question_id and tier, in place of the benchmark's own tiers."""
+    default_tier: Literal["easy", "medium", "hard"] = "medium"
+    """Tier of a question that has none."""
+    max_bad_rows: Annotated[int, RunOnly] = Field(default=0, ge=0)
+    """Malformed rows that may be left out before the stage fails."""

@@ -1,0 +1,97 @@
+"""What goes to a chat endpoint and what comes back, as values."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+Json = Any
+"""A value that `json.loads` can give."""
+
+
+class Message(TypedDict):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question put to a model.
+
+    Args:
+        key: Request key (hex), see `core/keys.py`; equal keys mean the same request.
+        question_id: The question it is about (canned and scripted backends look at it).
+        sample: Number of the rollout, trace or vote among those of the question, from 0.
+        messages: The conversation so far.
+        seed: Seed of attempt 0, 31 bits; each content retry derives a new one.
+        body: Everything else of the JSON body: sampling fields, `response_format`, extras.
+    """
+
+    key: str
+    question_id: str
+    sample: int
+    messages: tuple[Message, ...]
+    seed: int
+    body: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of one request: a reply, or the reason why there is none.
+
+    `text` is as the server sent it. `failure` is null or a typed reason such as
+    `http_400: maximum context length is 2048 tokens`.
+    """
+
+    text: str | None = None
+    reasoning: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    seed: int | None = None
+    attempts: int = 1
+    seconds: float = 0.0
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An OpenAI-compatible HTTP endpoint that is ready.
+
+    Args:
+        base_url: Up to and including `/v1`.
+        model: The name the endpoint knows the model by.
+        api_key: Bearer token; kept out of representations, logs and artifacts.
+        token_limit_field: Body field for the token limit, `max_tokens` or `max_completion_tokens`.
+        context: Context length in tokens where it is known.
+        supports_schema: Whether `response_format` with a JSON schema constrains the reply.
+        sends_seed: Whether the endpoint takes `seed`.
+        version: What the server says it is, for the lineage.
+        flags: The flags it was started with, for the lineage.
+        alive: Raises BackendError with the last log lines once the server behind it has died.
+    """
+
+    base_url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+    token_limit_field: str = "max_tokens"
+    context: int | None = None
+    supports_schema: bool = True
+    sends_seed: bool = True
+    version: str | None = None
+    flags: tuple[str, ...] = ()
+    alive: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Responder:
+    """A backend that answers in this process: for tests, demos and data made by rule.
+
+    `respond` takes a request and gives a chat completion object as a server would send it.
+    """
+
+    respond: Callable[[Request], Mapping[str, Json]]
+    version: str | None = None
+    supports_schema: bool = True

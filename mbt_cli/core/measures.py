@@ -1,0 +1,58 @@
+"""What a score is given and what it gives back: per-question columns and an estimator."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mbt_cli.core.chat import Json
+
+Means = Mapping[str, npt.NDArray[np.float64]]
+"""Mean of each per-question column, one value per bootstrap resample, shape (resamples,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreInputs:
+    """Everything one scored cell knows.
+
+    Args:
+        rollouts: `rows.ROLLOUTS` joined with the question's columns (not `context`).
+        benchmark: Kind of the benchmark, such as `musique`: official scorers differ.
+        verdicts: Judge name to its verdict rows on these rollouts, joined by key.
+        baseline: The same for the baseline cell, on the same benchmark and split.
+    """
+
+    rollouts: pl.DataFrame
+    benchmark: str
+    verdicts: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    baseline: "ScoreInputs | None" = None
+
+
+def mean_of_value(means: Means) -> npt.NDArray[np.float64]:
+    """The estimator of most measures: the mean over questions of the column `value`."""
+    return means["value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One metric of one cell.
+
+    Args:
+        metric: Its name in tables, such as `exact_match` or `pass@4`.
+        unit: `percent`, `tokens`, `share`, `index`, ... (`percent`: values 0..1, shown x 100).
+        questions: One row per question: `question_id`, `n`, `failed`, and one or more float
+            columns; `value` is what `rows.SCORES` keeps. Null where every sample failed.
+        estimate: Means of those columns to the number; called with means over bootstrap
+            resamples as arrays.
+        settings: What a reader must know to recompute it, such as constants.
+        binary: Values are 0 or 1 per question, so an exact McNemar test fits.
+    """
+
+    metric: str
+    unit: str
+    questions: pl.DataFrame
+    estimate: Callable[[Means], npt.NDArray[np.float64]] = mean_of_value
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    binary: bool = False

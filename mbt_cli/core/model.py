@@ -1,0 +1,27 @@
+"""The base of everything a person writes in TOML, and the marks its fields can bear."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class RunOnly:
+    """Mark of a field that never changes results: it stays out of fingerprints.
+
+    Example:
+        >>> from typing import Annotated
+        >>> concurrency: Annotated[int, RunOnly]
+    """
+
+
+class Grows:
+    """Mark of a field whose larger value only adds rows: `limit`, `samples`.
+
+    A finished cell whose spec differs in such fields alone is extended without `--replace`.
+    """
+
+
+class Settings(BaseModel):
+    """Frozen, typed, and strict about unknown keys; the docstring under a field documents it."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )

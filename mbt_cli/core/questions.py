@@ -1,0 +1,55 @@
+"""A question as a value, and how its documents are written into a prompt."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A titled text, as a tuple of sentences."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question of a benchmark; `core/rows.py: QUESTIONS` is its stored form.
+
+    Args:
+        supporting: (title, number of the sentence from 0) pairs that hold the answer.
+        difficulty: `easy`, `medium` or `hard`, by the benchmark's own rule.
+        metadata: What else the record held; JSON values.
+    """
+
+    question_id: str
+    question: str
+    answer: str
+    answer_aliases: tuple[str, ...] = ()
+    context: tuple[Document, ...] = ()
+    supporting: tuple[tuple[str, int], ...] = ()
+    question_type: str | None = None
+    hops: int | None = None
+    difficulty: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def documents_text(context: Iterable[Mapping[str, Any]]) -> str:
+    """Documents as the published prompts list them, one a line, numbered from 0.
+
+    Args:
+        context: Structs of `rows.QUESTIONS["context"]`: title and sentences.
+
+    Example:
+        >>> documents_text([{"title": "Oslo", "sentences": ["Oslo is big.", " It is old."]}])
+        'Document [0] (Title: Oslo) Oslo is big. It is old.'
+    """
+    return "\n".join(
+        f"Document [{number}] (Title: {document['title']}) {_joined(document['sentences'])}"
+        for number, document in enumerate(context)
+    )
+
+
+def _joined(sentences: Iterable[str]) -> str:
+    return " ".join(sentence.strip() for sentence in sentences)

@@ -1,0 +1,92 @@
+"""Every column that mbt stores: the one place where names and types of columns are spelled.
+
+Ids are strings. Rows are joined by key, never by order. `failure` is null or a short typed reason.
+"""
+
+import polars as pl
+
+_TEXT = pl.String()
+_COUNT = pl.Int64()
+
+MESSAGES = pl.List(pl.Struct({"role": _TEXT, "content": _TEXT}))
+
+QUESTIONS = pl.Schema(
+    {
+        "question_id": _TEXT,
+        "position": _COUNT,  # 0, 1, 2, ... in the order of the official file
+        "question": _TEXT,
+        "answer": _TEXT,
+        "answer_aliases": pl.List(_TEXT),
+        "context": pl.List(pl.Struct({"title": _TEXT, "sentences": pl.List(_TEXT)})),
+        "supporting": pl.List(pl.Struct({"title": _TEXT, "sentence": _COUNT})),
+        "question_type": _TEXT,
+        "hops": _COUNT,
+        "difficulty": _TEXT,  # easy, medium or hard
+        "metadata": _TEXT,  # JSON object of what else the record held
+    }
+)
+
+REPLY = pl.Schema(
+    {
+        "messages": MESSAGES,  # what was sent
+        "reply": _TEXT,  # content as the server sent it, never altered
+        "reasoning": _TEXT,  # from `reasoning`, `reasoning_content` or an inline think block
+        "finish_reason": _TEXT,
+        "prompt_tokens": _COUNT,
+        "completion_tokens": _COUNT,
+        "reasoning_tokens": _COUNT,
+        "seed": _COUNT,
+        "attempts": _COUNT,
+        "seconds": pl.Float64(),  # of the attempt that was kept
+        "request_key": _TEXT,
+        "failure": _TEXT,
+    }
+)
+
+ROLLOUTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "answer": _TEXT, **REPLY})
+
+# one worked solution or trace; `rollout_*` and `solution_*` name what it was made from
+TRACES = pl.Schema(
+    {
+        "question_id": _TEXT,
+        "sample": _COUNT,
+        "trace_id": _COUNT,
+        "trace": _TEXT,
+        "rollout_address": _TEXT,
+        "rollout_sample": _COUNT,
+        "solution_address": _TEXT,
+        "solution_id": _COUNT,
+        **REPLY,
+    }
+)
+
+# a judge's own columns stand beside these
+VERDICTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "vote": _COUNT, **REPLY})
+
+SCORES = pl.Schema(
+    {
+        "question_id": _TEXT,
+        "metric": _TEXT,
+        "value": pl.Float64(),  # mean over the question's samples, null when all of them failed
+        "n": _COUNT,  # samples that have a value
+        "failed": _COUNT,  # samples that have none
+    }
+)
+
+SUMMARY = pl.Schema(
+    {
+        "metric": _TEXT,
+        "value": pl.Float64(),
+        "low": pl.Float64(),  # 95 % interval
+        "high": pl.Float64(),
+        "n": _COUNT,  # questions behind the value
+        "failed": _COUNT,  # samples without a value
+        "unit": _TEXT,
+        "baseline": pl.Float64(),
+        "difference": pl.Float64(),  # paired, on common questions
+        "p": pl.Float64(),
+        "by": _TEXT,  # column of a breakdown, null for all questions
+        "group": _TEXT,
+        "settings": _TEXT,  # JSON object
+    }
+)

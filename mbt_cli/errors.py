@@ -1,0 +1,98 @@
+"""Every error a user can meet, each with its exit code.
+
+MbtError                 1  something failed
+├── UsageError           2  the command line or the environment is not right
+│   ├── ManifestError    2  the manifest is wrong; holds every problem found
+│   └── MissingInputError 2 an input artifact is not there yet
+├── StaleError           1  finished cells were made by other settings
+├── StageError           1  a stage ran and failed
+├── ArtifactError        1  an artifact is damaged, unknown or cannot be written
+├── LockedError          1  another process runs this cell
+├── BackendError         1  a model server did not start, died or refused us
+├── Stopped             75  stopped by SIGTERM or SIGUSR1 with everything kept
+└── Interrupted        130  stopped by Ctrl-C with everything kept
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class MbtError(Exception):
+    """An error with a message for the user and, where there is one, the thing to type next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(MbtError):
+    """The command line or the environment is not right."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a manifest or preset.
+
+    Args:
+        where: Key path as the user would find it, such as `stage.base.samples`.
+        what: What is wrong, with the value.
+    """
+
+    where: str
+    what: str
+
+
+class ManifestError(UsageError):
+    """The manifest is wrong; `problems` holds everything that was found, not the first only."""
+
+    def __init__(self, file: str, problems: Sequence[Problem], *, hint: str | None = None) -> None:
+        count = len(problems)
+        head = f"`{file}` has {count} problem{'' if count == 1 else 's'}:"
+        lines = [f"  `{p.where}`: {p.what}" for p in problems]
+        super().__init__("\n".join([head, *lines]), hint=hint)
+        self.problems = tuple(problems)
+
+
+class MissingInputError(UsageError):
+    """An input artifact is not there yet."""
+
+
+class StaleError(MbtError):
+    """Finished cells were made by other settings than the manifest has now."""
+
+
+class StageError(MbtError):
+    """A stage ran and failed."""
+
+
+class ArtifactError(MbtError):
+    """An artifact is damaged, of an unknown kind, or cannot be written."""
+
+
+class LockedError(MbtError):
+    """Another process runs this cell."""
+
+
+class BackendError(MbtError):
+    """A model server did not start, died, or refused us."""
+
+
+class Stopped(MbtError):
+    """Stopped by SIGTERM or SIGUSR1; what was done is kept."""
+
+    exit_code = 75
+
+
+class Interrupted(MbtError):
+    """Stopped by Ctrl-C; what was done is kept."""
+
+    exit_code = 130
+
+
+class JudgeReplyError(ValueError):
+    """A judge's reply cannot be read for sure; becomes the failure of one row, never a zero."""

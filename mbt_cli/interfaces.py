@@ -1,0 +1,107 @@
+"""The things you can add. One class in one file, then one line in registry.py."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+
+from mbt_cli.core.benchmark_files import BenchmarkFiles
+from mbt_cli.core.chat import Endpoint, Json, Message, Responder
+from mbt_cli.core.jobs import Job
+from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.model import Settings
+from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.questions import Question
+from mbt_cli.core.tables import ReportInputs, TableData
+from mbt_cli.core.templates import Template
+
+
+class Plugin(Settings, ABC):
+    """A frozen class whose fields are its settings; `kind` names it in a manifest."""
+
+    version: ClassVar[int] = 1
+    """Raised when the same settings come to give other results; enters the fingerprint."""
+
+
+class Benchmark(BenchmarkFiles, Plugin):
+    """A data set."""
+
+    @abstractmethod
+    def question(self, record: Mapping[str, Json]) -> Question:
+        """One record of the official file as a question; ValueError says what is wrong with it."""
+
+    def generate(self, split: str) -> Iterator[Question] | None:
+        """Questions made by rule, for benchmarks without files."""
+        return None
+
+
+class Backend(Plugin):
+    """A way to get an OpenAI-compatible endpoint."""
+
+    @abstractmethod
+    def identity(self) -> Mapping[str, Json]:
+        """What the model is, whatever machine serves it; enters every request key."""
+
+    @abstractmethod
+    def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint | Responder]:
+        """The endpoint, ready while the context lasts; BackendError if it will not come."""
+
+
+class Judge(Plugin):
+    """A question put to a judge model about one rollout joined with its question."""
+
+    columns: ClassVar[Mapping[str, pl.DataType]]
+    """What a verdict says, beside the reply columns."""
+    reply_schema: ClassVar[Mapping[str, Json]]
+    """JSON Schema that constrains the reply where the backend can."""
+
+    @abstractmethod
+    def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
+        """The conversation for one row."""
+
+    @abstractmethod
+    def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The verdict's columns; JudgeReplyError when the reply cannot be read for sure."""
+
+    def known(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The verdict that holds by definition, without asking (an empty answer is wrong)."""
+        return None
+
+
+class Score(Plugin):
+    """One measure, or a family of them, over the rollouts of one cell."""
+
+    @abstractmethod
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        """Per-question columns and how their means become the number."""
+
+
+class Launcher(Plugin):
+    """A place where jobs run."""
+
+    @abstractmethod
+    def render(self, job: Job) -> str:
+        """The job's script in full."""
+
+    @abstractmethod
+    def submit(self, script: Path, *, after: Sequence[str]) -> str:
+        """Hand the script over; gives the place's id of the job."""
+
+
+class Table(Plugin):
+    """A table of the paper."""
+
+    @abstractmethod
+    def build(self, inputs: ReportInputs) -> TableData:
+        """The table from every score summary of the study."""
+
+
+class Figure(Plugin):
+    """A figure of the paper."""
+
+    @abstractmethod
+    def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
+        """The figure's files: SVG, PDF and PNG."""
