@@ -46,14 +46,14 @@ class Template:
 
 
 def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template:
-    """Read a template and check its placeholders against those that `known` names.
+    r"""Read a template and check its placeholders against those that `known` names.
 
     Raises:
         ValueError: No role heading, an unknown role, text before the first heading, an empty
             turn, or an unknown placeholder; the message says which.
 
     Example:
-        >>> parse_template("t", "=== user ===\\nSay {{ word }}", known=frozenset({"word"})).fill(
+        >>> parse_template("t", "=== user ===\nSay {{ word }}", known=frozenset({"word"})).fill(
         ...     {"word": "{{ word }}"}
         ... )
         ({'role': 'user', 'content': 'Say {{ word }}'},)

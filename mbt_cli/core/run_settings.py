@@ -1,0 +1,24 @@
+"""How a model is run on this machine: nothing here ever changes a result."""
+
+from pydantic import Field
+
+from mbt_cli.core.model import Settings
+
+
+class RunSettings(Settings):
+    """A `[run]` or `[models.X.run]` table; the model's keys win over the study's."""
+
+    concurrency: int = Field(default=64, ge=1, le=10_000)
+    """Requests in flight at once."""
+    request_timeout_seconds: float = Field(default=3600, gt=0)
+    """Time for one reply, from sending; long reasoning takes long."""
+    connect_timeout_seconds: float = Field(default=30, gt=0)
+    """Time for a connection to be made."""
+    max_attempts: int = Field(default=6, ge=1, le=100)
+    """Times one request is sent before its row fails."""
+    server_ready_timeout_seconds: float = Field(default=1200, gt=0)
+    """Time a server that mbt starts may take until its first reply."""
+    server_restarts: int = Field(default=3, ge=0)
+    """Times a server that died is started again within one cell."""
+    drain_seconds: float = Field(default=20, ge=0)
+    """Time that replies in flight are waited for after a signal to stop."""
