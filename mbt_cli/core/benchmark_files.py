@@ -1,6 +1,8 @@
 """Which files and which rows of a data set a study takes; the same for every benchmark."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,8 +12,34 @@ PerSplit = int | dict[str, int]
 """One number for every split, or one for each named split."""
 
 
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """Where the hub holds a data set in a layout that its benchmark reads.
+
+    Args:
+        repo: Data set repository, `organisation/name`.
+        pattern: Path of a split's files in it; `{config}` and `{split}` are filled in, `*` is any
+            text. Parquet, JSON lines or a JSON array, by the ending.
+        licence: Licence of the data, for data cards.
+        config: Configuration that is read unless the manifest names another.
+        revision: Commit that is read unless the manifest names another; a branch name is looked up
+            and the commit recorded.
+        split_names: The study's usual name of a split to the repository's, where they differ.
+    """
+
+    repo: str
+    pattern: str
+    licence: str
+    config: str = "default"
+    revision: str = "main"
+    split_names: Mapping[str, str] = field(default_factory=dict)
+
+
 class BenchmarkFiles(Settings):
     """Fields of a `[benchmarks.NAME]` table that every kind shares."""
+
+    hub: ClassVar[HubSource | None] = None
+    """The official hub repository, for benchmarks that have one."""
 
     source: Literal["hub"] | None = None
     """`hub` fetches the official repository; left out, `files` says where the rows are."""

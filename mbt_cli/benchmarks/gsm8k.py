@@ -1,0 +1,49 @@
+"""GSM8K: school word problems whose answer is a number (arXiv 2110.14168).
+
+Official file: JSON lines of `{question, answer}`; the answer is a worked solution that ends in
+`#### n`. Records have no id, so the id is made from the question's text.
+
+    Q: Natalia sold clips to 48 friends in April and half as many in May. How many in all?   A: 72
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from mbt_cli.core import layouts
+from mbt_cli.core.benchmark_files import HubSource
+from mbt_cli.core.chat import Json
+from mbt_cli.core.questions import Question
+from mbt_cli.interfaces import Benchmark
+
+_MARK = "####"
+
+
+class GSM8K(Benchmark):
+    """GSM8K; licence MIT."""
+
+    kind: Literal["gsm8k"] = "gsm8k"
+    """Names the benchmark in a manifest."""
+
+    hub: ClassVar[HubSource] = HubSource(
+        repo="openai/gsm8k",
+        config="main",
+        pattern="{config}/{split}-*.parquet",
+        licence="mit",
+        revision="740312add88f781978c0658806c59bc2815b9866",
+    )
+
+    def question(self, record: Mapping[str, Json]) -> Question:
+        question = layouts.text(record, "question")
+        worked, mark, number = layouts.text(record, "answer").rpartition(_MARK)
+        if not mark or not number.strip():
+            raise ValueError(f"`answer` does not end in `{_MARK}` and a number")
+        written = number.strip()
+        answer = written.replace(",", "")  # 1,000 and 1000 are the same number
+        return Question(
+            question_id=f"gsm8k-{hashlib.sha256(question.encode()).hexdigest()[:16]}",
+            question=question,
+            answer=answer,
+            answer_aliases=() if answer == written else (written,),
+            metadata={"solution": worked.strip(), **layouts.rest(record, "question", "answer")},
+        )

@@ -1,0 +1,47 @@
+"""HotpotQA, distractor setting: two-hop questions over ten paragraphs (arXiv 1809.09600).
+
+Official file: a JSON array of `{_id, question, answer, supporting_facts: [[title, sentence]],
+context: [[title, [sentence]]], type, level}`; the hub has the same in Parquet.
+
+    Q: Were Scott Derrickson and Ed Wood of the same nationality?   A: yes
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from mbt_cli.core import layouts
+from mbt_cli.core.benchmark_files import HubSource
+from mbt_cli.core.chat import Json
+from mbt_cli.core.difficulty import known_tier
+from mbt_cli.core.questions import Question
+from mbt_cli.interfaces import Benchmark
+
+
+class HotpotQA(Benchmark):
+    """HotpotQA distractor; licence CC BY-SA 4.0."""
+
+    kind: Literal["hotpotqa"] = "hotpotqa"
+    """Names the benchmark in a manifest."""
+
+    hub: ClassVar[HubSource] = HubSource(
+        repo="hotpotqa/hotpot_qa",
+        config="distractor",
+        pattern="{config}/{split}-*.parquet",
+        licence="cc-by-sa-4.0",
+        revision="1908d6afbbead072334abe2965f91bd2709910ab",
+    )
+
+    def question(self, record: Mapping[str, Json]) -> Question:
+        return Question(
+            question_id=layouts.text(record, "_id", "id"),
+            question=layouts.text(record, "question"),
+            answer=layouts.text(record, "answer"),
+            context=layouts.documents(record.get("context")),
+            supporting=layouts.supporting(record.get("supporting_facts")),
+            question_type=layouts.optional_text(record, "type"),
+            hops=2,
+            difficulty=known_tier("hotpotqa", record),
+            metadata=layouts.rest(
+                record, "_id", "id", "question", "answer", "context", "supporting_facts", "type"
+            ),
+        )

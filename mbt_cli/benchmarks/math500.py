@@ -1,0 +1,46 @@
+r"""MATH-500: competition problems with a closed answer in LaTeX (arXiv 2305.20050).
+
+Official file: JSON lines of `{problem, solution, answer, level, subject, unique_id}`.
+
+    Q: Convert the point $(0,3)$ to polar coordinates.   A: \left( 3, \frac{\pi}{2} \right)
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from mbt_cli.core import layouts
+from mbt_cli.core.benchmark_files import HubSource
+from mbt_cli.core.chat import Json
+from mbt_cli.core.difficulty import known_tier
+from mbt_cli.core.questions import Question
+from mbt_cli.interfaces import Benchmark
+
+
+class MATH500(Benchmark):
+    """MATH-500; licence MIT."""
+
+    kind: Literal["math500"] = "math500"
+    """Names the benchmark in a manifest."""
+
+    hub: ClassVar[HubSource] = HubSource(
+        repo="HuggingFaceH4/MATH-500",
+        pattern="{split}.jsonl",
+        licence="mit",
+        revision="6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+    )
+
+    def question(self, record: Mapping[str, Json]) -> Question:
+        problem = layouts.text(record, "problem")
+        has_id = record.get("unique_id") or record.get("id")
+        fingerprint = hashlib.sha256(problem.encode()).hexdigest()[:16]
+        return Question(
+            question_id=layouts.text(record, "unique_id", "id")
+            if has_id
+            else f"math500-{fingerprint}",
+            question=problem,
+            answer=layouts.text(record, "answer"),
+            question_type=layouts.optional_text(record, "subject"),
+            difficulty=known_tier("math500", record),
+            metadata=layouts.rest(record, "unique_id", "id", "problem", "answer", "subject"),
+        )

@@ -1,0 +1,70 @@
+"""MuSiQue-Ans: two- to four-hop questions over twenty paragraphs (arXiv 2108.00573).
+
+Official file: JSON lines of `{id, question, answer, answer_aliases, answerable,
+question_decomposition, paragraphs: [{idx, title, paragraph_text, is_supporting}]}`. The id says the
+shape of the question: `3hop1__...`.
+
+    Q: What is the seat of the county where Van Hook Township is located?   A: Stanley
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+from mbt_cli.core import layouts
+from mbt_cli.core.benchmark_files import HubSource
+from mbt_cli.core.chat import Json
+from mbt_cli.core.difficulty import known_tier
+from mbt_cli.core.questions import Document, Question
+from mbt_cli.interfaces import Benchmark
+
+
+class MuSiQue(Benchmark):
+    """MuSiQue-Ans; licence CC BY 4.0."""
+
+    kind: Literal["musique"] = "musique"
+    """Names the benchmark in a manifest."""
+
+    hub: ClassVar[HubSource] = HubSource(
+        repo="dgslibisey/MuSiQue",
+        pattern="musique_ans_v1.0_{split}.jsonl",
+        split_names={"validation": "dev"},
+        licence="cc-by-4.0",
+        revision="c8f4f8c9465fb69d31a8eae894c3fd509c4ca321",
+    )
+
+    def question(self, record: Mapping[str, Json]) -> Question:
+        question_id = layouts.text(record, "id")
+        paragraphs = _paragraphs(record)
+        shape = re.match(r"(\d)hop\d?", question_id)
+        return Question(
+            question_id=question_id,
+            question=layouts.text(record, "question"),
+            answer=layouts.text(record, "answer"),
+            answer_aliases=layouts.texts(record.get("answer_aliases"), "answer_aliases"),
+            context=tuple(Document(title, (body,)) for title, body, _ in paragraphs),
+            supporting=tuple((title, 0) for title, _, is_supporting in paragraphs if is_supporting),
+            question_type=shape[0] if shape else None,
+            hops=int(shape[1]) if shape else None,
+            difficulty=known_tier("musique", record),
+            metadata=layouts.rest(
+                record, "id", "question", "answer", "answer_aliases", "paragraphs"
+            ),
+        )
+
+
+def _paragraphs(record: Mapping[str, Json]) -> list[tuple[str, str, bool]]:
+    """Title, text and whether it supports the answer; a paragraph counts as one sentence."""
+    paragraphs = record.get("paragraphs")
+    if not isinstance(paragraphs, Sequence) or isinstance(paragraphs, str):
+        raise ValueError("`paragraphs` is missing or no list")
+    if not all(isinstance(paragraph, Mapping) for paragraph in paragraphs):
+        raise ValueError("`paragraphs` holds something that is no object")
+    return [
+        (
+            layouts.text(paragraph, "title"),
+            layouts.text(paragraph, "paragraph_text"),
+            paragraph.get("is_supporting") is True,
+        )
+        for paragraph in paragraphs
+    ]

@@ -1,0 +1,52 @@
+"""2WikiMultihopQA: questions over Wikipedia with evidence triples (arXiv 2011.01060).
+
+Official file: a JSON array in HotpotQA's layout with `evidences: [[subject, relation, object]]`
+and `answer_id`; its dev file has labels, the test file has none.
+
+    Q: Which film whose director is younger, Forbidden Ground or Free Guy?   A: Free Guy
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from mbt_cli.core import layouts
+from mbt_cli.core.benchmark_files import HubSource
+from mbt_cli.core.chat import Json
+from mbt_cli.core.difficulty import known_tier
+from mbt_cli.core.questions import Question
+from mbt_cli.interfaces import Benchmark
+
+_HOPS = {"comparison": 2, "inference": 2, "compositional": 2, "bridge_comparison": 4}
+
+
+class TwoWikiMultihopQA(Benchmark):
+    """2WikiMultihopQA; licence Apache-2.0."""
+
+    kind: Literal["2wikimultihopqa"] = "2wikimultihopqa"
+    """Names the benchmark in a manifest."""
+
+    hub: ClassVar[HubSource] = HubSource(
+        repo="framolfese/2WikiMultihopQA",
+        pattern="data/{split}-*.parquet",
+        licence="apache-2.0",
+        revision="fe713bfbd1afbca1a65246741a75890405d56a3a",
+    )
+
+    def question(self, record: Mapping[str, Json]) -> Question:
+        question_type = layouts.optional_text(record, "type")
+        return Question(
+            question_id=layouts.text(record, "_id", "id"),
+            question=layouts.text(record, "question"),
+            answer=layouts.text(record, "answer"),
+            answer_aliases=layouts.texts(record.get("answer_aliases"), "answer_aliases"),
+            context=layouts.documents(record.get("context")),
+            supporting=layouts.supporting(record.get("supporting_facts")),
+            question_type=question_type,
+            hops=_HOPS.get(question_type or ""),
+            difficulty=known_tier("2wikimultihopqa", record),
+            metadata=layouts.rest(
+                record,
+                *("_id", "id", "question", "answer", "answer_aliases", "context"),
+                *("supporting_facts", "type"),
+            ),
+        )

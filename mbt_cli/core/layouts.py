@@ -1,0 +1,112 @@
+"""Reading fields of official records: what is missing or of another shape is said, not guessed.
+
+HotpotQA and 2WikiMultihopQA share a layout, and each comes in two forms: the official files hold
+`[[title, [sentence, ...]], ...]`, the hub holds `{title: [...], sentences: [[...], ...]}`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mbt_cli.core.chat import Json
+from mbt_cli.core.questions import Document
+
+
+def text(record: Mapping[str, Json], *names: str) -> str:
+    """The first of the named fields that is there, stripped.
+
+    Raises:
+        ValueError: None is there, or it is not a text, or an empty one.
+
+    Example:
+        >>> text({"id": " a1 "}, "_id", "id")
+        'a1'
+    """
+    for name in names:
+        if (value := record.get(name)) is not None:
+            if not isinstance(value, str):
+                raise ValueError(f"`{name}` is {_kind(value)} where a text is meant")
+            if not value.strip():
+                raise ValueError(f"`{name}` is empty")
+            return value.strip()
+    raise ValueError(f"`{names[0]}` is missing")
+
+
+def optional_text(record: Mapping[str, Json], name: str) -> str | None:
+    """A field that may be missing; ValueError when it is there and is not a text."""
+    return text(record, name) if record.get(name) else None
+
+
+def texts(value: Json, name: str) -> tuple[str, ...]:
+    """A list of texts; nothing at all counts as an empty list.
+
+    Raises:
+        ValueError: It is no list, or something in it is no text.
+    """
+    return tuple(_checked_text(item, name) for item in _checked_list(value or [], name))
+
+
+def documents(context: Json) -> tuple[Document, ...]:
+    """Documents of a HotpotQA or 2WikiMultihopQA record, in either form.
+
+    Raises:
+        ValueError: The shape is another one.
+
+    Example:
+        >>> documents([["Oslo", ["A city.", " It is old."]]])
+        (Document(title='Oslo', sentences=('A city.', ' It is old.')),)
+    """
+    return tuple(
+        Document(_checked_text(title, "context"), texts(sentences, "context"))
+        for title, sentences in _pairs(context, "context", ("title", "sentences"))
+    )
+
+
+def supporting(facts: Json) -> tuple[tuple[str, int], ...]:
+    """(title, sentence from 0) pairs of a HotpotQA or 2WikiMultihopQA record, in either form.
+
+    Official records name a few sentences that their document does not have; they are kept.
+
+    Raises:
+        ValueError: The shape is another one.
+    """
+    pairs = _pairs(facts or [], "supporting_facts", ("title", "sent_id"))
+    for _, sentence in pairs:
+        if not isinstance(sentence, int):
+            raise ValueError(f"`supporting_facts` holds {sentence!r} where a number is meant")
+    return tuple((_checked_text(title, "supporting_facts"), number) for title, number in pairs)
+
+
+def rest(record: Mapping[str, Json], *taken: str) -> dict[str, Json]:
+    """What else the record holds: everything but the fields that `taken` names."""
+    return {name: value for name, value in record.items() if name not in taken}
+
+
+def _pairs(value: Json, name: str, columns: tuple[str, str]) -> list[tuple[Json, Json]]:
+    if isinstance(value, Mapping):
+        first, second = (_checked_list(value.get(column), name) for column in columns)
+        if len(first) != len(second):
+            raise ValueError(f"`{name}` has {len(first)} {columns[0]} for {len(second)} others")
+        return list(zip(first, second, strict=True))
+    pairs = [_checked_list(pair, name) for pair in _checked_list(value, name)]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"`{name}` holds something that is not a pair")
+    return [(pair[0], pair[1]) for pair in pairs]
+
+
+def _checked_list(value: Json, name: str) -> Sequence[Json]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f"`{name}` is {_kind(value)} where a list is meant")
+    return value
+
+
+def _checked_text(value: Json, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"`{name}` holds {_kind(value)} where a text is meant")
+    return value
+
+
+def _kind(value: Json) -> str:
+    """A value's type in JSON's own words."""
+    if value is None:
+        return "nothing"
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    return names.get(type(value), "an object" if isinstance(value, Mapping) else "a list")

@@ -1,0 +1,160 @@
+"""Records of data files one by one, each with the place where it stands: `file:line`.
+
+JSON arrays are read in pieces, so a file of a gigabyte needs the memory of one record.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import IO
+
+import orjson
+import polars as pl
+
+from mbt_cli.core.chat import Json
+from mbt_cli.errors import ArtifactError, MissingInputError
+
+_PIECE_CHARACTERS = 1 << 20
+_ROWS_AT_ONCE = 1000
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record, or what is wrong with the place where one should be.
+
+    Args:
+        where: `file:line`, or `file:record N` from 1 where lines mean nothing.
+        value: The record; None when it cannot be read.
+        problem: Why it cannot be read.
+    """
+
+    where: str
+    value: Mapping[str, Json] | None
+    problem: str = ""
+
+
+def data_files(pattern: str | Path) -> list[Path]:
+    """Files that a path or a pattern with `*` names, sorted by name.
+
+    Raises:
+        MissingInputError: There is none.
+    """
+    path = Path(pattern)
+    # a name that holds `*` or `[` and is there is meant as it stands
+    found = [path] if path.exists() else _matching(path)
+    files = [path for path in found if path.is_file()]
+    if not files:
+        raise MissingInputError(
+            f"no file `{pattern}`", hint="put the data there, or correct the path in the manifest"
+        )
+    return files
+
+
+def _matching(pattern: Path) -> list[Path]:
+    fixed = list(takewhile(lambda part: not set(part) & set("*?["), pattern.parts))
+    rest = pattern.parts[len(fixed) :]
+    return sorted(Path(*fixed).glob("/".join(rest))) if rest else []
+
+
+def parquet_columns(path: Path) -> frozenset[str]:
+    """Names of a Parquet file's columns; empty for a file of another kind."""
+    if path.suffix != ".parquet":
+        return frozenset()
+    try:
+        return frozenset(pl.read_parquet_schema(path))
+    except (pl.exceptions.ComputeError, OSError) as error:
+        raise ArtifactError(f"`{path}` is not a whole Parquet file: {error}") from error
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Records of a Parquet file, JSON lines (`.jsonl`) or a JSON array (`.json`).
+
+    Raises:
+        ArtifactError: The file as a whole cannot be read.
+    """
+    readers = {".parquet": _parquet, ".jsonl": _json_lines, ".json": _json}
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise ArtifactError(
+            f"`{path}` ends in `{path.suffix}`; data files end in {', '.join(sorted(readers))}"
+        )
+    return reader(path)
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    try:
+        rows = pl.scan_parquet(path)
+        count = rows.select(pl.len()).collect().item()
+        for start in range(0, count, _ROWS_AT_ONCE):
+            batch = rows.slice(start, _ROWS_AT_ONCE).collect()
+            for number, row in enumerate(batch.iter_rows(named=True), start + 1):
+                yield Record(f"{path.name}:record {number}", row)
+    except (pl.exceptions.ComputeError, OSError) as error:
+        raise ArtifactError(f"`{path}` is not a whole Parquet file: {error}") from error
+
+
+def _json_lines(path: Path) -> Iterator[Record]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _record(f"{path.name}:{number}", line)
+
+
+def _record(where: str, line: bytes) -> Record:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return Record(where, None, f"is not JSON: {error}")
+    return _object(where, value)
+
+
+def _object(where: str, value: Json) -> Record:
+    if isinstance(value, Mapping):
+        return Record(where, value)
+    return Record(where, None, "is not a JSON object")
+
+
+def _json(path: Path) -> Iterator[Record]:
+    """A JSON array; or JSON lines, which some data sets keep under the same ending."""
+    with path.open(encoding="utf-8") as stream:
+        first = _first_character(stream)
+        if first != "[":
+            yield from _json_lines(path)
+            return
+        for number, value in enumerate(_array_items(stream, path), 1):
+            yield _object(f"{path.name}:record {number}", value)
+
+
+def _first_character(stream: IO[str]) -> str:
+    """The first character that is no white space; the stream then stands behind it."""
+    while character := stream.read(1):
+        if not character.isspace():
+            return character
+    return ""
+
+
+def _array_items(stream: IO[str], path: Path) -> Iterator[Json]:
+    """Items of an array whose opening bracket has been read.
+
+    Raises:
+        ArtifactError: An item is not JSON, or the file ends early: what follows cannot be found.
+    """
+    text, read_all, count = "", False, 0
+    while True:
+        text = text.lstrip(" \t\r\n,")
+        if text.startswith("]"):
+            return
+        try:
+            value, end = _DECODER.raw_decode(text)
+        except json.JSONDecodeError as error:
+            if read_all:
+                place = f"`{path}`, record {count + 1}"
+                raise ArtifactError(f"{place}: is not JSON: {error.msg}") from error
+            piece = stream.read(_PIECE_CHARACTERS)
+            text, read_all = text + piece, len(piece) < _PIECE_CHARACTERS
+            continue
+        yield value
+        text, count = text[end:], count + 1

@@ -1,0 +1,294 @@
+"""From a benchmark's files to its questions: which rows, in which order, and what was refused."""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+import orjson
+import polars as pl
+
+from mbt_cli.core import rows
+from mbt_cli.core.benchmark_files import BenchmarkFiles, PerSplit
+from mbt_cli.core.chat import Json
+from mbt_cli.core.keys import sha256_of
+from mbt_cli.core.questions import Document, Question
+from mbt_cli.errors import StageError, UsageError
+from mbt_cli.store.disk import sha256_of_file
+from mbt_cli.store.hub import HubAccess, HubRequest, fetch_files
+from mbt_cli.store.records import Record, data_files, parquet_columns, read_records
+from mbt_cli.store.tiers import read_tiers
+
+_ROWS_AT_ONCE = 2000
+_BAD_ROWS_SHOWN = 5
+_OURS = frozenset(("question_id", "question", "answer", "context", "supporting", "position"))
+
+MakeQuestion = Callable[[Mapping[str, Json]], Question]
+Generate = Callable[[str], Iterator[Question] | None]
+Numbered = tuple[int, Question]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRead:
+    """What one split came to.
+
+    Args:
+        frame: `rows.QUESTIONS` in the official order; `position` is the record's own number in
+            its source, so it has gaps where rows were refused or not drawn.
+        bad_rows: `file:line: what is wrong`, one each.
+        files: Name of each file that was read to its sha256.
+        revision: Commit of the hub repository; None for local files and generators.
+    """
+
+    frame: pl.DataFrame
+    bad_rows: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    revision: str | None = None
+
+
+def read_questions(
+    benchmark: BenchmarkFiles,
+    split: str,
+    *,
+    question: MakeQuestion,
+    generate: Generate,
+    hub: HubAccess,
+) -> QuestionRead:
+    """Questions of one split as the manifest asks for them, in the official order.
+
+    Args:
+        benchmark: What the manifest says: files or hub, limit, sample, difficulty, ...
+        split: The study's name of the split; `splits` maps it to the source's.
+        question: One official record to a question (`Benchmark.question`).
+        generate: The questions of a split made by rule (`Benchmark.generate`).
+        hub: Caches, and whether the network may be used.
+
+    Raises:
+        MissingInputError: A file is not there.
+        UsageError: The benchmark names no source, or the split has no question.
+        ArtifactError: A file as a whole cannot be read.
+        StageError: More than `max_bad_rows` rows are malformed; the message lists the first.
+    """
+    bad_rows: list[str] = []
+    made = generate(benchmark.splits.get(split, split))
+    paths, revision = ((), None) if made is not None else _paths(benchmark, split, hub)
+    numbered = enumerate(made) if made is not None else _read(paths, question, bad_rows)
+    frame = _frame(_chosen(numbered, benchmark, split))
+    if len(bad_rows) > benchmark.max_bad_rows:
+        raise _too_many(bad_rows, benchmark.max_bad_rows)
+    if frame.is_empty():
+        raise UsageError(f"split `{split}` has no question")
+    tier_files = _tier_files(benchmark)
+    files = {path.name: file_sha256(path) for path in (*paths, *tier_files)}
+    return QuestionRead(
+        _with_tiers(frame, tier_files, benchmark.default_tier), tuple(bad_rows), files, revision
+    )
+
+
+def source_fingerprint(
+    benchmark: BenchmarkFiles, split: str, *, generate: Generate
+) -> Mapping[str, Json]:
+    """What decides the rows of a split beside the benchmark's own fields, without reading them.
+
+    Local files count by their sha256, wherever they stand (so `files` and `difficulty` themselves
+    need not enter a fingerprint); the hub by repository, files and revision; a generator by its
+    settings alone, so it adds nothing.
+
+    Raises:
+        MissingInputError: A file is not there.
+        UsageError: The benchmark names no source.
+    """
+    found: dict[str, Json] = {}
+    if tiers := _tier_files(benchmark):
+        found["difficulty"] = [file_sha256(path) for path in tiers]
+    if generate(benchmark.splits.get(split, split)) is not None:
+        return found
+    if benchmark.source == "hub":
+        request = hub_request(benchmark, split)
+        hub = {"repo": request.repo, "revision": request.revision, "files": request.pattern}
+        return {**found, "hub": hub}
+    return {**found, "files": [file_sha256(path) for path in _local_paths(benchmark, split)]}
+
+
+def hub_request(benchmark: BenchmarkFiles, split: str) -> HubRequest:
+    """Which files of which repository hold a split.
+
+    Raises:
+        UsageError: The benchmark has no hub repository, or one is named without a revision.
+    """
+    official = benchmark.hub
+    if official is None:
+        raise UsageError("this benchmark has no hub repository", hint="name its `files` instead")
+    if benchmark.repo not in (None, official.repo) and benchmark.revision is None:
+        raise UsageError(
+            f"`repo = {benchmark.repo!r}` has no `revision`",
+            hint="name the commit, so that the study can be run again on the same rows",
+        )
+    name = benchmark.splits.get(split) or official.split_names.get(split, split)
+    config = benchmark.config or official.config
+    return HubRequest(
+        repo=benchmark.repo or official.repo,
+        pattern=official.pattern.format(config=config, split=name),
+        revision=benchmark.revision or official.revision,
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """Hex sha256 of a file, kept in this process while its size and time stay the same."""
+    stat = path.stat()
+    return _sha256_at(path.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _sha256_at(path: Path, size: int, modified: int) -> str:
+    return sha256_of_file(path)
+
+
+def _paths(
+    benchmark: BenchmarkFiles, split: str, hub: HubAccess
+) -> tuple[Sequence[Path], str | None]:
+    """Files of a split, and the commit where they come from the hub."""
+    if benchmark.source == "hub":
+        fetched = fetch_files(hub_request(benchmark, split), hub)
+        return fetched.paths, fetched.commit
+    return _local_paths(benchmark, split), None
+
+
+def _local_paths(benchmark: BenchmarkFiles, split: str) -> Sequence[Path]:
+    source_split = benchmark.splits.get(split, split)
+    pattern = benchmark.files.get(source_split) or benchmark.files.get(split)
+    if pattern is None:
+        named = ", ".join(f"`{name}`" for name in sorted(benchmark.files)) or "none"
+        raise UsageError(
+            f"no file for split `{source_split}`; `files` names {named}",
+            hint=f'add `files = {{ {source_split} = "..." }}`, or `source = "hub"`',
+        )
+    return data_files(Path(pattern).expanduser())
+
+
+def _read(paths: Iterable[Path], question: MakeQuestion, bad_rows: list[str]) -> Iterator[Numbered]:
+    """Good questions with their record's number; what is wrong goes to `bad_rows`."""
+    number, seen = -1, set[str]()
+    for path in paths:
+        is_ours = parquet_columns(path) >= _OURS
+        for record in read_records(path):
+            number += 1
+            try:
+                made = _made(record, _own_question if is_ours else question)
+                if made.question_id in seen:
+                    raise ValueError("this question id has been there before")
+            except ValueError as error:
+                bad_rows.append(f"{record.where}{_named(record)}: {error}")
+                continue
+            seen.add(made.question_id)
+            yield (record.value or {}).get("position", number) if is_ours else number, made
+
+
+def _made(record: Record, question: MakeQuestion) -> Question:
+    if record.value is None:
+        raise ValueError(record.problem)
+    return question(record.value)
+
+
+def _named(record: Record) -> str:
+    """The record's id where it has one, for messages."""
+    values = record.value or {}
+    found = next((values[name] for name in ("_id", "id", "question_id") if values.get(name)), None)
+    return f" (id `{found}`)" if found is not None else ""
+
+
+def _own_question(row: Mapping[str, Json]) -> Question:
+    """A row of a questions Parquet that mbt wrote, whatever the benchmark."""
+    for name in ("question_id", "question", "answer", "position"):
+        if row[name] is None or row[name] == "":
+            raise ValueError(f"`{name}` is empty")
+    return Question(
+        question_id=row["question_id"],
+        question=row["question"],
+        answer=row["answer"],
+        answer_aliases=tuple(row.get("answer_aliases") or ()),
+        context=tuple(
+            Document(document["title"], tuple(document["sentences"]))
+            for document in row["context"] or ()
+        ),
+        supporting=tuple((fact["title"], fact["sentence"]) for fact in row["supporting"] or ()),
+        question_type=row.get("question_type"),
+        hops=row.get("hops"),
+        difficulty=row.get("difficulty"),
+        metadata=orjson.loads(row.get("metadata") or "{}"),
+    )
+
+
+def _chosen(
+    numbered: Iterable[Numbered], benchmark: BenchmarkFiles, split: str
+) -> Iterable[Numbered]:
+    """The first `limit`, and of those `sample` drawn by id: a larger number only adds rows."""
+    limit, count = _for_split(benchmark.limit, split), _for_split(benchmark.sample, split)
+    if limit is not None:
+        numbered = islice(numbered, limit)
+    if count is None:
+        return numbered
+
+    def rank(item: Numbered) -> str:
+        return sha256_of([benchmark.sample_seed, item[1].question_id])
+
+    return sorted(heapq.nsmallest(count, numbered, key=rank), key=lambda item: item[0])
+
+
+def _for_split(setting: PerSplit | None, split: str) -> int | None:
+    return setting.get(split) if isinstance(setting, dict) else setting
+
+
+def _frame(numbered: Iterable[Numbered]) -> pl.DataFrame:
+    """`rows.QUESTIONS` of all questions, built in batches to bound memory."""
+    stored, frames = (_stored(position, question) for position, question in numbered), []
+    while batch := list(islice(stored, _ROWS_AT_ONCE)):
+        frames.append(pl.DataFrame(batch, schema=rows.QUESTIONS))
+    return pl.concat(frames) if frames else rows.QUESTIONS.to_frame()
+
+
+def _stored(position: int, question: Question) -> dict[str, Json]:
+    return {
+        "question_id": question.question_id,
+        "position": position,
+        "question": question.question,
+        "answer": question.answer,
+        "answer_aliases": question.answer_aliases,
+        "context": [
+            {"title": document.title, "sentences": document.sentences}
+            for document in question.context
+        ],
+        "supporting": [
+            {"title": title, "sentence": sentence} for title, sentence in question.supporting
+        ],
+        "question_type": question.question_type,
+        "hops": question.hops,
+        "difficulty": question.difficulty,
+        "metadata": orjson.dumps(question.metadata).decode(),
+    }
+
+
+def _tier_files(benchmark: BenchmarkFiles) -> Sequence[Path]:
+    return data_files(Path(benchmark.difficulty).expanduser()) if benchmark.difficulty else ()
+
+
+def _with_tiers(frame: pl.DataFrame, files: Sequence[Path], default: str) -> pl.DataFrame:
+    """The user's tier by question id, else the benchmark's own, else the default."""
+    own = pl.col("difficulty").fill_null(default)
+    if not files:
+        return frame.with_columns(own)
+    tiers = pl.concat([read_tiers(path) for path in files])
+    joined = frame.join(tiers, on="question_id", how="left", maintain_order="left")
+    return joined.with_columns(pl.col("tier").fill_null(own).alias("difficulty")).drop("tier")
+
+
+def _too_many(bad_rows: Sequence[str], allowed: int) -> StageError:
+    shown = "\n".join(f"  {line}" for line in bad_rows[:_BAD_ROWS_SHOWN])
+    more = len(bad_rows) - _BAD_ROWS_SHOWN
+    rest = f"\n  and {more} more" if more > 0 else ""
+    return StageError(
+        f"{len(bad_rows)} malformed rows, {allowed} allowed:\n{shown}{rest}",
+        hint=f"correct the file, or set `max_bad_rows = {len(bad_rows)}` to leave them out",
+    )
