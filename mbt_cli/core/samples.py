@@ -1,0 +1,102 @@
+"""Rollouts of one cell as question x sample, and means of any value over a question's samples.
+
+Questions are put in the order of their ids, so rows in any order give the same numbers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mbt_cli.errors import StageError
+
+Values = npt.NDArray[np.float64]
+"""One value per rollout, in the order of the rows; NaN where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Which question and sample each row is.
+
+    Args:
+        ids: The question ids, sorted, without repeats.
+        question: Number of each row's question in `ids`, shape (rows,).
+        sample: Number of each row's sample, shape (rows,).
+        failed: Whether the row has no reply to score, shape (rows,).
+    """
+
+    ids: pl.Series
+    question: npt.NDArray[np.int64]
+    sample: npt.NDArray[np.int64]
+    failed: npt.NDArray[np.bool_]
+
+    def per_question(
+        self, columns: Mapping[str, Values], *, counted: str = "value"
+    ) -> pl.DataFrame:
+        """Means over each question's samples: `question_id`, `n`, `failed` and the columns.
+
+        `n` counts the samples that have a value in the column `counted`, `failed` the others; a
+        question without any value has null.
+        """
+        size = len(self.ids)
+        means: dict[str, pl.Series] = {}
+        n = np.zeros(size, np.int64)
+        for name, values in columns.items():
+            has = ~np.isnan(values)
+            count = np.bincount(self.question[has], minlength=size)
+            total = np.bincount(self.question[has], weights=values[has], minlength=size)
+            mean = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
+            means[name] = pl.Series(name, mean).fill_nan(None)
+            if name == counted:
+                n = count
+        rows = np.bincount(self.question, minlength=size)
+        return pl.DataFrame(
+            {"question_id": self.ids, "n": n.astype(np.int64), "failed": rows - n, **means}
+        )
+
+
+def samples_of(rollouts: pl.DataFrame) -> Samples:
+    """Number the rows of a cell by question and sample.
+
+    Args:
+        rollouts: `question_id`, `sample` and `failure`; other columns are not looked at.
+
+    Raises:
+        StageError: A row has no key, or two rows have the same one.
+    """
+    refuse_repeats(rollouts.lazy(), ("question_id", "sample"), "rollouts")
+    ids = rollouts["question_id"].unique().sort()
+    number = pl.DataFrame({"question_id": ids, "question": np.arange(len(ids))})
+    keys = rollouts.select("question_id").join(
+        number, on="question_id", how="left", maintain_order="left"
+    )
+    return Samples(
+        ids=ids,
+        question=keys["question"].to_numpy(),
+        sample=rollouts["sample"].to_numpy(),
+        failed=rollouts["failure"].is_not_null().to_numpy(),
+    )
+
+
+def refuse_repeats(frame: pl.LazyFrame, key: tuple[str, ...], what: str) -> None:
+    """Nothing if every row has a key and no two rows share one.
+
+    Raises:
+        StageError: Otherwise, with the first such key.
+    """
+    keys = frame.select(key).collect()
+    if keys.null_count().sum_horizontal().item():
+        raise StageError(
+            f"{what} have a row without `{'` or `'.join(key)}`",
+            hint="every row needs a key: joins are by key, never by order",
+        )
+    repeated = keys.is_duplicated()
+    if repeated.any():
+        first = keys.filter(repeated).sort(key).row(0, named=True)
+        where = ", ".join(f"{name} `{value}`" for name, value in first.items())
+        raise StageError(
+            f"{what} have {int(repeated.sum())} rows that share a key, the first is {where}",
+            hint="one row per question and sample: remove the repeated rows from the source",
+        )

@@ -1,0 +1,89 @@
+"""Reasoning traces: what counts as one, its paragraphs, markers and sentences.
+
+A trace is split on blank lines into paragraphs 1..N; sentences end at white space after . ! ?
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+_LAST_PAIR = re.compile(r"(.*)<answer>.*?</answer>", re.IGNORECASE | re.DOTALL)
+_LAST_PAIR_RUST = r"(?si)^(.*)<answer>.*?</answer>"
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_FINISHED = ("stop", "tool_calls", "function_call")
+
+
+def trace_of(reasoning: str | None, reply: str | None) -> str:
+    """The trace of a rollout: its reasoning; without one, the reply before its last answer pair.
+
+    Example:
+        >>> trace_of(None, "Oslo is in Norway. <answer>Norway</answer>")
+        'Oslo is in Norway.'
+    """
+    if reasoning and reasoning.strip():
+        return reasoning.strip()
+    text = reply or ""
+    head = _LAST_PAIR.match(text)
+    return (head[1] if head else text).strip()
+
+
+def trace_column() -> pl.Expr:
+    """`trace_of` over a frame with `reasoning` and `reply`: a column `trace`, never null."""
+    reasoning = pl.col("reasoning").fill_null("").str.strip_chars()
+    reply = pl.col("reply").fill_null("")
+    head = pl.coalesce(reply.str.extract(_LAST_PAIR_RUST, 1), reply).str.strip_chars()
+    return pl.when(reasoning != "").then(reasoning).otherwise(head).alias("trace")
+
+
+def is_cut(finish_reason: str | None) -> bool:
+    """Whether the server stopped the reply: any reason but a stop of the model's own or a call.
+
+    Example:
+        >>> is_cut("length"), is_cut("stop"), is_cut(None)
+        (True, False, False)
+    """
+    return finish_reason is not None and finish_reason not in _FINISHED
+
+
+def cut_column() -> pl.Expr:
+    """`is_cut` over a frame with `finish_reason`: a Boolean column, never null."""
+    return ~pl.col("finish_reason").fill_null("stop").is_in(_FINISHED)
+
+
+def unjudgeable(row: Mapping[str, Any]) -> bool:
+    """Whether a rollout has no whole trace to show a judge: it is empty, or the reply was cut."""
+    return is_cut(row["finish_reason"]) or not row["trace"].strip()
+
+
+def paragraphs(trace: str) -> list[str]:
+    r"""Texts between blank lines, stripped; a trace of white space alone has none.
+
+    Example:
+        >>> paragraphs("One.\n\nTwo.\n  \nThree.")
+        ['One.', 'Two.', 'Three.']
+    """
+    return [part.strip() for part in _BLANK_LINES.split(trace) if part.strip()]
+
+
+def mark(parts: Sequence[str]) -> str:
+    r"""Paragraphs with a marker [[Mk]] after each but the last.
+
+    Example:
+        >>> mark(["One.", "Two."])
+        'One.\n\n[[M01]]\n\nTwo.'
+    """
+    marked = [text for k, part in enumerate(parts, 1) for text in (part, f"[[M{k:02d}]]")]
+    return "\n\n".join(marked[:-1])
+
+
+def sentence_count(paragraph: str) -> int:
+    """Pieces between white space that follows . ! or ?, at least 1.
+
+    Example:
+        >>> sentence_count("Dr. Who came. Then left.")
+        3
+    """
+    return max(1, len([s for s in _SENTENCE_END.split(paragraph) if s.strip()]))
