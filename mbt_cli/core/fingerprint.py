@@ -1,0 +1,201 @@
+"""What makes two cells the same one: specs, fingerprints, sizes that grow, and differences.
+
+A spec is plain JSON made from settings. Fields marked `RunOnly` never enter it; fields marked
+`Grows` enter the spec but not the base spec, so a cell that only became larger is recognised.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from mbt_cli.core.chat import Json
+from mbt_cli.core.keys import sha256_of
+from mbt_cli.core.model import Grows, RunOnly
+
+UNSET = "(not set)"
+"""Stands for a field that one of two specs does not have."""
+
+_SHOWN_CHARACTERS = 60
+_LARGEST_INTEGER = 2**63
+
+
+def spec_of(settings: object) -> Json:
+    """Settings as stable JSON, without the fields that never change results.
+
+    Args:
+        settings: A model, or models within mappings and sequences. A model whose class has a
+            `version` (every plug-in) gets that as a key of its own.
+
+    Raises:
+        TypeError: A value is not the same JSON in every process (a set, a path, a NaN, ...); the
+            message names its key path.
+
+    Example:
+        >>> spec_of({"template": "ab12", "votes": [1, 2]})
+        {'template': 'ab12', 'votes': [1, 2]}
+    """
+    return _stable(settings, "", (RunOnly,))
+
+
+def base_spec_of(settings: object) -> Json:
+    """`spec_of` without the fields that only add rows when they grow."""
+    return _stable(settings, "", (RunOnly, Grows))
+
+
+def growth_of(settings: object) -> dict[str, int | None]:
+    """Every size that may grow: key path to number, None where there is no limit.
+
+    A number for each split gives one path a split, such as `limit.train`.
+    """
+    sizes: dict[str, int | None] = {}
+    for path, value in _marked(settings, "", Grows):
+        if isinstance(value, Mapping):
+            sizes.update({_join(path, str(split)): number for split, number in value.items()})
+        else:
+            sizes[path] = value
+    return sizes
+
+
+def is_grown(old: Mapping[str, int | None], new: Mapping[str, int | None]) -> bool:
+    """Whether every size is equal or larger than it was; None is larger than any number.
+
+    Example:
+        >>> is_grown({"limit": 8, "samples": 1}, {"limit": None, "samples": 1})
+        True
+        >>> is_grown({"limit": None}, {"limit": 8})
+        False
+    """
+
+    def size(sizes: Mapping[str, int | None], path: str) -> float:
+        # `limit = 8` speaks for `limit.train` too
+        number = sizes.get(path, sizes.get(path.rpartition(".")[0]))
+        return math.inf if number is None else number
+
+    return all(size(new, path) >= size(old, path) for path in {*old, *new})
+
+
+def fingerprint(kind: str, stage_version: int, spec: Json, inputs: Mapping[str, str]) -> str:
+    """Hex sha256 of everything that decides a cell's rows.
+
+    Args:
+        kind: Kind of the stage, such as `rollout`.
+        stage_version: Raised when the stage comes to give other rows for the same spec.
+        spec: From `spec_of`; from `base_spec_of` for the base fingerprint.
+        inputs: Address to the input's fingerprint (its base fingerprint, respectively).
+
+    Raises:
+        TypeError: The spec holds a value that is not stable JSON.
+    """
+    parts = {"kind": kind, "version": stage_version, "spec": spec, "inputs": dict(inputs)}
+    return sha256_of(_stable(parts, "", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that differs between two specs; `UNSET` stands for a field that is not there."""
+
+    path: str
+    old: Json
+    new: Json
+
+    def __str__(self) -> str:
+        return f"`{self.path}`: {_shown(self.old)} -> {_shown(self.new)}"
+
+
+def differences(old: Json, new: Json) -> list[Difference]:
+    """Every field that differs, by key path.
+
+    Example:
+        >>> [str(d) for d in differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}})]
+        ['`a.b`: 1 -> 3', '`c`: 2 -> (not set)']
+    """
+    return list(_differences(old, new, ""))
+
+
+def _differences(old: Json, new: Json, path: str) -> Iterator[Difference]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted({*old, *new}):
+            yield from _differences(old.get(key, UNSET), new.get(key, UNSET), _join(path, key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(before, after, _join(path, str(number)))
+    elif old != new or type(old) is not type(new):
+        yield Difference(path, old, new)
+
+
+def _shown(value: Json) -> str:
+    if value == UNSET:
+        return UNSET
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _marks(model: BaseModel, field: str) -> set[Any]:
+    metadata = type(model).model_fields[field].metadata
+    return {mark if isinstance(mark, type) else type(mark) for mark in metadata}
+
+
+def _children(value: object) -> Iterator[tuple[str, object, set[Any]]]:
+    """Key, value and marks of what a model, mapping or sequence holds."""
+    if isinstance(value, BaseModel):
+        for field in type(value).model_fields:
+            yield field, getattr(value, field), _marks(value, field)
+    elif isinstance(value, Mapping):
+        yield from ((str(key), held, set()) for key, held in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((str(number), held, set()) for number, held in enumerate(value))
+
+
+def _marked(value: object, path: str, mark: type) -> Iterator[tuple[str, Any]]:
+    for key, held, marks in _children(value):
+        if mark in marks:
+            yield _join(path, key), held
+        else:
+            yield from _marked(held, _join(path, key), mark)
+
+
+def _stable(value: object, path: str, left_out: tuple[type, ...]) -> Json:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float):
+        return _stable_number(value, path)
+    if isinstance(value, Mapping):
+        _check_keys(value, path)
+    if isinstance(value, BaseModel | Mapping):
+        spec = {
+            key: _stable(held, _join(path, key), left_out)
+            for key, held, marks in _children(value)
+            if not marks.intersection(left_out)
+        }
+        return {**_version_of(value), **spec}
+    if isinstance(value, list | tuple):
+        return [_stable(held, _join(path, key), left_out) for key, held, _ in _children(value)]
+    raise TypeError(
+        f"`{path}` holds {value!r}, a {type(value).__name__}, which no fingerprint can hold"
+    )
+
+
+def _stable_number(value: float, path: str) -> Json:
+    if not math.isfinite(value):
+        raise TypeError(f"`{path}` is {value}, which JSON cannot say")
+    if not isinstance(value, float) and not -_LARGEST_INTEGER <= value < _LARGEST_INTEGER:
+        raise TypeError(f"`{path}` is {value}, which is too large for 64 bits")
+    return value
+
+
+def _check_keys(value: Mapping[Any, Any], path: str) -> None:
+    for key in value:
+        if not isinstance(key, str):
+            raise TypeError(f"`{path}` has the key {key!r}, which is not text")
+
+
+def _version_of(value: object) -> dict[str, int]:
+    version: object = getattr(type(value), "version", None)
+    return {"version": version} if isinstance(version, int) else {}

@@ -1,0 +1,89 @@
+"""Where cells are on the disk, the record of a failed one, and moving a replaced one aside."""
+
+from datetime import datetime
+from pathlib import Path
+
+import orjson
+
+from mbt_cli.core.chat import Json
+from mbt_cli.errors import MbtError
+from mbt_cli.store.artifacts import FAILURE, FILES
+from mbt_cli.store.disk import write_atomically, writing_to
+from mbt_cli.store.lineage import LINEAGE, ROWS
+
+REPLACED = ".replaced"
+_TIME = "%Y-%m-%dT%H%M%SZ"
+
+
+def cell_folder(runs: Path, study: str, address: str) -> Path:
+    """Folder of the cell `address` (`base/benchmark=tiny/...`) of a study.
+
+    Raises:
+        ValueError: The address would leave the study's folder.
+    """
+    parts = address.split("/")
+    if not address or any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+        raise ValueError(f"`{address}` is no address of a cell")
+    return runs.joinpath(study, *parts)
+
+
+def axes_of(address: str) -> dict[str, str]:
+    """Axis to value of an address.
+
+    Example:
+        >>> axes_of("base/benchmark=tiny/model=a=b")
+        {'benchmark': 'tiny', 'model': 'a=b'}
+    """
+    pairs = (part.partition("=") for part in address.split("/")[1:])
+    return {axis: value for axis, _, value in pairs}
+
+
+def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path | None:
+    """Move a cell's artifact to `runs/.replaced/<study>/<time>/...`; logs and locks stay.
+
+    Args:
+        runs: The runs folder.
+        study: Name of the study.
+        folder: The cell's folder, whose lock the caller holds.
+        now: The time that names the place, UTC.
+
+    Returns:
+        Where it is now, None where there was nothing to move.
+
+    Raises:
+        ArtifactError: The file system refuses.
+    """
+    # lineage.json goes first: a crash after it leaves an unfinished cell, never a damaged one
+    moved = [folder / name for name in (LINEAGE, ROWS, FILES, FAILURE) if (folder / name).exists()]
+    if not moved:
+        return None
+    where = folder.relative_to(runs / study)
+    with writing_to(runs / REPLACED):
+        target = runs / REPLACED / study / f"{now:{_TIME}}" / where
+        while target.exists():  # twice within a second
+            target = target.with_name(f"{target.name}+")
+        target.mkdir(parents=True)
+        for path in moved:
+            path.rename(target / path.name)
+    return target
+
+
+def record_failure(folder: Path, address: str, error: BaseException, *, now: datetime) -> None:
+    """Write failure.json: what stopped the cell, for `mbt show` and for the next in a chain."""
+    record = {
+        "address": address,
+        "error": type(error).__name__,
+        "message": error.message if isinstance(error, MbtError) else str(error),
+        "hint": error.hint if isinstance(error, MbtError) else None,
+        "failed_at": now.isoformat(),
+    }
+    write_atomically(folder / FAILURE, orjson.dumps(record, option=orjson.OPT_INDENT_2))
+
+
+def read_failure(folder: Path) -> dict[str, Json] | None:
+    """What stopped the last attempt at a cell, None where nothing did."""
+    try:
+        record = orjson.loads((folder / FAILURE).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,101 @@
+"""Which code, packages and machine are at work; collected once a process, and never fails."""
+
+import hashlib
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+import mbt_cli
+from mbt_cli.store.lineage import CodeRecord, Host
+
+_PACKAGES = (
+    "polars", "pyarrow", "pydantic", "numpy", "aiohttp", "orjson", "openai", "huggingface-hub",
+    "xllamacpp", "vllm", "torch", "transformers", "trl", "peft", "accelerate", "flash-attn",
+    "liger-kernel", "wandb",
+)  # fmt: skip
+_GIT_SECONDS = 10
+_GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+
+
+@lru_cache(maxsize=1)
+def code() -> CodeRecord:
+    """Version of mbt and, in a git checkout, its commit and what differs from it."""
+    root = Path(mbt_cli.__file__).resolve().parent.parent
+    version = _version("mbt-cli") or "unknown"
+    # a package installed below somebody's own repository is not tracked by it
+    if _git(root, "ls-files", "--error-unmatch", "mbt_cli/__init__.py") is None:
+        return CodeRecord(version=version)
+    commit = _git(root, "rev-parse", "HEAD")
+    difference = _git(root, "diff", "HEAD", "--no-ext-diff", "--no-color")
+    return CodeRecord(
+        version=version,
+        commit=commit.decode().strip() if commit else None,
+        dirty=bool(difference),
+        diff_sha256=hashlib.sha256(difference).hexdigest() if difference else None,
+    )
+
+
+@lru_cache(maxsize=1)
+def packages() -> dict[str, str]:
+    """Versions of the packages that can change results, those that are installed."""
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {name: version for name, version in versions.items() if version}
+
+
+@lru_cache(maxsize=1)
+def host() -> Host:
+    """This machine."""
+    return Host(
+        name=socket.gethostname(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        cpus=_processors(),
+        gpus=_gpus(),
+    )
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 0
+
+
+def _gpus() -> tuple[str, ...]:
+    names = []
+    try:
+        for information in sorted(_GPU_FOLDER.glob("*/information")):
+            for line in information.read_text(encoding="utf-8").splitlines():
+                if line.startswith("Model:"):
+                    names.append(line.partition(":")[2].strip())
+    except OSError:
+        return ()  # told apart from no GPU by nobody: provenance must never stop a run
+    return tuple(names)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: Path, *arguments: str) -> bytes | None:
+    """What git says, None where it is not installed, not a checkout, or too slow."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        done = subprocess.run(
+            [git, "-C", str(root), *arguments],
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
