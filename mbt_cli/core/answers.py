@@ -62,8 +62,25 @@ def extract_answer(reply: str) -> str:
         >>> extract_answer("<think><answer>Rome</answer></think><ANSWER> Paris </ANSWER><answer>")
         'Paris'
     """
-    pairs = _ANSWER_PAIR.findall(_outside_thinking(reply))
+    pairs = _ANSWER_PAIR.findall(outside_thinking(reply))
     return pairs[-1].strip() if pairs else ""
+
+
+def outside_thinking(reply: str) -> str:
+    """The reply without its think blocks, or all of it when nothing else is there."""
+    first, *rest = _THINK_TAG.split(reply)
+    kept, thinking = [first], ""
+    inside = False
+    for slash, text in zip(rest[::2], rest[1::2], strict=True):
+        if not slash:
+            thinking, inside = (thinking if inside else "") + text, True
+            continue
+        if not inside:  # the opening tag was in the chat template: all before it was thinking
+            kept.clear()
+        kept.append(text)
+        thinking, inside = "", False
+    outside = "\n".join([*kept, thinking])
+    return outside if outside.strip() else reply
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
@@ -156,23 +173,6 @@ def official_rules(benchmark: str) -> OfficialRules | None:
     if benchmark == "hotpotqa":
         return "hotpotqa"
     return "musique" if benchmark == "musique" else "2wikimultihopqa"
-
-
-def _outside_thinking(reply: str) -> str:
-    """The reply without its think blocks, or all of it when nothing else is there."""
-    first, *rest = _THINK_TAG.split(reply)
-    kept, thinking = [first], ""
-    inside = False
-    for slash, text in zip(rest[::2], rest[1::2], strict=True):
-        if not slash:
-            thinking, inside = (thinking if inside else "") + text, True
-            continue
-        if not inside:  # the opening tag was in the chat template: all before it was thinking
-            kept.clear()
-        kept.append(text)
-        thinking, inside = "", False
-    outside = "\n".join([*kept, thinking])
-    return outside if outside.strip() else reply
 
 
 def _words_f1(given: Sequence[str], wanted: Sequence[str]) -> float:

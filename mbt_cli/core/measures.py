@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.chat import Json
+
+Made = TypeVar("Made")
 
 Means = Mapping[str, npt.NDArray[np.float64]]
 """Mean of each per-question column, one value per bootstrap resample, shape (resamples,)."""
@@ -22,12 +25,20 @@ class ScoreInputs:
         benchmark: Kind of the benchmark, such as `musique`: official scorers differ.
         verdicts: Judge name to its verdict rows on these rollouts, joined by key.
         baseline: The same for the baseline cell, on the same benchmark and split.
+        made: What scores of this cell have made for each other, see `once`.
     """
 
     rollouts: pl.DataFrame
     benchmark: str
     verdicts: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     baseline: "ScoreInputs | None" = None
+    made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made by the first score that asks for `name` and kept for the rest."""
+        if name not in self.made:
+            self.made[name] = make()
+        return cast(Made, self.made[name])
 
 
 def mean_of_value(means: Means) -> npt.NDArray[np.float64]:
@@ -47,7 +58,10 @@ class Measure:
         estimate: Means of those columns to the number; called with means over bootstrap
             resamples as arrays.
         settings: What a reader must know to recompute it, such as constants.
-        binary: Values are 0 or 1 per question, so an exact McNemar test fits.
+        binary: Values are 0 or 1 per sample, so an exact McNemar test fits where every question
+            has one sample.
+        interval: `wilson` for a plain share of questions; where a question has several samples
+            the bootstrap is taken all the same.
     """
 
     metric: str
@@ -56,3 +70,4 @@ class Measure:
     estimate: Callable[[Means], npt.NDArray[np.float64]] = mean_of_value
     settings: Mapping[str, Json] = field(default_factory=dict)
     binary: bool = False
+    interval: Literal["bootstrap", "wilson"] = "bootstrap"
