@@ -121,6 +121,8 @@ class Lineage(Settings):
     """Address of an input to what it was."""
     model: dict[str, Json] | None = None
     """Identity of the model: id, revision, weights hash."""
+    notes: dict[str, Json] = Field(default_factory=dict)
+    """What the stage itself tells, such as rows it refused."""
     server: ServerRecord | None = None
     """The server, where one answered."""
     started_at: AwareDatetime

@@ -1,0 +1,266 @@
+"""One process a cell: a lock that is taken over when its holder is gone, and only then.
+
+The file `lock` (or `lock-3-of-8` for a shard) names its holder, and its time of change is the
+holder's heartbeat. Every change to it happens under an flock on `lock.guard`, so of two processes
+that find the same dead holder exactly one takes over.
+"""
+
+import errno
+import fcntl
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+from pydantic import AwareDatetime, ValidationError
+
+from mbt_cli.core.model import Settings
+from mbt_cli.errors import LockedError
+from mbt_cli.store.disk import writing_to
+from mbt_cli.store.processes import host_name, process_space, start_of
+
+HEARTBEAT_SECONDS = 10.0
+STALE_AFTER_SECONDS = 600.0
+_GUARD = "lock.guard"
+_NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
+
+
+class Holder(Settings):
+    """Who holds a lock."""
+
+    token: str
+    """Names this one holding."""
+    host: str
+    """Machine."""
+    space: str
+    """See `processes.process_space`."""
+    pid: int
+    """Process."""
+    process_start: int
+    """See `processes.start_of`: tells a pid that was used again."""
+    job: str | None = None
+    """Job of the queueing system."""
+    since: AwareDatetime
+    """When the lock was taken."""
+
+    def is_alive_here(self) -> bool | None:
+        """Whether the process lives; None where this process cannot see it."""
+        if self.space != process_space():
+            return None
+        return start_of(self.pid) == self.process_start
+
+
+class Lock:
+    """A lock that is held."""
+
+    def __init__(self, path: Path, holder: Holder) -> None:
+        self.path = path
+        self.holder = holder
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="mbt-heartbeat", daemon=True)
+
+    def check(self) -> None:
+        """Make sure that nobody took the lock over, before something is written for good.
+
+        Raises:
+            LockedError: Another process holds it now, since this one slept for too long.
+        """
+        now = _read(self.path)
+        if now is None or now.token != self.holder.token:
+            raise LockedError(
+                f"the lock of `{self.path.parent}` was taken over"
+                + (f" by {_told(now)}" if now else ""),
+                hint="this process stood still for too long; run the same command again",
+            )
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_SECONDS):
+            try:
+                os.utime(self.path)
+            except OSError:
+                continue  # a network file system that comes back; `check` tells a lost lock
+
+
+@contextmanager
+def holding(
+    folder: Path,
+    *,
+    shard: tuple[int, int] | None = None,
+    job: str | None = None,
+    job_is_gone: Callable[[str], bool] | None = None,
+    stale_after_seconds: float = STALE_AFTER_SECONDS,
+) -> Iterator[Lock]:
+    """Hold the lock of a cell, or of one shard of it, for a while.
+
+    Args:
+        folder: The cell's folder; made if it is not there.
+        shard: (number from 0, of how many). A whole cell and its shards exclude each other, and
+            so do shards of different counts.
+        job: Id of the job this process belongs to.
+        job_is_gone: Whether a job has left the queue; asked about the holder's job.
+        stale_after_seconds: Age of the last heartbeat from which a holder that this process
+            cannot see counts as dead.
+
+    Raises:
+        LockedError: A living process holds it; the message says which and since when.
+        ArtifactError: The folder cannot be written.
+    """
+    path = folder / ("lock" if shard is None else f"lock-{shard[0]}-of-{shard[1]}")
+    holder = Holder(
+        token=uuid.uuid4().hex,
+        host=host_name(),
+        space=process_space(),
+        pid=os.getpid(),
+        process_start=start_of(os.getpid()) or 0,
+        job=job,
+        since=datetime.now(UTC),
+    )
+    lock = Lock(path, holder)
+    with writing_to(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _guarded(folder):
+            for other in _in_the_way(folder, path):
+                _refuse_if_held(other, folder, job_is_gone, stale_after_seconds)
+                other.unlink(missing_ok=True)
+            _put(path, holder)
+    lock._thread.start()
+    try:
+        yield lock
+    finally:
+        lock._stop.set()
+        lock._thread.join()
+        _release(folder, lock)
+
+
+def holders(folder: Path) -> list[Holder]:
+    """Everybody who says to hold the cell or a shard of it, dead or alive."""
+    return [holder for path in _locks(folder) if (holder := _read(path)) is not None]
+
+
+def _locks(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("lock*")) if path.name != _GUARD]
+
+
+def _in_the_way(folder: Path, mine: Path) -> list[Path]:
+    """Locks that exclude `mine`: all of them, but for other shards of the same count."""
+    count = mine.name.partition("-of-")[2]
+    return [
+        path
+        for path in _locks(folder)
+        if path == mine or not count or path.name.partition("-of-")[2] != count
+    ]
+
+
+def _refuse_if_held(
+    path: Path,
+    folder: Path,
+    job_is_gone: Callable[[str], bool] | None,
+    stale_after_seconds: float,
+) -> None:
+    holder = _read(path)
+    age = _age_seconds(path)
+    if holder is None:
+        is_held = age is not None and age < HEARTBEAT_SECONDS  # torn by a crash, or being written
+    else:
+        is_held = _is_held(holder, age, job_is_gone, stale_after_seconds)
+    if is_held:
+        who = _told(holder) if holder else "a process that is starting"
+        raise LockedError(
+            f"`{folder}` is being made by {who}",
+            hint="wait for it or stop it, then run the same command again",
+        )
+
+
+def _is_held(
+    holder: Holder,
+    age_seconds: float | None,
+    job_is_gone: Callable[[str], bool] | None,
+    stale_after_seconds: float,
+) -> bool:
+    alive = holder.is_alive_here()
+    if alive is not None:
+        return alive
+    if holder.job is not None and job_is_gone is not None and job_is_gone(holder.job):
+        return False
+    return age_seconds is not None and age_seconds < stale_after_seconds
+
+
+def _age_seconds(path: Path) -> float | None:
+    """Time since the last heartbeat by the clock of the file system, which all hosts share."""
+    probe = path.with_name(f".{uuid.uuid4().hex}.probe")
+    probe.touch()
+    try:
+        return probe.stat().st_mtime - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    finally:
+        probe.unlink()
+
+
+def _put(path: Path, holder: Holder) -> None:
+    """Create the lock whole: nobody ever reads a part of it."""
+    draft = path.with_name(f".{holder.token}.draft")
+    draft.write_bytes(orjson.dumps(holder.model_dump(mode="json")))
+    draft.replace(path)
+
+
+def _read(path: Path) -> Holder | None:
+    try:
+        return Holder.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _release(folder: Path, lock: Lock) -> None:
+    if not folder.is_dir():
+        return  # removed by hand, and the lock with it
+    with _guarded(folder):
+        now = _read(lock.path)
+        if now is not None and now.token == lock.holder.token:
+            lock.path.unlink(missing_ok=True)
+
+
+def _told(holder: Holder) -> str:
+    job = f", job {holder.job}" if holder.job else ""
+    since = f"{holder.since:%Y-%m-%d %H:%M:%S} UTC"
+    return f"process {holder.pid} on {holder.host}{job}, since {since}"
+
+
+@contextmanager
+def _guarded(folder: Path) -> Iterator[None]:
+    """Be the only one who changes locks in `folder`; the system frees it when a process dies."""
+    path = folder / _GUARD
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            _flock(descriptor)
+            if not _is_same_file(descriptor, path):
+                continue  # its last user removed it meanwhile
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _flock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_FLOCK:
+            raise
+        # a file system without flock: two that find a dead holder at once may both take over,
+        # and `Lock.check` stops the first of them
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
