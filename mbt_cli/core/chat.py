@@ -26,6 +26,7 @@ class Request:
         messages: The conversation so far.
         seed: Seed of attempt 0, 31 bits; each content retry derives a new one.
         body: Everything else of the JSON body: sampling fields, `response_format`, extras.
+        row: What the asker needs again when the reply is there; never sent.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Request:
     messages: tuple[Message, ...]
     seed: int
     body: Mapping[str, Json]
+    row: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class Endpoint:
         sends_seed: Whether the endpoint takes `seed`.
         version: What the server says it is, for the lineage.
         flags: The flags it was started with, for the lineage.
+        extra_body: Body fields that this endpoint needs to do what the sampling says; a request's
+            own fields win over them.
+        rest_limit: Token limit to send for `max_tokens = "rest"`; null sends none, so that the
+            server gives what its context leaves.
         alive: Raises BackendError with the last log lines once the server behind it has died.
     """
 
@@ -82,6 +88,8 @@ class Endpoint:
     sends_seed: bool = True
     version: str | None = None
     flags: tuple[str, ...] = ()
+    extra_body: Mapping[str, Json] = field(default_factory=dict)
+    rest_limit: int | None = None
     alive: Callable[[], None] | None = None
 
 

@@ -1,0 +1,48 @@
+"""The command line: every verb, and the one place where errors become messages and exit codes."""
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from mbt_cli.commands import check, run, show
+from mbt_cli.errors import Interrupted, MbtError
+
+app = typer.Typer(
+    name="mbt",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="One manifest from models to paper tables: check it, run it, and ask any number where "
+    "it comes from.",
+    epilog="Exit codes: 0 done, 1 something failed, 2 the manifest or usage is wrong, 75 stopped "
+    "by a signal with everything kept, 130 interrupted.",
+)
+app.command("check")(check.check)
+app.command("run")(run.run)
+for verb in run.VERBS:
+    app.command(verb, help=run.VERBS[verb])(run.stage_verb(verb))
+app.command("show")(show.show)
+
+
+def main() -> None:
+    """Run the command line; a traceback from here means a bug in mbt."""
+    try:
+        app()
+    except MbtError as error:
+        sys.exit(_told(error))
+    except KeyboardInterrupt:
+        sys.exit(_told(Interrupted("interrupted; everything done so far is kept")))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _told(error: MbtError) -> int:
+    """Say on stderr what is wrong and what to type; gives the exit code."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]error:[/] {escape(error.message)}")
+    if error.hint:
+        console.print(f"[bold cyan]hint:[/] {escape(error.hint)}")
+    return error.exit_code

@@ -1,0 +1,115 @@
+"""A lineage for people: the cell, what made it, and everything it stands on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from mbt_cli.core.chat import Json
+from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
+from mbt_cli.store.cells import read_failure
+from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
+from mbt_cli.store.reading import require_lineage
+from mbt_cli.store.reading import verify as problems_of
+
+_SHOWN_HASH = 12
+
+
+def cells_below(path: Path) -> Sequence[Path]:
+    """Folders of the finished cells at or below a path.
+
+    Raises:
+        UsageError: There is no such path.
+        MissingInputError: It holds no finished cell; says what failed, if something did.
+    """
+    if not path.exists():
+        raise UsageError(
+            f"no folder `{path}`", hint="artifacts are in runs/STUDY/STAGE/AXIS=VALUE/..."
+        )
+    found = [p.parent for p in sorted(path.rglob(LINEAGE))]
+    if found:
+        return found
+    failure = read_failure(path)
+    if failure is not None:
+        raise MissingInputError(f"`{path}` failed: {failure['message']}", hint=failure.get("hint"))
+    raise MissingInputError(f"`{path}` holds no finished artifact")
+
+
+def lineage_json_of(folder: Path) -> str:
+    """The lineage as JSON text."""
+    return lineage_json(require_lineage(folder)).decode()
+
+
+def verified(folder: Path) -> RenderableType:
+    """A line that says every byte is right.
+
+    Raises:
+        ArtifactError: Something is not as the lineage says; lists all of it.
+    """
+    problems = problems_of(folder)
+    if problems:
+        raise ArtifactError("\n".join([f"`{folder}` is damaged:", *(f"  {p}" for p in problems)]))
+    return Text(f"verified: every byte of {folder} is what its lineage says", style="green")
+
+
+def lineage_view(folder: Path) -> RenderableType:
+    """The cell and, as branches, what it was made from."""
+    lineage = require_lineage(folder)
+    runs = folder.parents[lineage.address.count("/") + 1]
+    tree = Tree(Text(lineage.address, style="bold"))
+    _describe(tree, lineage)
+    _add_inputs(tree, lineage, runs / lineage.study, seen=set())
+    return tree
+
+
+def _add_inputs(tree: Tree, lineage: Lineage, study: Path, seen: set[str]) -> None:
+    for address, record in lineage.inputs.items():
+        branch = tree.add(Text(f"reads {address}", style="bold"))
+        below = read_lineage(study / address)
+        if below is None:
+            branch.add(Text("is no longer there", style="red"))
+        elif below.content_sha256() != record.sha256:
+            branch.add(Text("has other bytes now than when it was read", style="red"))
+        elif address in seen:
+            branch.add(Text("as above", style="dim"))
+        else:
+            seen.add(address)
+            _describe(branch, below)
+            _add_inputs(branch, below, study, seen)
+
+
+def _describe(tree: Tree, lineage: Lineage) -> None:
+    for line in _lines(lineage):
+        tree.add(Text(line))
+
+
+def _lines(lineage: Lineage) -> list[str]:
+    code = lineage.code
+    commit = f", commit {code.commit[:_SHOWN_HASH]}" if code.commit else ""
+    changed = " with changes" if code.dirty else ""
+    failed = f", {lineage.failed_rows:,} failed {lineage.failures}" if lineage.failed_rows else ""
+    lines = [
+        f"{lineage.kind}, {lineage.rows:,} rows{failed}; fingerprint "
+        f"{lineage.fingerprint[:_SHOWN_HASH]}",
+        f"made {lineage.started_at:%Y-%m-%d %H:%M:%S} UTC in {lineage.seconds:,.1f} s by mbt "
+        f"{code.version}{commit}{changed} on {lineage.host.name}",
+    ]
+    if lineage.model is not None:
+        lines.append(f"model {_compact(lineage.model)}")
+        asked = lineage.requests
+        lines.append(
+            f"{asked.sent:,} requests sent, {asked.retried:,} retried, {asked.reused:,} reused; "
+            f"{lineage.tokens.completion:,} completion tokens"
+        )
+    if isinstance(lineage.spec, dict):
+        spec = {k: v for k, v in lineage.spec.items() if k != "models" and v not in (None, {}, [])}
+        lines.append(f"settings {_compact(spec)}")
+    return lines
+
+
+def _compact(value: Json) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_compact(v)}" for k, v in value.items() if v not in (None, {}, []))
+    return str(value)

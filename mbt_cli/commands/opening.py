@@ -1,0 +1,17 @@
+"""Open a manifest the way every command does."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mbt_cli.manifest.load import Manifest, load_manifest
+from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.settings import Machine, read_machine
+
+
+def open_manifest(
+    path: Path, overrides: Sequence[str] | None, presets: Path | None
+) -> tuple[Manifest, Machine]:
+    """The checked manifest and this machine's settings."""
+    machine = read_machine()
+    folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
+    return load_manifest(path, presets=folders, overrides=overrides or ()), machine

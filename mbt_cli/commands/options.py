@@ -1,0 +1,33 @@
+"""Options that mean the same everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ManifestPath = Annotated[Path, typer.Argument(help="The study's manifest.", show_default=False)]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Cells to take: STAGE/axis=GLOB..., repeatable; a leading `!` leaves cells out.",
+        metavar="CELLS",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Override a key, as in `stage.base.samples=8`.", metavar="KEY=VALUE"
+    ),
+]
+Presets = Annotated[Path | None, typer.Option(help="Folder with presets that win over all others.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show cells, requests and prompts; do nothing.")
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Make stale cells again; the old ones move aside.")
+]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Ask again for rows that failed.")
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only errors and results.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Every detail.")]

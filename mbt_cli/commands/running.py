@@ -1,0 +1,44 @@
+"""What `mbt run` and the stage verbs share: choose cells, run them, say what became of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from mbt_cli.commands.opening import open_manifest
+from mbt_cli.commands.screen import screen
+from mbt_cli.commands.signals import stoppable
+from mbt_cli.commands.views import dry_run_view, result_view
+from mbt_cli.planning.dry_run import rehearse
+from mbt_cli.planning.execute import Execution, RunOptions
+from mbt_cli.planning.select import select
+
+
+@dataclass(frozen=True)
+class Told:
+    """The options of a verb."""
+
+    only: list[str] | None
+    overrides: list[str] | None
+    dry_run: bool
+    replace: bool
+    retry_failed: bool
+    presets: Path | None
+    quiet: bool
+    verbose: bool
+
+
+def run_cells(path: Path, kind: str | None, told: Told) -> None:
+    """Run the cells of one kind, or of all, that are not done."""
+    manifest, machine = open_manifest(path, told.overrides, told.presets)
+    addresses = select(manifest, kind=kind, only=told.only or ())
+    out = Console(highlight=False)
+    if told.dry_run:
+        for rehearsal in rehearse(manifest, machine, addresses):
+            out.print(dry_run_view(rehearsal))
+        return
+    execution = Execution(manifest, machine, RunOptions(told.replace, told.retry_failed))
+    with stoppable(f"mbt {kind or 'run'} {path}"), screen(told.quiet, told.verbose) as progress:
+        report = execution.run(addresses, progress)
+    for view in result_view(manifest, machine, report, quiet=told.quiet):
+        out.print(view)

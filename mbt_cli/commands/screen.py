@@ -1,0 +1,155 @@
+"""Progress on the screen: a live display on a terminal, plain lines elsewhere; always on stderr."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from mbt_cli.core.progress import Progress as Progressing
+from mbt_cli.core.progress import Silent
+
+_LINE_SECONDS = 15.0
+
+
+@contextmanager
+def screen(quiet: bool, verbose: bool) -> Iterator[Progressing]:
+    """Where a run tells what it does, until the context ends."""
+    console = Console(stderr=True, highlight=False)
+    if quiet:
+        yield Silent()
+    elif console.is_terminal:
+        with _bar(console) as bar:
+            yield Live(bar)
+    else:
+        lines = Lines(verbose=verbose)
+        yield lines
+        lines.finish()
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[counts]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        refresh_per_second=4,
+    )
+
+
+class _Counts:
+    """Counts of one piece of work."""
+
+    def __init__(self) -> None:
+        self.label = ""
+        self.total: int | None = None
+        self.begin(None)
+
+    def begin(self, total: int | None) -> None:
+        self.total = total
+        self.done = self.failed = self.reused = self.tokens = 0
+        self.started = time.monotonic()
+
+    def add(self, done: int, failed: int, reused: int, tokens: int) -> None:
+        self.done += done
+        self.failed += failed
+        self.reused += reused
+        self.tokens += tokens
+
+    def words(self) -> str:
+        rate = self.tokens / max(time.monotonic() - self.started, 1e-3)
+        parts = [f"{rate:,.0f} tokens/s"] if self.tokens else []
+        parts += [f"{self.reused:,} reused"] if self.reused else []
+        parts += [f"{self.failed:,} failed"] if self.failed else []
+        return ", ".join(parts)
+
+
+class Live:
+    """A line with a bar for each piece of work; finished ones stay."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._counts = _Counts()
+        self._task: TaskID | None = None
+
+    def start(self, label: str, total: int | None) -> None:
+        """A new line."""
+        self._counts.begin(total)
+        self._task = self._bar.add_task(label, total=total, counts="")
+
+    def advance(self, *, done: int = 0, failed: int = 0, reused: int = 0, tokens: int = 0) -> None:
+        """Move the bar."""
+        self._counts.add(done, failed, reused, tokens)
+        if self._task is not None:
+            self._bar.update(self._task, completed=self._counts.done, counts=self._counts.words())
+
+    def note(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bar.console.print(text, markup=False)
+
+
+class Lines:
+    """A plain line at the start, every so often, and at the end of each piece of work."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        self._counts = _Counts()
+        self._label = ""
+        self._last = 0.0
+        self._seconds = 2.0 if verbose else _LINE_SECONDS
+
+    def start(self, label: str, total: int | None) -> None:
+        """Close the line before, open this one."""
+        self.finish()
+        self._label = label
+        self._counts.begin(total)
+        self._last = time.monotonic()
+        self._say("starts" if total is None else f"starts, {total:,} rows")
+
+    def advance(self, *, done: int = 0, failed: int = 0, reused: int = 0, tokens: int = 0) -> None:
+        """Count; say so now and then."""
+        self._counts.add(done, failed, reused, tokens)
+        now = time.monotonic()
+        if now - self._last >= self._seconds:
+            self._last = now
+            self._say(self._so_far())
+
+    def note(self, text: str) -> None:
+        """Print the line."""
+        sys.stderr.write(f"{text}\n")
+
+    def finish(self) -> None:
+        """Say how the piece of work ended."""
+        if self._label:
+            self._say(self._so_far())
+            self._label = ""
+
+    def _so_far(self) -> str:
+        counts = self._counts
+        of = "" if counts.total is None else f" of {counts.total:,}"
+        words = f", {counts.words()}" if counts.words() else ""
+        left = _left(counts.done, counts.total, time.monotonic() - counts.started)
+        return f"{counts.done:,}{of} rows{words}{left}"
+
+    def _say(self, words: str) -> None:
+        sys.stderr.write(f"{self._label}: {words}\n")
+
+
+def _left(done: int, total: int | None, seconds: float) -> str:
+    if not total or not done or done >= total:
+        return ""
+    return f", {seconds / done * (total - done):,.0f} s left"

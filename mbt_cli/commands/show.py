@@ -1,0 +1,28 @@
+"""`mbt show`: what made an artifact, back to the questions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def show(
+    path: Annotated[Path, typer.Argument(help="Folder of a cell, or of a stage.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every byte and compare it with the lineage.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lineage as JSON.")] = False,
+) -> None:
+    """Show what made an artifact: model, prompt, data and code, back to the questions."""
+    from rich.console import Console
+
+    from mbt_cli.commands.lineage_view import cells_below, lineage_json_of, lineage_view, verified
+
+    out = Console(highlight=False)
+    for folder in cells_below(path):
+        if as_json:
+            typer.echo(lineage_json_of(folder))
+            continue
+        out.print(lineage_view(folder))
+        if verify:
+            out.print(verified(folder))

@@ -1,0 +1,42 @@
+"""Signals to orders: Ctrl-C and SIGTERM stop a run in order, whatever it does at the moment."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from mbt_cli.errors import Interrupted, Stopped
+
+_STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def stoppable(command: str) -> Iterator[None]:
+    """While this lasts, SIGTERM and SIGUSR1 end the run with exit code 75, Ctrl-C with 130.
+
+    The dispatcher handles signals itself while requests are in flight; this holds elsewhere.
+
+    Args:
+        command: What a user types to go on.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(f"stopped by {signal.Signals(number).name}; everything done so far is kept")
+
+    before = {number: signal.signal(number, stop) for number in _STOPPING}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "interrupted; everything done so far is kept", hint=_again(command)
+        ) from None
+    except (Interrupted, Stopped) as error:
+        error.hint = error.hint or _again(command)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _again(command: str) -> str:
+    return f"go on with `{command}`; no reply is paid for twice"

@@ -1,0 +1,80 @@
+"""What commands print: manifests, results and lineages as Rich renderables."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from mbt_cli.manifest.load import Manifest
+from mbt_cli.planning.dry_run import Rehearsal
+from mbt_cli.planning.execute import RunReport
+from mbt_cli.settings import Machine
+from mbt_cli.store.cells import cell_folder
+
+_SHOWN_PROMPT = 1_500
+
+
+def stage_counts(manifest: Manifest) -> RenderableType:
+    """Every stage with its kind, axes and number of cells."""
+    table = Table(
+        title=f"{manifest.path}: study {manifest.study}, no problems", title_justify="left"
+    )
+    for column in ("stage", "kind", "cells", "axes"):
+        table.add_column(column, justify="right" if column == "cells" else "left")
+    for stage, cells in manifest.counts().items():
+        of_stage = [c for a, c in manifest.cells.items() if a.partition("/")[0] == stage]
+        axes: dict[str, set[str]] = {}
+        for cell in of_stage:
+            for axis, value in cell.resolution.axes.items():
+                axes.setdefault(axis, set()).add(value)
+        words = " x ".join(f"{axis} {len(values)}" for axis, values in axes.items())
+        table.add_row(stage, of_stage[0].kind, str(cells), words)
+    if not manifest.left_out:
+        return table
+    left = f"{len(manifest.left_out)} optional cells are left out: their source is not there"
+    return Group(table, Text(left, style="yellow"))
+
+
+def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
+    """One cell: its status, its requests, its first prompt."""
+    head = f"[bold]{escape(rehearsal.address)}[/]: {rehearsal.status}"
+    lines: list[RenderableType] = [Text.from_markup(head)]
+    lines.extend(Text(f"  {reason}", style="yellow") for reason in rehearsal.why)
+    if rehearsal.waits_for:
+        lines.append(Text(f"  waits for {rehearsal.waits_for}"))
+    elif rehearsal.requests is not None:
+        new, reused = rehearsal.requests
+        lines.append(Text(f"  {new:,} requests new, {reused:,} reused"))
+    for message in rehearsal.first_prompt:
+        text = message["content"]
+        short = text if len(text) <= _SHOWN_PROMPT else f"{text[:_SHOWN_PROMPT]} ..."
+        lines.append(Text(f"  --- {message['role']}\n{short}", style="dim"))
+    return Group(*lines)
+
+
+def result_view(
+    manifest: Manifest, machine: Machine, report: RunReport, *, quiet: bool
+) -> Iterator[RenderableType]:
+    """The tables that a run made or had, and where everything lies."""
+    tables = [a for a in (*report.made, *report.done) if manifest.cells[a].kind == "report"]
+    folders = [cell_folder(machine.runs, manifest.study, a) / "files" for a in tables]
+    for folder in folders:
+        for path in sorted(folder.glob("*.parquet")):
+            yield from stored_table(path)
+    if quiet:
+        return
+    counts = f"{len(report.made)} cells made, {len(report.done)} done already"
+    asked = f"{report.sent:,} model calls, {report.reused:,} replies reused"
+    yield Text(f"{counts}; {asked}")
+    for folder in folders or [machine.runs / manifest.study]:
+        yield Text(f"written: {folder}/", no_wrap=True, overflow="ignore")
+
+
+def stored_table(path: Path) -> Iterator[RenderableType]:
+    """A table as the report wrote it."""
+    text = path.with_suffix(".md")
+    if text.is_file():
+        yield Text(text.read_text(encoding="utf-8"), no_wrap=True, overflow="ignore")

@@ -1,0 +1,103 @@
+"""The top level of a manifest as typed tables; what stands inside a stage is checked per cell."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from mbt_cli.core.model import Settings
+from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.core.sampling import Sampling
+from mbt_cli.registry import AnyBenchmark, AnyJudge
+from mbt_cli.stages.base import AxisValues, SamplingChoice
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+
+
+class StudyTable(Settings):
+    """`[study]`."""
+
+    name: Name
+    """Folder below the runs folder."""
+    seed: int = Field(ge=0, lt=2**63)
+    """Every seed of the study is derived from it."""
+    max_failed_share: float = Field(ge=0, le=1)
+    """A stage fails when more than this share of its rows failed; never in a fingerprint."""
+    extends: str | None = None
+    """Another manifest, from this one's folder, that this one is laid on."""
+
+
+class ModelTable(Settings):
+    """`[models.NAME]`: a preset, or a backend said here; keys here win over the preset's."""
+
+    preset: Name | None = None
+    """Name of a file in presets/models/."""
+    backend: dict[str, Any] | None = None
+    """How the endpoint comes to be: `{ kind = "openai", base_url = ... }`."""
+    sampling: SamplingChoice | None = None
+    """Which `[sampling.NAME]` its requests use; a stage may say another."""
+    id: str | None = None
+    """The endpoint's own name for the model."""
+    request: dict[str, Any] = Field(default_factory=dict)
+    """Merged into the body of every request, such as `{ reasoning_effort = "high" }`."""
+    serve: dict[str, Any] = Field(default_factory=dict)
+    """Flags of the server, laid on the preset's key by key; they count for results."""
+    place: dict[str, Any] = Field(default_factory=dict)
+    """Where and how wide it is served; never counts for results."""
+    run: dict[str, Any] = Field(default_factory=dict)
+    """Run-only settings for this model, such as concurrency."""
+    note: str | None = None
+    """For people: where the settings come from, what was not run by us."""
+
+
+class StageBlock(Settings):
+    """What every `[[stage]]` may hold beside the fields of its kind."""
+
+    kind: str
+    name: Name
+    matrix: dict[str, AxisValues | int | float | bool | list[int] | list[float]] = Field(
+        default_factory=dict
+    )
+    """Axis to its values; one value pins the axis."""
+    exclude: list[dict[str, AxisValues]] = Field(default_factory=list)
+    """Combinations that are left out."""
+    where: dict[str, AxisValues] = Field(default_factory=dict)
+    """Holds for every input of the stage that has these axes."""
+    variants: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """Named overrides; their names are the axis `variant`."""
+    source: str | None = None
+    """What stands in for running the stage: `hub:ORG/NAME` or a path; `{axis}` is filled in."""
+    optional: bool = False
+    """Leave out cells whose source is not there."""
+
+
+class Document(Settings):
+    """A whole manifest before its stages are expanded into cells."""
+
+    study: StudyTable
+    run: RunSettings = Field(default_factory=RunSettings)
+    groups: dict[Name, list[Name]] = Field(default_factory=dict)
+    sampling: dict[Name, Sampling] = Field(default_factory=dict)
+    models: dict[Name, ModelTable] = Field(default_factory=dict)
+    benchmarks: dict[Name, AnyBenchmark] = Field(default_factory=dict)
+    judges: dict[Name, AnyJudge] = Field(default_factory=dict)
+    stage: list[dict[str, Any]] = Field(default_factory=list)
+
+
+AXIS_ORDER = ("benchmark", "split", "model", "variant")
+
+
+def ordered_axes(axes: dict[str, str]) -> dict[str, str]:
+    """Axes in the order of addresses: benchmark, split, model, variant, then alphabetical."""
+    first = {a: axes[a] for a in AXIS_ORDER if a in axes}
+    return first | {a: axes[a] for a in sorted(axes) if a not in AXIS_ORDER}
+
+
+def address_of(stage: str, axes: dict[str, str]) -> str:
+    """A cell's address.
+
+    Example:
+        >>> address_of("base", {"model": "m", "benchmark": "tiny"})
+        'base/benchmark=tiny/model=m'
+    """
+    return "/".join([stage, *(f"{axis}={value}" for axis, value in ordered_axes(axes).items())])

@@ -1,0 +1,148 @@
+"""Load a manifest: text to checked cells, or every problem at once."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mbt_cli.errors import ManifestError
+from mbt_cli.manifest.blocks import Axes, Block, read_block
+from mbt_cli.manifest.document import Document
+from mbt_cli.manifest.expansion import Expansion
+from mbt_cli.manifest.meeting import Meeting
+from mbt_cli.manifest.models import Models
+from mbt_cli.manifest.optional import without_missing_sources
+from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.manifest.problems import Problems
+from mbt_cli.manifest.resolve import Resolver
+from mbt_cli.manifest.toml_text import read_manifest_tree
+from mbt_cli.stages.cell import Cell
+
+_TABLES = set(Document.model_fields)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checked study.
+
+    Args:
+        cells: Address to cell, inputs before what reads them.
+        left_out: Addresses of optional cells whose source is not there.
+        tree: The merged text, as a dictionary.
+    """
+
+    path: Path
+    document: Document
+    cells: Mapping[str, Cell]
+    left_out: Sequence[str] = ()
+    tree: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def study(self) -> str:
+        """Name of the study."""
+        return self.document.study.name
+
+    def counts(self) -> Mapping[str, int]:
+        """Number of cells of each stage, in the manifest's order."""
+        return Counter(cell.resolution.address.split("/")[0] for cell in self.cells.values())
+
+
+def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str] = ()) -> Manifest:
+    """Read, merge, check and expand a manifest.
+
+    Raises:
+        ManifestError: Something is wrong with it; holds every problem found.
+        UsageError: The file is not there, or an override is not KEY=VALUE.
+    """
+    tree = read_manifest_tree(path, overrides)
+    problems = Problems()
+    document = _document(tree, path, problems)
+    blocks = _blocks(document, problems)
+    models = Models(document, presets, problems)
+    models.check_all()
+    meeting = _expanded(document, blocks, problems)
+    drafts = [*meeting.questions.values(), *(d for ds in meeting.stages.values() for d in ds)]
+    resolver = Resolver(document, models, path.parent, problems)
+    drafts, left_out = without_missing_sources(drafts)
+    cells = [cell for draft in drafts if (cell := resolver.cell(draft)) is not None]
+    if not blocks and not problems:
+        problems.add("stage", "there is no stage")
+    if problems:
+        raise ManifestError(str(path), problems.all())
+    return Manifest(path, document, {c.address: c for c in cells}, left_out, tree)
+
+
+def _document(tree: Mapping[str, Any], path: Path, problems: Problems) -> Document:
+    """The typed top level; stops here when even that is wrong, stages looked at as well."""
+    try:
+        return Document.model_validate(tree)
+    except ValidationError as error:
+        problems.add_validation("", error, _TABLES)
+    for position, raw in enumerate(tree.get("stage") or []):
+        if isinstance(raw, dict):
+            read_block(raw, position, problems)
+    raise ManifestError(str(path), problems.all())
+
+
+def _blocks(document: Document, problems: Problems) -> list[Block]:
+    found = [read_block(raw, n, problems) for n, raw in enumerate(document.stage)]
+    blocks = [block for block in found if block is not None]
+    for name, times in Counter(b.name for b in blocks).items():
+        if times > 1:
+            problems.add(f"stage.{name}.name", f"stands {times} times; names are unique")
+        if name == "questions":
+            problems.add("stage.questions.name", "`questions` is the stage that mbt makes itself")
+    return blocks
+
+
+def _expanded(document: Document, blocks: Sequence[Block], problems: Problems) -> Meeting:
+    order = [str(raw.get("name")) for raw in document.stage]
+    axes = Axes(document, problems)
+    circles = _circles(blocks, problems)
+    meeting = Meeting(axes, problems, order, circles)
+    expansion = Expansion(axes, problems, meeting)
+    for block in blocks:
+        expansion.add(block)
+    return meeting
+
+
+def _circles(blocks: Sequence[Block], problems: Problems) -> set[str]:
+    """Names of stages that read each other in a circle; each circle is one problem."""
+    reads = {b.name: sorted(_stages_read(b)) for b in blocks}
+    in_circle: set[str] = set()
+    for start in reads:
+        trail = _trail_back(start, reads)
+        if len(trail) > 1 and not in_circle & set(trail):
+            in_circle |= set(trail)
+            circle = " -> ".join(f"`{n}`" for n in (*trail, start))
+            problems.add(f"stage.{start}", f"stages read each other in a circle: {circle}")
+    return in_circle
+
+
+def _trail_back(start: str, reads: Mapping[str, Sequence[str]]) -> list[str]:
+    """A path of stages from `start` that leads back to it; empty when there is none."""
+    trails = [[start]]
+    seen = {start}
+    while trails:
+        trail = trails.pop()
+        for name in reads.get(trail[-1], ()):
+            if name == start:
+                return trail
+            if name not in seen:
+                seen.add(name)
+                trails.append([*trail, name])
+    return []
+
+
+def _stages_read(block: Block) -> set[str]:
+    names: set[str] = set()
+    for _, fields in block.variants():
+        for name in block.kind.inputs:
+            written = fields.get(name)
+            table = written if isinstance(written, dict) else {"stage": written}
+            stages = table.get("stage") or ()
+            names |= {stages} if isinstance(stages, str) else set(stages)
+    return names

@@ -1,0 +1,56 @@
+"""Where presets, prompts and manifests are found: the user's folders before the shipped ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def shipped(folder: str) -> Path:
+    """A folder that mbt ships (`presets`, `manifests`, `slurm`), in a wheel or a checkout."""
+    inside = Path(str(resources.files("mbt_cli"))) / "_shipped" / folder
+    return inside if inside.is_dir() else _CHECKOUT / folder
+
+
+@dataclass(frozen=True, slots=True)
+class PresetFolders:
+    """Folders that hold presets, the first found wins.
+
+    Args:
+        folders: Each with sub-folders such as `models/`, `train/`, `slurm/`.
+    """
+
+    folders: tuple[Path, ...]
+
+    @classmethod
+    def usual(cls, *, extra: Path | None, config: Path) -> "PresetFolders":
+        """`--presets`, then ./presets, then the user's config folder, then the shipped ones."""
+        places = [extra, Path("presets"), config / "presets", shipped("presets")]
+        return cls(tuple(p for p in places if p is not None))
+
+    def find(self, family: str, name: str) -> Path | None:
+        """The file of a preset, such as `find("models", "qwen3-0.6b")`."""
+        paths = (folder / family / f"{name}.toml" for folder in self.folders)
+        return next((p for p in paths if p.is_file()), None)
+
+    def names(self, family: str) -> Sequence[str]:
+        """Names of all presets of a family."""
+        found = {p.stem for f in self.folders for p in (f / family).glob("*.toml")}
+        return sorted(found)
+
+
+def prompt_file(name: str, manifest_folder: Path) -> Path | None:
+    """A template: a shipped name, or a path from here or from beside the manifest."""
+    inside = Path(str(resources.files("mbt_cli"))) / "prompts" / f"{name}.md"
+    if inside.is_file():
+        return inside
+    candidates = (Path(name), manifest_folder / name)
+    return next((p for p in candidates if p.is_file()), None)
+
+
+def prompt_names() -> Sequence[str]:
+    """Names of the shipped templates."""
+    folder = Path(str(resources.files("mbt_cli"))) / "prompts"
+    return sorted(p.stem for p in folder.glob("*.md"))

@@ -1,0 +1,100 @@
+"""Problems in a user's words: key paths, values, and the nearest valid name."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+
+from mbt_cli.errors import Problem
+
+_SHOWN_NAMES = 12
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """What to say after an unknown name: the nearest valid one, or all there are.
+
+    Example:
+        >>> nearest("temprature", ["temperature", "top_p"])
+        'did you mean `temperature`?'
+        >>> nearest("x", ["alpha", "beta"])
+        'there are `alpha`, `beta`'
+    """
+    names = sorted(set(valid))
+    if close := get_close_matches(name, names, n=1, cutoff=0.6):
+        return f"did you mean `{close[0]}`?"
+    if not names:
+        return "there are none"
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return "there are " + ", ".join(f"`{n}`" for n in names[:_SHOWN_NAMES]) + more
+
+
+class Problems:
+    """Collects problems, each once, so that a user sees all of them in one go."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Problem] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, where: str, what: str) -> None:
+        """Note that something at key path `where` is wrong."""
+        self._found.setdefault((where, what), Problem(where, what))
+
+    def add_validation(
+        self, where: str, error: ValidationError, fields: Mapping[str, Any] | Iterable[str]
+    ) -> None:
+        """Note everything that Pydantic found below key path `where`.
+
+        Args:
+            where: Key path of the table that was validated.
+            error: What Pydantic says.
+            fields: Valid keys of that table, for suggestions.
+        """
+        for detail in error.errors(include_url=False):
+            path = _path(detail["loc"])
+            self.add(f"{where}.{path}" if path else where, _words(detail, fields))
+
+    def all(self) -> Sequence[Problem]:
+        """What was found, in order."""
+        return tuple(self._found.values())
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Key path without the names that Pydantic puts in for union members."""
+    parts = [str(p) for p in location if not _is_union_member(p)]
+    return ".".join(parts)
+
+
+def _is_union_member(part: int | str) -> bool:
+    return isinstance(part, str) and (
+        part in ("str", "int", "float", "bool", "rest", "InputReference")
+        or part.startswith(("list[", "dict[", "literal[", "constrained-", "function-"))
+    )
+
+
+def _words(detail: Any, fields: Mapping[str, Any] | Iterable[str]) -> str:
+    kind, value = detail["type"], detail.get("input")
+    last = str(detail["loc"][-1]) if detail["loc"] else ""
+    if kind == "extra_forbidden":
+        return f"unknown key; {nearest(last, fields)}"
+    if kind == "missing":
+        return "is required and not there"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tags = detail.get("ctx", {}).get("expected_tags", "")
+        names = [t.strip(" '") for t in tags.split(",") if t.strip()]
+        tag = detail.get("ctx", {}).get("tag")
+        if tag is None:
+            return "needs a `kind`; " + nearest("", names)
+        return f"no kind `{tag}`; {nearest(str(tag), names)}"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return f"`{_short(value)}`: {message[:1].lower()}{message[1:]}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

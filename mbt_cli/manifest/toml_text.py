@@ -1,0 +1,151 @@
+"""TOML text to one merged dictionary: `extends` and `--set`; nothing is interpreted here."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mbt_cli.errors import ManifestError, Problem, UsageError
+
+Tree = dict[str, Any]
+
+
+def read_toml(path: Path) -> Tree:
+    """The file as a dictionary.
+
+    Raises:
+        UsageError: There is no such file, or it cannot be read.
+        ManifestError: It is not TOML; the message says line and column.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"no file `{path}`", hint=_neighbours(path)) from None
+    except OSError as error:
+        raise UsageError(f"`{path}` cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ManifestError(str(path), [Problem("file", f"is not UTF-8: {error.reason}")]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(str(path), [Problem("file", f"is not TOML: {error}")]) from None
+
+
+def _neighbours(path: Path) -> str | None:
+    folder = path.parent if path.parent.is_dir() else Path("manifests")
+    found = sorted(str(p) for p in folder.glob("*.toml"))[:8] if folder.is_dir() else []
+    return f"there are {', '.join(f'`{p}`' for p in found)}" if found else None
+
+
+def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
+    """A manifest with what it extends merged in and `--set` applied.
+
+    Raises:
+        ManifestError: `extends` goes in a circle or is not a file name.
+        UsageError: A `--set` is not KEY=VALUE or its key leads nowhere.
+    """
+    tree = _extended(path, seen=())
+    for override in overrides:
+        apply_override(tree, override)
+    return tree
+
+
+def _extended(path: Path, seen: tuple[Path, ...]) -> Tree:
+    tree = read_toml(path)
+    study = tree.get("study")
+    parent = study.pop("extends", None) if isinstance(study, dict) else None
+    if parent is None:
+        return tree
+    where = path.parent / str(parent)
+    chain = (*seen, path.resolve())
+    if where.resolve() in chain:
+        circle = " -> ".join(p.name for p in (*chain, where.resolve()))
+        raise ManifestError(str(path), [Problem("study.extends", f"goes in a circle: {circle}")])
+    return merged(_extended(where, chain), tree)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """`over` laid on `base`: tables merge, `[[stage]]` by name, every other value replaces.
+
+    Example:
+        >>> merged({"a": {"x": 1, "y": [1, 2]}}, {"a": {"y": [3]}})
+        {'a': {'x': 1, 'y': [3]}}
+    """
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            result[key] = merged(below, value)
+        elif key == "stage" and isinstance(below, list) and isinstance(value, list):
+            result[key] = _merged_stages(below, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _merged_stages(base: list[Any], over: list[Any]) -> list[Any]:
+    stages = list(base)
+    names = [s.get("name") if isinstance(s, dict) else None for s in stages]
+    for stage in over:
+        name = stage.get("name") if isinstance(stage, dict) else None
+        if name is not None and name in names:
+            stages[names.index(name)] = merged(stages[names.index(name)], stage)
+        else:
+            stages.append(stage)
+    return stages
+
+
+def apply_override(tree: Tree, override: str) -> None:
+    """Apply one `--set KEY=VALUE`; the value is TOML, or plain text where it is no TOML.
+
+    Stages are named: `stage.base.samples=8`. A key may be quoted: `models."a.b".id=x`.
+
+    Raises:
+        UsageError: There is no `=`, the key is empty, or it leads through something that is no
+            table.
+    """
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"`--set {override}` is not KEY=VALUE", hint="`--set study.seed=7`")
+    *path, last = _key_parts(key.strip(), override)
+    node: Any = tree
+    for done, part in enumerate(path):
+        node = _step(node, part, is_stage=done == 1 and path[0] == "stage")
+        if not isinstance(node, dict | list):
+            raise UsageError(f"`--set {override}`: `{'.'.join(path[: done + 1])}` is not a table")
+    if not isinstance(node, dict):
+        raise UsageError(f"`--set {override}`: name the stage, as in `stage.NAME.KEY=VALUE`")
+    node[last] = _value(text)
+
+
+def _key_parts(key: str, override: str) -> list[str]:
+    try:
+        node: Any = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        raise UsageError(
+            f"`--set {override}`: `{key}` is no key", hint='quote parts: `models."a b".id=x`'
+        ) from None
+    parts = []
+    while isinstance(node, dict):
+        (part, node) = next(iter(node.items()))
+        parts.append(part)
+    return parts
+
+
+def _step(node: Any, part: str, *, is_stage: bool) -> Any:
+    if not isinstance(node, list):
+        return node.setdefault(part, {})
+    if not is_stage:
+        return None
+    names = [s.get("name") for s in node if isinstance(s, dict)]
+    if part not in names:
+        raise UsageError(
+            f"`--set stage.{part}`: no stage `{part}`",
+            hint="there are " + ", ".join(f"`{n}`" for n in names),
+        )
+    return node[names.index(part)]
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

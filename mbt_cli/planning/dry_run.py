@@ -1,0 +1,97 @@
+"""`--dry-run`: what a verb would ask, without asking it or writing anything."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from mbt_cli.core.chat import Message
+from mbt_cli.core.progress import Silent
+from mbt_cli.inference.asking import known_keys
+from mbt_cli.manifest.load import Manifest
+from mbt_cli.planning.states import CellState, States
+from mbt_cli.settings import Machine
+from mbt_cli.stages.asking import AsksModel
+from mbt_cli.stages.cell import Cell
+from mbt_cli.stages.runner import hub_access, load_input, server_place
+from mbt_cli.stages.servers import Servers
+from mbt_cli.stages.work import LoadedInput, Work
+from mbt_cli.store.artifacts import JOURNAL
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What would become of one cell.
+
+    Args:
+        requests: Requests that would be sent and replies that would be reused, where the stage
+            asks a model and its inputs are there.
+        waits_for: The input that is not made yet.
+        first_prompt: The first conversation, rendered.
+    """
+
+    address: str
+    status: str
+    why: Sequence[str] = ()
+    requests: tuple[int, int] | None = None
+    waits_for: str | None = None
+    first_prompt: Sequence[Message] = ()
+
+
+def rehearse(manifest: Manifest, machine: Machine, addresses: Sequence[str]) -> Iterator[Rehearsal]:
+    """Each cell in order."""
+    states = States(manifest, machine.runs)
+    for address in addresses:
+        yield _rehearsed(states, states[address], machine)
+
+
+def _rehearsed(states: States, state: CellState, machine: Machine) -> Rehearsal:
+    cell = state.cell
+    if not isinstance(cell.stage, AsksModel):
+        return Rehearsal(cell.address, state.status, state.why)
+    missing = [
+        a for a in cell.needs if states[a].lineage is None and states[a].cell.kind != "questions"
+    ]
+    if missing:
+        return Rehearsal(cell.address, state.status, state.why, waits_for=missing[0])
+    inputs = {
+        name: tuple(_loaded(states[a], machine) for a in group)
+        for name, group in cell.resolution.inputs.items()
+    }
+    work = _work(cell, inputs, state.folder, machine)
+    asking = cell.stage.ask_plan(work).asking(work)
+    known = known_keys(state.folder / JOURNAL, state.folder / "rows.parquet")
+    new = reused = 0
+    first: Sequence[Message] = ()
+    for request in asking.requests():
+        first = first or request.messages
+        is_known = request.key in known
+        reused, new = reused + is_known, new + (not is_known)
+    return Rehearsal(cell.address, state.status, state.why, (new, reused), None, first)
+
+
+def _work(
+    cell: Cell, inputs: Mapping[str, tuple[LoadedInput, ...]], folder: Path, machine: Machine
+) -> Work:
+    return Work(
+        resolution=cell.resolution,
+        inputs=inputs,
+        journal=folder / JOURNAL,
+        files=folder,
+        place=lambda run: server_place(machine, folder, run),
+        open=Servers().open,
+        hub=hub_access(machine),
+        progress=Silent(),
+    )
+
+
+def _loaded(state: CellState, machine: Machine) -> LoadedInput:
+    """A finished cell from the disk, or questions made in memory."""
+    cell = state.cell
+    if state.lineage is not None:
+        return load_input(state.folder, cell.address)
+    work = _work(cell, {}, state.folder, machine)
+    rows = pl.concat(list(cell.stage.run(work))).lazy()
+    axes = cell.resolution.axes
+    return LoadedInput(cell.address, axes, cell.kind, state.folder, rows, None)

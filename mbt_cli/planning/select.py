@@ -1,0 +1,71 @@
+"""`--only`: which cells of a study a command takes."""
+
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from mbt_cli.errors import UsageError
+from mbt_cli.manifest.load import Manifest
+from mbt_cli.store.cells import axes_of
+
+_SHOWN = 5
+
+
+def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list[str]:
+    """Addresses to take, inputs before what reads them; questions come with what needs them.
+
+    Args:
+        manifest: The study.
+        kind: Kind of stage that a verb runs; None for all.
+        only: `STAGE[/axis=glob]...` patterns; a leading `!` leaves cells out.
+
+    Raises:
+        UsageError: Nothing matches; names the nearest addresses.
+    """
+    of_kind = [a for a, cell in manifest.cells.items() if kind in (None, cell.kind)]
+    if not of_kind:
+        kinds = ", ".join(sorted({c.kind for c in manifest.cells.values()} - {"questions"}))
+        raise UsageError(f"`{manifest.path}` has no {kind} stage", hint=f"it has {kinds}")
+    wanted = [p for p in only if not p.startswith("!")]
+    unwanted = [p.removeprefix("!") for p in only if p.startswith("!")]
+    for pattern in (*wanted, *unwanted):
+        if not any(matches(pattern, address) for address in of_kind):
+            raise _nothing(pattern, of_kind)
+    chosen = {
+        address
+        for address in of_kind
+        if (not wanted or any(matches(p, address) for p in wanted))
+        and not any(matches(p, address) for p in unwanted)
+    }
+    if not chosen:
+        raise UsageError("`--only` leaves no cell")
+    needed = {a for c in chosen for a in manifest.cells[c].needs if a.startswith("questions/")}
+    return [address for address in manifest.cells if address in chosen | needed]
+
+
+def matches(pattern: str, address: str) -> bool:
+    """Whether an address fits: axes in any order, those not named match all.
+
+    Example:
+        >>> matches("base/model=qwen*", "base/benchmark=b/model=qwen3")
+        True
+        >>> matches("base/model=qwen", "base/benchmark=b/model=qwen3")
+        False
+    """
+    stage, *parts = pattern.strip("/").split("/")
+    if not fnmatchcase(address.partition("/")[0], stage):
+        return False
+    axes = axes_of(address)
+    for part in parts:
+        axis, _, glob = part.partition("=")
+        if axis not in axes or not fnmatchcase(axes[axis], glob):
+            return False
+    return True
+
+
+def _nothing(pattern: str, addresses: Collection[str]) -> UsageError:
+    near = get_close_matches(pattern, addresses, n=_SHOWN, cutoff=0.3) or sorted(addresses)[:_SHOWN]
+    return UsageError(
+        f"`--only {pattern}` matches no cell",
+        hint="the nearest are " + ", ".join(f"`{a}`" for a in near),
+    )

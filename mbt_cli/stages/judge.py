@@ -1,0 +1,128 @@
+"""Judge: a model gives a verdict on every rollout."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import polars as pl
+from pydantic import Field
+
+from mbt_cli.core import rows
+from mbt_cli.core.chat import Reply, Request
+from mbt_cli.core.model import Grows
+from mbt_cli.core.traces import trace_of
+from mbt_cli.errors import JudgeReplyError, StageError
+from mbt_cli.interfaces import Judge
+from mbt_cli.stages.asking import AskPlan, Prompt, ask_model, failed_row
+from mbt_cli.stages.base import InputRule, SamplingChoice, Stage, StageInput
+from mbt_cli.stages.joins import with_questions
+from mbt_cli.stages.work import Resolution, Work
+
+_UNREADABLE = "unreadable_verdict"
+
+
+class JudgeStage(Stage):
+    """Ask a judge model for a verdict on every rollout."""
+
+    kind: Literal["judge"] = "judge"
+    rollouts: StageInput
+    """Rollout stages that are judged."""
+    judge_model: str
+    """Which model judges."""
+    votes: Annotated[int, Grows] = Field(default=1, ge=1)
+    """Verdicts per rollout."""
+    constrained: bool = True
+    """Hold the reply to the judge's JSON schema where the backend can."""
+    sampling: SamplingChoice | None = None
+    """Another sampling than the judge model's own."""
+
+    summary: ClassVar[str] = "ask a judge model for a verdict on every rollout"
+    axes: ClassVar[tuple[str, ...]] = ("benchmark", "split", "judge")
+    inputs: ClassVar[Mapping[str, InputRule]] = {
+        "rollouts": InputRule(kinds=("rollout",), leading=True)
+    }
+    reads_questions: ClassVar[bool] = True
+    models: ClassVar[tuple[str, ...]] = ("judge_model",)
+
+    def columns(self, resolution: Resolution) -> pl.Schema:
+        judge = _judge(resolution)
+        return pl.Schema({**rows.VERDICTS, **judge.columns, "asked": pl.Boolean()})
+
+    def ask_plan(self, work: Work) -> AskPlan:
+        """Every rollout whose verdict does not hold by definition, times the votes."""
+        judge = _judge(work.resolution)
+        todo = self._todo(work, judge)
+        return AskPlan(
+            role="judge_model",
+            purpose=f"judge:{judge.kind}",
+            prompts=lambda: self._prompts(work, judge, todo),
+            total=len(todo) * self.votes,
+            row_of=lambda request, reply: _verdict(judge, request, reply),
+        )
+
+    def run(self, work: Work) -> Iterator[pl.DataFrame]:
+        judge = _judge(work.resolution)
+        columns = self.columns(work.resolution)
+        known = list(_known_rows(work, judge, columns, self.votes))
+        yield pl.DataFrame(known, schema=columns)
+        yield from ask_model(self.ask_plan(work), work, columns)
+
+    def _todo(self, work: Work, judge: Judge) -> list[dict[str, Any]]:
+        return [
+            row
+            for row in with_questions(work).iter_rows(named=True)
+            if row["failure"] is None and judge.known(_seen_by_judge(row)) is None
+        ]
+
+    def _prompts(self, work: Work, judge: Judge, todo: list[dict[str, Any]]) -> Iterator[Prompt]:
+        template = work.resolution.templates["judge"]
+        body = _response_format(judge) if self.constrained else {}
+        for rollout in todo:
+            row = _seen_by_judge(rollout)
+            messages = tuple(judge.prompt(row, template))
+            for vote in range(self.votes):
+                number = rollout["sample"] * self.votes + vote
+                seen = {"row": row, "sample": rollout["sample"], "vote": vote}
+                yield Prompt(rollout["question_id"], number, messages, body=body, row=seen)
+
+
+def _seen_by_judge(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "trace": trace_of(row["reasoning"], row["reply"])}
+
+
+def _judge(resolution: Resolution) -> Judge:
+    if resolution.judge is None:
+        raise StageError("a judge cell has no judge")
+    return resolution.judge
+
+
+def _response_format(judge: Judge) -> dict[str, Any]:
+    schema = {"name": judge.kind, "schema": dict(judge.reply_schema), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _known_rows(
+    work: Work, judge: Judge, columns: pl.Schema, votes: int
+) -> Iterator[dict[str, Any]]:
+    """Verdicts that nobody has to be asked for, and rollouts that have nothing to judge."""
+    for row in with_questions(work).iter_rows(named=True):
+        keys = {"question_id": row["question_id"], "sample": row["sample"], "asked": False}
+        if row["failure"] is not None:
+            reason = f"rollout_failed: {row['failure']}"
+            yield failed_row(columns, reason, vote=0, **keys)
+        elif (verdict := judge.known(_seen_by_judge(row))) is not None:
+            for vote in range(votes):
+                yield {**dict.fromkeys(columns), **keys, "vote": vote, **verdict}
+
+
+def _verdict(judge: Judge, request: Request, reply: Reply) -> dict[str, Any]:
+    seen = request.row
+    own: dict[str, Any] = dict.fromkeys(judge.columns)
+    failure = reply.failure
+    if failure is None:
+        try:
+            own = dict(judge.parse(reply.text or "", seen["row"]))
+        except JudgeReplyError as error:
+            # counted and shown: scoring it 0 would charge the judge's fault to the model
+            failure = f"{_UNREADABLE}: {error}"
+    keys = {"question_id": request.question_id, "sample": seen["sample"], "vote": seen["vote"]}
+    return {**keys, "asked": True, **own, "failure": failure}

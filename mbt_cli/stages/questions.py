@@ -1,0 +1,41 @@
+"""Questions: the implicit first stage, one cell per (benchmark, split)."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import polars as pl
+
+from mbt_cli.core import rows
+from mbt_cli.errors import StageError
+from mbt_cli.stages.base import Stage
+from mbt_cli.stages.work import Resolution, Work
+from mbt_cli.store.sources import read_questions
+
+
+class QuestionsStage(Stage):
+    """Read a benchmark's split into one table of questions."""
+
+    kind: Literal["questions"] = "questions"
+    name: Literal["questions"] = "questions"
+
+    summary: ClassVar[str] = "read a benchmark's questions"
+    axes: ClassVar[tuple[str, ...]] = ("benchmark", "split")
+
+    def columns(self, resolution: Resolution) -> pl.Schema:
+        return rows.QUESTIONS
+
+    def run(self, work: Work) -> Iterator[pl.DataFrame]:
+        benchmark = work.resolution.benchmark
+        if benchmark is None:
+            raise StageError("a questions cell has no benchmark")
+        found = read_questions(
+            benchmark,
+            work.resolution.axes["split"],
+            question=benchmark.question,
+            generate=benchmark.generate,
+            hub=work.hub,
+        )
+        work.outcome.notes["bad_rows"] = list(found.bad_rows)
+        work.outcome.notes["source_files"] = dict(found.files)
+        work.outcome.notes["revision"] = found.revision
+        yield found.frame

@@ -1,0 +1,230 @@
+"""The only way a cell is run: lock, inputs, rows, failure count, lineage."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+import polars as pl
+
+from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.progress import Progress
+from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.errors import Interrupted, MbtError, StageError, Stopped
+from mbt_cli.inference.asking import import_rows
+from mbt_cli.settings import Machine
+from mbt_cli.stages.cell import Cell
+from mbt_cli.stages.servers import Servers
+from mbt_cli.stages.work import LoadedInput, Work
+from mbt_cli.store.artifacts import JOURNAL, ArtifactWriter, complete_finish
+from mbt_cli.store.cells import axes_of, cell_folder, move_aside, record_failure
+from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
+from mbt_cli.store.locks import holding
+from mbt_cli.store.logs import logging_to
+from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
+
+INHERITED = "rollout_failed"
+"""A failure that a row has from what it was made from; the stage itself did not fail there."""
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """One cell to make, with the fingerprints that planning gave it.
+
+    Args:
+        replace: Move a finished artifact aside first; otherwise it is extended in place.
+    """
+
+    cell: Cell
+    fingerprint: str
+    base_fingerprint: str
+    sizes: Mapping[str, int | None]
+    max_failed_share: float
+    replace: bool = False
+    retry_failed: bool = False
+
+
+class Runner:
+    """Runs cells of one study on this machine."""
+
+    def __init__(self, machine: Machine, servers: Servers, progress: Progress) -> None:
+        self._machine = machine
+        self._servers = servers
+        self._progress = progress
+
+    def run(self, job: CellRun) -> Lineage:
+        """Make one cell.
+
+        Raises:
+            LockedError: Another process makes it now.
+            StageError: More rows failed than `max_failed_share` allows; what is there is kept.
+            MbtError: Anything else that stopped it; replies so far are kept.
+        """
+        folder = self._folder(job, job.cell.address)
+        with holding(folder), logging_to(folder / "logs", self._machine.environment):
+            if finished := self._already_made(job, folder):
+                return finished
+            try:
+                return self._make(job, folder)
+            except (Stopped, Interrupted):
+                raise
+            except MbtError as error:
+                record_failure(folder, job.cell.address, error, now=datetime.now(UTC))
+                raise
+
+    def _folder(self, job: CellRun, address: str) -> Path:
+        return cell_folder(self._machine.runs, job.cell.resolution.study, address)
+
+    def _already_made(self, job: CellRun, folder: Path) -> Lineage | None:
+        """What another process, or a run that was killed at its very end, has made meanwhile."""
+        complete_finish(folder)
+        lineage = read_lineage(folder)
+        same = lineage is not None and lineage.fingerprint == job.fingerprint
+        return lineage if same and not job.replace and not job.retry_failed else None
+
+    def _make(self, job: CellRun, folder: Path) -> Lineage:
+        started, clock = datetime.now(UTC), monotonic()
+        cell, journal = job.cell, folder / JOURNAL
+        if (folder / ROWS).is_file() and cell.stage.models:
+            import_rows(folder / ROWS, journal)
+        if job.replace:
+            move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
+        inputs = {name: self._load(job, group) for name, group in cell.resolution.inputs.items()}
+        records = _input_records(inputs)
+        columns = cell.stage.columns(cell.resolution)
+        failures = _FailureCount(job.max_failed_share)
+        with ArtifactWriter(
+            folder, columns, address=cell.address, fingerprint=job.fingerprint
+        ) as writer:
+            work = self._work(job, inputs, journal, writer.files)
+            for frame in cell.stage.run(work):
+                failures.add(frame)
+                writer.write(frame)
+            failures.check(cell.address)
+            lineage = _lineage(job, work, records, started)
+            return writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
+
+    def _load(self, job: CellRun, addresses: tuple[str, ...]) -> tuple[LoadedInput, ...]:
+        return tuple(load_input(self._folder(job, a), a) for a in addresses)
+
+    def _work(
+        self,
+        job: CellRun,
+        inputs: Mapping[str, tuple[LoadedInput, ...]],
+        journal: Path,
+        files: Path,
+    ) -> Work:
+        return Work(
+            resolution=job.cell.resolution,
+            inputs=inputs,
+            journal=journal,
+            files=files,
+            place=lambda run: server_place(self._machine, journal.parent, run),
+            open=self._servers.open,
+            hub=hub_access(self._machine),
+            progress=self._progress,
+            retry_failed=job.retry_failed,
+        )
+
+
+def server_place(machine: Machine, folder: Path, run: RunSettings) -> ServerPlace:
+    """Where a server that a cell starts keeps its log, and what it may use of this machine."""
+    return ServerPlace(
+        log=folder / "logs" / f"{datetime.now(UTC):%Y-%m-%dT%H%M%SZ}.server.log",
+        cache=machine.cache,
+        environment=machine.environment,
+        ready_timeout_seconds=run.server_ready_timeout_seconds,
+        parallel=run.concurrency,
+    )
+
+
+def hub_access(machine: Machine) -> HubAccess:
+    """How this machine may reach the hub."""
+    environment = machine.environment
+    return HubAccess(
+        offline=machine.is_offline,
+        endpoint=environment.get("HF_ENDPOINT"),
+        token=environment.get("HF_TOKEN"),
+    )
+
+
+def load_input(folder: Path, address: str) -> LoadedInput:
+    """A finished cell as an input.
+
+    Raises:
+        MissingInputError: It is not finished.
+        ArtifactError: Its files are not what its lineage says.
+    """
+    lineage = require_lineage(folder)
+    rows = read_rows(folder, lineage)
+    return LoadedInput(address, axes_of(address), lineage.kind, folder, rows, lineage)
+
+
+class _FailureCount:
+    """Counts rows that failed in the stage itself, against the share that the study allows."""
+
+    def __init__(self, max_share: float) -> None:
+        self._max_share = max_share
+        self._rows = 0
+        self._reasons: Counter[str] = Counter()
+
+    def add(self, frame: pl.DataFrame) -> None:
+        self._rows += frame.height
+        if "failure" in frame.columns:
+            own = pl.col("failure").is_not_null() & ~pl.col("failure").str.starts_with(INHERITED)
+            self._reasons.update(frame.filter(own)["failure"])
+
+    def check(self, address: str) -> None:
+        failed = self._reasons.total()
+        if failed <= self._max_share * self._rows:
+            return
+        most = "; ".join(f"{count} x {reason}" for reason, count in self._reasons.most_common(3))
+        raise StageError(
+            f"`{address}`: {failed} of {self._rows} rows failed, `max_failed_share` allows "
+            f"{self._max_share:.1%} ({most})",
+            hint="the good replies are kept: mend the cause and run the same command again, with "
+            "`--retry-failed` if the server refused them; or raise `[study] max_failed_share`",
+        )
+
+
+def _input_records(
+    inputs: Mapping[str, tuple[LoadedInput, ...]],
+) -> dict[str, InputRecord]:
+    """Fingerprint and hash of every input; each byte is read once."""
+    read = {cell.address: cell for group in inputs.values() for cell in group}
+    return {
+        address: InputRecord(
+            fingerprint=cell.lineage.fingerprint, sha256=input_sha256(cell.folder, cell.lineage)
+        )
+        for address, cell in read.items()
+        if cell.lineage is not None
+    }
+
+
+def _lineage(
+    job: CellRun, work: Work, inputs: dict[str, InputRecord], started: datetime
+) -> Lineage:
+    cell, asked = job.cell, work.outcome.asked
+    return Lineage(
+        study=cell.resolution.study,
+        stage=cell.stage.name,
+        kind=cell.kind,
+        address=cell.address,
+        fingerprint=job.fingerprint,
+        base_fingerprint=job.base_fingerprint,
+        sizes=dict(job.sizes),
+        spec=cell.spec,
+        inputs=inputs,
+        model=work.outcome.model,
+        notes=work.outcome.notes,
+        server=ServerRecord(version=asked.version, flags=asked.flags) if asked else None,
+        requests=Requests(
+            sent=asked.sent, retried=asked.retried, reused=asked.reused, failed=asked.failed
+        )
+        if asked
+        else Requests(),
+        started_at=started,
+    )
