@@ -13,7 +13,7 @@ from mbt_cli.errors import ArtifactError
 from mbt_cli.store.disk import writing_to
 from mbt_cli.store.lineage import FileRecord
 
-_ROW_GROUP_BYTES = 64 << 20
+_ROW_GROUP_BYTES = 32 << 20
 _COMPRESSION = "zstd"
 _COMPRESSION_LEVEL = 1  # level 3 costs a third more time for a fifth less space on long replies
 _MAGIC = b"PAR1"
@@ -88,6 +88,7 @@ class ParquetStream:
             self._writer = pq.ParquetWriter(
                 pa.PythonFile(self._file, mode="w"),
                 arrow.with_metadata({key: value.encode() for key, value in metadata.items()}),
+                use_dictionary=_repeating(schema, arrow),
                 compression=_COMPRESSION,
                 compression_level=_COMPRESSION_LEVEL,
             )
@@ -127,6 +128,17 @@ class ParquetStream:
         self._pending, self._pending_bytes = [], 0.0
         with writing_to(self._path):
             self._writer.write_table(frame.to_arrow(compat_level=pl.CompatLevel.oldest()))
+
+
+def _repeating(schema: pl.Schema, arrow: pa.Schema) -> list[str]:
+    """Leaf columns worth a dictionary: all but plain text, where every row differs.
+
+    Without one for replies, writing long ones takes a quarter less time.
+    """
+    empty = pa.BufferOutputStream()
+    pq.write_table(arrow.empty_table(), empty)
+    leaves = [leaf.path for leaf in pq.ParquetFile(pa.BufferReader(empty.getvalue())).schema]
+    return [leaf for leaf in leaves if schema.get(leaf) != pl.String]
 
 
 def _conforming(frame: pl.DataFrame, schema: pl.Schema, path: Path) -> pl.DataFrame:
