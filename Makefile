@@ -1,0 +1,52 @@
+# Every target works on a fresh machine with Python 3.11+: it makes .venv and installs what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt
+SETUP := $(VENV)/.installed
+SETUP_TRAIN := .venv-train/.installed
+.DEFAULT_GOAL := help
+
+.PHONY: help quickstart setup format lint types layers sizes check test test-embedded clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+$(SETUP): pyproject.toml .ci/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "mbt needs Python 3.11 or newer; say which one with: make PYTHON=python3.11 ..."; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing mbt into $(VENV) ..."
+	@$(PIP) -e '.[embedded,dev]'
+	@touch $@
+
+setup: $(SETUP) ## make .venv with mbt, the embedded model's runtime and the developer's tools
+
+quickstart: $(SETUP) ## run the whole quickstart study on the embedded model and print its table
+	@$(BIN)/mbt run manifests/quickstart.toml
+	@echo
+	@echo "use mbt from here on with:  source $(BIN)/activate"
+
+format: $(SETUP) ## format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lint: $(SETUP) ## format check and lint
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: $(SETUP) ## strict types
+	@$(BIN)/mypy
+
+layers: $(SETUP) ## imports point down only
+	@$(BIN)/lint-imports
+
+sizes: $(SETUP) ## file and function sizes
+	@$(BIN)/python .ci/sizes.py
+
+check: lint types layers sizes ## everything but the tests: format, lint, types, import layers, sizes
+
+test: $(SETUP) ## the tests that need nothing but this machine
+	@$(BIN)/python -m pytest -n auto --dist loadgroup
+
+clean: ## remove environments and caches (artifacts in runs/ stay)
+	@rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
