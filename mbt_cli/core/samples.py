@@ -25,12 +25,18 @@ class Samples:
         question: Number of each row's question in `ids`, shape (rows,).
         sample: Number of each row's sample, shape (rows,).
         failed: Whether the row has no reply to score, shape (rows,).
+        rank: Place of each row among those of its question by sample number, from 0.
     """
 
     ids: pl.Series
     question: npt.NDArray[np.int64]
     sample: npt.NDArray[np.int64]
     failed: npt.NDArray[np.bool_]
+    rank: npt.NDArray[np.int64]
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many rows each question has, failed ones too, shape (questions,)."""
+        return np.bincount(self.question, minlength=len(self.ids))
 
     def per_question(
         self, columns: Mapping[str, Values], *, counted: str = "value"
@@ -66,27 +72,32 @@ def samples_of(rollouts: pl.DataFrame) -> Samples:
     Raises:
         StageError: A row has no key, or two rows have the same one.
     """
-    refuse_repeats(rollouts.lazy(), ("question_id", "sample"), "rollouts")
+    if rollouts.select("question_id", "sample").null_count().sum_horizontal().item():
+        refuse_repeats(rollouts, ("question_id", "sample"), "rollouts")
     ids = rollouts["question_id"].unique().sort()
     number = pl.DataFrame({"question_id": ids, "question": np.arange(len(ids))})
     keys = rollouts.select("question_id").join(
         number, on="question_id", how="left", maintain_order="left"
     )
-    return Samples(
-        ids=ids,
-        question=keys["question"].to_numpy(),
-        sample=rollouts["sample"].to_numpy(),
-        failed=rollouts["failure"].is_not_null().to_numpy(),
-    )
+    question, sample = keys["question"].to_numpy(), rollouts["sample"].to_numpy()
+    key = question * (int(sample.max(initial=0)) + 1) + sample
+    order = np.argsort(key, kind="stable")
+    if (np.diff(key[order]) == 0).any():
+        refuse_repeats(rollouts, ("question_id", "sample"), "rollouts")
+    counts = np.bincount(question, minlength=len(ids))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    failed = rollouts["failure"].is_not_null().to_numpy()
+    return Samples(ids=ids, question=question, sample=sample, failed=failed, rank=rank)
 
 
-def refuse_repeats(frame: pl.LazyFrame, key: tuple[str, ...], what: str) -> None:
+def refuse_repeats(frame: pl.DataFrame, key: tuple[str, ...], what: str) -> None:
     """Nothing if every row has a key and no two rows share one.
 
     Raises:
         StageError: Otherwise, with the first such key.
     """
-    keys = frame.select(key).collect()
+    keys = frame.select(key)
     if keys.null_count().sum_horizontal().item():
         raise StageError(
             f"{what} have a row without `{'` or `'.join(key)}`",

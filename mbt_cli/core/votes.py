@@ -56,7 +56,7 @@ def mean_vote(rollouts: pl.DataFrame, verdicts: pl.DataFrame, says: pl.Expr) -> 
 
 def _per_rollout(rollouts: pl.DataFrame, verdicts: pl.DataFrame, says: pl.Expr) -> pl.DataFrame:
     """`mean`, `read` and `unread` of each rollout's votes, NaN where there are none."""
-    refuse_repeats(verdicts.lazy(), (*_KEY, "vote"), "verdicts")
+    refuse_repeats(verdicts, (*_KEY, "vote"), "verdicts")
     said = pl.when(pl.col("failure").is_null()).then(says)
     votes = verdicts.group_by(_KEY).agg(
         mean=said.mean(),

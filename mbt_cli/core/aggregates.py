@@ -1,0 +1,136 @@
+"""avg@k, maj@k and pass@k over the samples of each question; samples in the order of their number.
+
+In `maj_at_k` each question counts the votes among its first k samples that are not empty and did
+not fail; its score is the mean score of the answers with the most votes, so a tie gives what a
+fair draw between the tied answers would give on average. `maj_at_k_published` is the published
+form: raw texts, empty ones too, and the answer seen first wins a tie with its first score.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mbt_cli.core.samples import Samples, Values
+from mbt_cli.errors import StageError
+
+Counts = npt.NDArray[np.int64]
+
+
+def powers_of_two(samples: Samples) -> list[int]:
+    """1, 2, 4, ... up to the fewest samples that any question has."""
+    fewest = int(samples.counts().min())
+    return [1 << power for power in range(fewest.bit_length())]
+
+
+def checked_k(samples: Samples, wanted: Sequence[int] | None) -> list[int]:
+    """The values of k to compute: those wanted, else `powers_of_two`.
+
+    Raises:
+        StageError: A wanted k is above the samples that some question has.
+    """
+    if not len(samples.ids):
+        return []
+    if wanted is None:
+        return powers_of_two(samples)
+    counts = samples.counts()
+    fewest = int(counts.min())
+    if wanted and max(wanted) > fewest:
+        question = samples.ids[int(counts.argmin())]
+        raise StageError(
+            f"k = {max(wanted)} needs as many samples a question; `{question}` has {fewest}",
+            hint=f"raise `samples` on the rollout stage, or set `k` to at most {fewest}",
+        )
+    return sorted(set(wanted))
+
+
+def avg_at_k(samples: Samples, scores: Values, k: int) -> Values:
+    """The scores of the first k samples of each question; NaN for the others."""
+    return np.where(samples.rank < k, scores, np.nan)
+
+
+def pass_at_k(samples: Samples, scores: Values, k: int) -> Values:
+    """Chance that k samples drawn without replacement hold a right one, per question.
+
+    1 - C(n - c, k) / C(n, k), with n samples that have a score and c of them scoring exactly 1:
+    the unbiased estimate of arXiv 2107.03374. NaN where fewer than k samples have a score.
+    """
+    size = len(samples.ids)
+    has = ~np.isnan(scores)
+    n = np.bincount(samples.question[has], minlength=size)
+    right = np.bincount(samples.question[scores == 1.0], minlength=size)
+    # C(n - c, k) / C(n, k) is the product over j < k of (n - c - j) / (n - j)
+    j = np.arange(k)[:, None]
+    left, all_left = np.maximum(n - right - j, 0), np.maximum(n - j, 1)
+    chance = 1.0 - np.prod(left / all_left, axis=0)
+    return np.where(n >= k, chance, np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Ballots:
+    """Which samples gave the same answer to the same question.
+
+    Args:
+        answer: Number of each row's answer, shape (rows,); answers of one question are side by
+            side, in the order of the questions.
+        question: The question of each answer, shape (answers,).
+    """
+
+    answer: Counts
+    question: Counts
+
+
+def ballots(samples: Samples, answers: pl.Series) -> Ballots:
+    """Number the distinct (question, answer) pairs; `answers` are texts without nulls."""
+    pairs = pl.DataFrame({"question": samples.question, "answer": answers})
+    number = pairs.select(pl.struct("question", "answer").rank("dense")).to_series().to_numpy()
+    answer = number.astype(np.int64) - 1
+    question = np.zeros(answer.max(initial=-1) + 1, np.int64)
+    question[answer] = samples.question
+    return Ballots(answer, question)
+
+
+def maj_at_k(samples: Samples, cast: Ballots, scores: Values, may_vote: Values, k: int) -> Values:
+    """Score of each question's most frequent answer among its first k samples, shape (questions,).
+
+    Args:
+        samples: Which question and sample each row is.
+        cast: The rows' answers.
+        scores: One score per row, NaN where it failed.
+        may_vote: Whether the row has an answer to vote with.
+        k: How many samples vote.
+
+    Returns:
+        0 where no sample has an answer, NaN where all of the k failed.
+    """
+    size = len(samples.ids)
+    live = (samples.rank < k) & ~np.isnan(scores)
+    voting = live & may_vote.astype(bool)
+    votes = np.bincount(cast.answer[voting], minlength=len(cast.question))
+    total = np.bincount(cast.answer[voting], weights=scores[voting], minlength=len(cast.question))
+    score = np.divide(total, votes, out=np.zeros(len(votes)), where=votes > 0)
+    starts = np.searchsorted(cast.question, np.arange(size))
+    most = np.maximum.reduceat(votes, starts)[cast.question]
+    winner = (votes == most) & (votes > 0)
+    winners = np.bincount(cast.question[winner], minlength=size)
+    value = np.bincount(cast.question[winner], weights=score[winner], minlength=size)
+    value = np.divide(value, winners, out=np.zeros(size), where=winners > 0)
+    any_live = np.bincount(samples.question[live], minlength=size) > 0
+    return np.where(any_live, value, np.nan)
+
+
+def maj_at_k_published(samples: Samples, cast: Ballots, scores: Values, k: int) -> Values:
+    """The published form, shape (questions,); NaN where all of the first k samples failed."""
+    size = len(samples.ids)
+    rank = samples.rank
+    live = np.flatnonzero((rank < k) & ~np.isnan(scores))
+    votes = np.bincount(cast.answer[live], minlength=len(cast.question))
+    # most votes first, then the earliest sample: the first row of each question wins
+    order = np.lexsort((rank[live], -votes[cast.answer[live]], samples.question[live]))
+    questions = samples.question[live][order]
+    first = np.flatnonzero(np.diff(questions, prepend=-1))
+    value = np.full(size, np.nan)
+    value[questions[first]] = scores[live][order][first]
+    return value
