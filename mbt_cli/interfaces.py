@@ -25,6 +25,9 @@ class Plugin(Settings, ABC):
     version: ClassVar[int] = 1
     """Raised when the same settings come to give other results; enters the fingerprint."""
 
+    kind: str
+    """Its name in a manifest; each class narrows it to one."""
+
 
 class Benchmark(BenchmarkFiles, Plugin):
     """A data set."""
@@ -57,6 +60,11 @@ class Judge(Plugin):
     """What a verdict says, beside the reply columns."""
     reply_schema: ClassVar[Mapping[str, Json]]
     """JSON Schema that constrains the reply where the backend can."""
+    placeholders: ClassVar[frozenset[str]]
+    """What its prompt template may hold."""
+
+    template: str
+    """Name of its prompt template, or the path of one's own."""
 
     @abstractmethod
     def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:

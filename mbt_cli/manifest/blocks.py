@@ -1,7 +1,7 @@
 """One `[[stage]]` as written: its envelope apart from the fields of its kind."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -73,7 +73,10 @@ class Axes:
     def __init__(self, document: Document, problems: Problems) -> None:
         self._groups = document.groups
         self._problems = problems
-        self._named = {"benchmark": document.benchmarks, "model": document.models}
+        self._named: Mapping[str, Collection[str]] = {
+            "benchmark": document.benchmarks,
+            "model": document.models,
+        }
 
     def values(self, where: str, axis: str, written: Any) -> list[str]:
         """The values of one axis, `@group` replaced by its names; wrong ones become problems."""

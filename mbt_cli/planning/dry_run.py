@@ -1,6 +1,7 @@
 """`--dry-run`: what a verb would ask, without asking it or writing anything."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import polars as pl
 
 from mbt_cli.core.chat import Message
 from mbt_cli.core.progress import Silent
-from mbt_cli.inference.asking import known_keys
+from mbt_cli.inference.journal import JournalIndex
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.states import CellState, States
 from mbt_cli.settings import Machine
@@ -18,6 +19,7 @@ from mbt_cli.stages.runner import hub_access, load_input, server_place
 from mbt_cli.stages.servers import Servers
 from mbt_cli.stages.work import LoadedInput, Work
 from mbt_cli.store.artifacts import JOURNAL
+from mbt_cli.store.lineage import ROWS
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,28 @@ def _rehearsed(states: States, state: CellState, machine: Machine) -> Rehearsal:
     }
     work = _work(cell, inputs, state.folder, machine)
     asking = cell.stage.ask_plan(work).asking(work)
-    known = known_keys(state.folder / JOURNAL, state.folder / "rows.parquet")
     new = reused = 0
     first: Sequence[Message] = ()
-    for request in asking.requests():
-        first = first or request.messages
-        is_known = request.key in known
-        reused, new = reused + is_known, new + (not is_known)
+    with _known(state.folder) as is_known:
+        for request in asking.requests():
+            first = first or request.messages
+            known = is_known(request.key)
+            reused, new = reused + known, new + (not known)
     return Rehearsal(cell.address, state.status, state.why, (new, reused), None, first)
+
+
+@contextmanager
+def _known(folder: Path) -> Iterator[Callable[[str], bool]]:
+    """Whether a request's reply is there: in the rows, or in the journal of a run that goes on."""
+    keys: set[str] = set()
+    if (folder / ROWS).is_file():
+        good = pl.scan_parquet(folder / ROWS, glob=False).filter(pl.col("failure").is_null())
+        keys = set(good.select("request_key").collect()["request_key"])
+    if not (folder / JOURNAL).is_dir():
+        yield keys.__contains__
+        return
+    with JournalIndex(folder / JOURNAL) as index:
+        yield lambda key: key in keys or index.standing(key) is not None
 
 
 def _work(

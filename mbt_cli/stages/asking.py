@@ -71,6 +71,7 @@ class AskPlan:
             retry_on=tuple(self.retry_on),
             retry_max_tokens=self.retry_max_tokens,
             retry_failed=work.retry_failed,
+            sends_seed=model.sampling.seedable,
         )
 
 
