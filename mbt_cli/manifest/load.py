@@ -60,6 +60,7 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
     tree = read_manifest_tree(path, overrides)
     problems = Problems()
     document = _document(tree, path, problems)
+    _check_files(document, problems)
     blocks = _blocks(document, problems)
     models = Models(document, presets, problems)
     models.check_all()
@@ -85,6 +86,16 @@ def _document(tree: Mapping[str, Any], path: Path, problems: Problems) -> Docume
         if isinstance(raw, dict):
             read_block(raw, position, problems)
     raise ManifestError(str(path), problems.all())
+
+
+def _check_files(document: Document, problems: Problems) -> None:
+    for name, benchmark in document.benchmarks.items():
+        named = {f"files.{split}": file for split, file in benchmark.files.items()}
+        if benchmark.difficulty is not None:
+            named["difficulty"] = benchmark.difficulty
+        for key, file in named.items():
+            if not Path(file).exists():
+                problems.add(f"benchmarks.{name}.{key}", f"no file `{file}` (seen from {Path.cwd()})")
 
 
 def _blocks(document: Document, problems: Problems) -> list[Block]:

@@ -1,0 +1,88 @@
+"""What all tests share: a small study on a canned backend, and a folder to run it in."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mbt_cli.manifest.load import Manifest, load_manifest
+from mbt_cli.manifest.presets import PresetFolders
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+SMALL_STUDY = """
+[study]
+name = "small"
+seed = 1
+max_failed_share = 0
+
+[sampling.plain]
+temperature = 0
+max_tokens = 32
+
+[models.parrot]
+backend = { kind = "canned", replies = ["It is <answer>Oslo</answer>", "no idea"] }
+sampling = "plain"
+
+[models.judge]
+backend = { kind = "canned", replies = ['{"grade": "A"}'] }
+sampling = "plain"
+
+[benchmarks.tiny]
+kind = "tinyhop"
+limit = 6
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = ["tiny"], split = ["validation"], model = ["parrot"], prompt = ["answer", "metacognitive"] }
+samples = 2
+
+[[stage]]
+kind = "judge"
+name = "answers"
+rollouts = "base"
+matrix = { judge = ["answer_match"] }
+judge_model = "judge"
+
+[[stage]]
+kind = "score"
+name = "scores"
+rollouts = "base"
+verdicts = "answers"
+baseline = { prompt = "answer" }
+metrics = ["exact_match", "f1_score", "answer_rate", "judge_accuracy", "tokens", "degeneration"]
+
+[[stage]]
+kind = "report"
+name = "tables"
+scores = "scores"
+tables = ["main_results"]
+"""
+
+
+@pytest.fixture
+def presets() -> PresetFolders:
+    """The presets that mbt ships."""
+    return PresetFolders((REPOSITORY / "presets",))
+
+
+@pytest.fixture
+def load(tmp_path, presets):
+    """Load manifest text from a file `study.toml`, with overrides."""
+
+    def loaded(text: str = SMALL_STUDY, *overrides: str) -> Manifest:
+        path = tmp_path / "study.toml"
+        path.write_text(text)
+        return load_manifest(path, presets=presets, overrides=overrides)
+
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Folder with real samples of the benchmarks; skips where a clone has none beside it."""
+    folder = Path(os.environ.get("MBT_SHARED", REPOSITORY.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip("no real samples beside this clone: set MBT_SHARED to a folder with data/")
+    return folder

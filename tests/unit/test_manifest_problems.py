@@ -1,0 +1,142 @@
+"""A wrong manifest: every problem at once, in the user's words, with what is valid."""
+
+import pytest
+
+from mbt_cli.errors import ManifestError, UsageError
+from tests.conftest import SMALL_STUDY
+
+
+def problems_of(load, text, *overrides):
+    with pytest.raises(ManifestError) as caught:
+        load(text, *overrides)
+    assert caught.value.exit_code == 2
+    return {p.where: p.what for p in caught.value.problems}
+
+
+def test_all_problems_come_at_once(load):
+    text = (
+        SMALL_STUDY.replace("samples = 2", "sampels = 2")
+        .replace("temperature = 0", "temperature = -1")
+        .replace('benchmark = ["tiny"]', 'benchmark = ["tyni"]')
+        .replace('judge_model = "judge"', 'judge_model = "jugde"')
+        .replace('verdicts = "answers"', 'verdicts = "answer"')
+    )
+
+    found = problems_of(load, text)
+
+    assert "did you mean `samples`?" in found["stage.base.sampels"]
+    assert "did you mean `tiny`?" in found["stage.base.matrix.benchmark"]
+    assert "did you mean `judge`?" in found["stage.answers.judge_model"]
+    assert "did you mean `answers`?" in found["stage.scores.verdicts"]
+    assert "-1" in found["sampling.plain.temperature"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "where", "words"),
+    [
+        ("max_tokens = 32", "max_tokens = -1", "sampling.plain.max_tokens", "-1"),
+        ("seed = 1\n", "", "study.seed", "required"),
+        ('kind = "report"', 'kind = "reprot"', "stage.tables.kind", "did you mean `report`?"),
+        ("seed = 1", "sed = 1", "study.sed", "did you mean `seed`?"),
+        (
+            'backend = { kind = "canned", replies = ["It is <answer>Oslo</answer>", "no idea"] }',
+            "",
+            "models.parrot",
+            "neither a `preset` nor a `backend`",
+        ),
+        ('rollouts = "base"\nmatrix', 'rollouts = "tables"\nmatrix', "stage.answers.rollouts", "later"),
+        ('model = ["parrot"]', 'model = ["@all"]', "stage.base.matrix.model", "no group `@all`"),
+        ('model = ["parrot"]', "model = []", "stage.base.matrix.model", "empty"),
+        (
+            'judge = ["answer_match"]',
+            'judge = ["answer_mach"]',
+            "stage.answers.matrix.judge",
+            "did you mean `answer_match`?",
+        ),
+        (
+            'metrics = ["exact_match"',
+            'metrics = ["exact_mach"',
+            "stage.scores.metrics.0",
+            "did you mean `exact_match`?",
+        ),
+        ('"metacognitive"]', '"metacog"]', "stage.base.prompt", "did you mean `metacognitive`?"),
+        ('limit = 6', 'limti = 6', "benchmarks.tiny.limti", "did you mean `limit`?"),
+        ('kind = "tinyhop"', 'kind = "tinyhopp"', "benchmarks.tiny", "did you mean `tinyhop`?"),
+        ('kind = "canned", replies = [\'', 'kind = "caned", replies = [\'', "models.judge.backend", "did you mean `canned`?"),
+        ('name = "base"\n', 'name = "ba se"\n', "stage.ba se.name", "ba se"),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else None,
+)  # fmt: skip
+def test_each_mistake_has_its_own_clear_line(load, before, after, where, words):
+    assert before in SMALL_STUDY
+
+    found = problems_of(load, SMALL_STUDY.replace(before, after))
+
+    assert where in found, found
+    assert words in found[where]
+
+
+def test_stages_that_read_each_other_are_named_as_a_circle(load):
+    text = SMALL_STUDY + (
+        '\n[[stage]]\nkind = "train"\nname = "one"\nmatrix = { model = ["parrot"] }\n'
+        'start = "two"\n[[stage]]\nkind = "train"\nname = "two"\n'
+        'matrix = { model = ["parrot"] }\nstart = "one"\n'
+    )
+
+    found = problems_of(load, text)
+
+    assert "circle: `one` -> `two` -> `one`" in found["stage.one"]
+
+
+def test_a_missing_file_of_a_benchmark_is_a_problem(load):
+    text = SMALL_STUDY.replace(
+        'kind = "tinyhop"', 'kind = "hotpotqa"\nfiles = { validation = "no/such.json" }'
+    )
+
+    found = problems_of(load, text)
+
+    assert "no/such.json" in found["benchmarks.tiny.files.validation"]
+
+
+def test_two_cells_where_one_is_needed_name_the_axes_left_over(load):
+    text = SMALL_STUDY + (
+        '\n[[stage]]\nkind = "train"\nname = "sft"\nmatrix = { model = ["parrot"] }\n'
+        'data = "base"\ntarget = "reply"\n'
+    )
+
+    found = problems_of(load, text)
+
+    assert "say `prompt` in `where`" in found["stage.sft.data"]
+
+
+def test_broken_toml_says_where(load):
+    found = problems_of(load, "[study\nname = 1")
+
+    assert "line 1" in found["file"]
+
+
+def test_a_missing_manifest_names_its_neighbours(tmp_path, presets):
+    from mbt_cli.manifest.load import load_manifest
+
+    (tmp_path / "there.toml").write_text("")
+
+    with pytest.raises(UsageError, match="no file") as caught:
+        load_manifest(tmp_path / "not.toml", presets=presets)
+
+    assert "there.toml" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("study.seed", "KEY=VALUE"),
+        ("stage.bas.samples=1", "no stage `bas`"),
+        ("study.seed.deep=1", "not a table"),
+        ("=3", "KEY=VALUE"),
+    ],
+)
+def test_a_wrong_override_says_what_is_wrong(load, override, words):
+    with pytest.raises(UsageError, match="--set") as caught:
+        load(SMALL_STUDY, override)
+
+    assert words in caught.value.message + str(caught.value.hint)
