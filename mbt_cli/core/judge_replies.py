@@ -6,13 +6,15 @@ becomes the failure of that row.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mbt_cli.core.answers import outside_thinking
 from mbt_cli.errors import JudgeReplyError
 
 _DECORATION = re.compile(r"\*\*|__|`|^\s*(?:[#>]+|[-*•+]|\d+[.)])\s+", re.MULTILINE)
+_NUMBER = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?\s*(?:\([^()]*\))?\.?")
+_BETWEEN = re.compile(r"\s*(?:[,;]\s*and\s+|[,;]|\s+and\s+|\n)\s*", re.IGNORECASE)
 _SHOWN = 80
 
 
@@ -72,6 +74,38 @@ def json_verdict(text: str, keys: Sequence[str]) -> Mapping[str, Any] | None:
     return found[0] if found else None
 
 
+def stated_choice(
+    plain: str,
+    *,
+    choice: Callable[[str], str | None],
+    label: re.Pattern[str],
+    opening: Callable[[str], Sequence[str]],
+) -> str:
+    """The one choice that a plain reply states.
+
+    Looked at: what stands behind a label (group `value`), the first and the last line where they
+    are nothing but a choice, and a first line that opens with a choice and goes on.
+
+    Args:
+        plain: Undecorated text.
+        choice: The choice that a piece of text is, or None.
+        label: Pattern of a labelled line.
+        opening: Choices in a first line that is more than a choice.
+
+    Raises:
+        JudgeReplyError: No choice is stated, or several that differ.
+    """
+    lines = [line for line in plain.splitlines() if line.strip()]
+    pieces = [match["value"] for match in label.finditer(plain)]
+    stated = {found for piece in (*pieces, *lines[:1], *lines[-1:]) if (found := choice(piece))}
+    if lines and not stated:
+        stated.update(opening(lines[0]))
+    if len(stated) == 1:
+        return stated.pop()
+    what = f"several verdicts, {', '.join(sorted(stated))}," if stated else "no verdict"
+    raise JudgeReplyError(f"{what} in {shown(plain)}")
+
+
 def labelled_lines(text: str, labels: Sequence[str], *, ends: Sequence[str] = ()) -> dict[str, str]:
     r"""What stands behind each label at the start of a line, up to the next label.
 
@@ -108,3 +142,69 @@ def shown(text: str) -> str:
     """A piece of a reply for a message: one line, at most 80 characters."""
     line = " ".join(text.split())
     return f"`{line[:_SHOWN]}...`" if len(line) > _SHOWN else f"`{line}`"
+
+
+def confidence(text: str) -> float:
+    """A confidence in [0, 1], written as a number or in per cent.
+
+    Raises:
+        JudgeReplyError: Not a number, not in range, or a bare number that could be per cent.
+
+    Example:
+        >>> confidence("0.9"), confidence("85%"), confidence(".5 (fairly sure)")
+        (0.9, 0.85, 0.5)
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    value = float(match["number"]) if match else -1.0
+    if match and match["percent"]:
+        # `0.9 %` may mean either
+        value = value / 100 if value == 0 or value > 1 else -1.0
+    if not 0 <= value <= 1:
+        raise JudgeReplyError(f"CONFIDENCE is not a number from 0 to 1: {shown(text)}")
+    return value
+
+
+def is_none(text: str) -> bool:
+    """Whether a list was given as NONE, in any case and brackets.
+
+    Example:
+        >>> is_none("[None].")
+        True
+    """
+    return text.strip().strip("[]{}().\"' ").lower() in ("none", "n/a")
+
+
+def list_items(text: str) -> list[str]:
+    r"""Items of a list written with commas, semicolons, lines or `and`, brackets stripped.
+
+    Raises:
+        JudgeReplyError: An item is empty, as in `1,,2`, or there is none at all.
+
+    Example:
+        >>> list_items("[1, 2 and 3]"), list_items("{1\n2}")
+        (['1', '2', '3'], ['1', '2'])
+    """
+    inner = text.strip().rstrip(".").strip()
+    while len(inner) > 1 and inner[0] + inner[-1] in ("[]", "{}", "()") and "[[" not in inner[:2]:
+        inner = inner[1:-1].strip()
+    items = [item.strip() for item in _BETWEEN.split(inner)]
+    if not all(items):
+        raise JudgeReplyError(f"a list has an empty item: {shown(text)}")
+    return items
+
+
+def first_line(text: str) -> str:
+    """The first line of a value; what stands below it belongs to nothing that was asked for."""
+    return (text.splitlines() or [""])[0]
+
+
+def as_text(value: Any) -> str:
+    """A JSON value as the plain line that says the same; an empty list is NONE.
+
+    Example:
+        >>> as_text([1, 2]), as_text([]), as_text(0.5)
+        ('1, 2', 'NONE', '0.5')
+    """
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value) or "NONE"
+    return str(value)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.judge_replies import json_verdict, judged_text, shown, undecorated
+from mbt_cli.core.judge_prompts import gold_answers_text
+from mbt_cli.core.judge_replies import json_verdict, judged_text, stated_choice, undecorated
 from mbt_cli.core.templates import Template
-from mbt_cli.errors import JudgeReplyError
 from mbt_cli.interfaces import Judge
 
 _WORDS = {"A": "CORRECT", "B": "INCORRECT", "C": "NOT ATTEMPTED"}
@@ -68,35 +68,21 @@ class AnswerMatch(Judge):
     def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
         text = judged_text(reply)
         verdict = json_verdict(text, ["grade"])
-        if verdict is not None:
-            return {"grade": _only_grade([str(verdict["grade"])], reply)}
-        return {"grade": _only_grade(_stated(undecorated(text)), reply)}
+        plain = undecorated(text) if verdict is None else str(verdict["grade"])
+        grade = stated_choice(plain, choice=_grade, label=_LABEL, opening=_opening)
+        return {"grade": grade}
 
     def known(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None if (row["answer"] or "").strip() else {"grade": "B"}
 
 
-def gold_answers_text(row: Mapping[str, Any]) -> str:
-    """The gold answer and its aliases for a prompt, one a line."""
-    aliases = [alias for alias in row["gold_aliases"] or [] if alias != row["gold_answer"]]
-    return "\n".join(f"- {text}" for text in (row["gold_answer"], *aliases))
-
-
-def _stated(plain: str) -> list[str]:
-    """Pieces of a reply that state a grade: behind a label, else its first and last line."""
-    labelled = [match["value"] for match in _LABEL.finditer(plain) if _grade(match["value"])]
-    if labelled:
-        return labelled
-    lines = [line for line in plain.splitlines() if line.strip()]
-    if not lines:
+def _opening(line: str) -> Sequence[str]:
+    """The grade that a line opens with, and every other grade that its reasoning names."""
+    match = _REASONED.fullmatch(line)
+    if match is None:
         return []
-    bare = [line for line in (lines[0], lines[-1]) if _BARE.fullmatch(line)]
-    reasoned = _REASONED.fullmatch(lines[0])
-    if reasoned and lines[0] not in bare:
-        letter = reasoned["letter"].upper()
-        # a second grade in the reasoning leaves it open which of the two is meant
-        bare += [letter, *_OTHER_GRADES[letter].findall(lines[0])]
-    return bare
+    letter = match["letter"].upper()
+    return [letter, *_OTHER_GRADES[letter].findall(line)]
 
 
 def _grade(value: str) -> str | None:
@@ -110,12 +96,3 @@ def _grade(value: str) -> str | None:
     if letter is None:
         return by_word
     return letter.upper() if by_word in (None, letter.upper()) else None
-
-
-def _only_grade(values: Sequence[str], reply: str) -> str:
-    grades = {_grade(value) for value in values}
-    if len(grades) == 1 and None not in grades:
-        return str(grades.pop())
-    if not grades or grades == {None}:
-        raise JudgeReplyError(f"no grade A, B or C in {shown(reply)}")
-    raise JudgeReplyError(f"several verdicts in {shown(reply)}")

@@ -1,0 +1,84 @@
+"""AnswerHit: does the trace reach the gold answer anywhere, even if it drops it again?"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import polars as pl
+
+from mbt_cli.core.chat import Json, Message
+from mbt_cli.core.judge_prompts import gold_answers_text
+from mbt_cli.core.judge_replies import json_verdict, judged_text, stated_choice, undecorated
+from mbt_cli.core.templates import Template
+from mbt_cli.core.traces import is_cut
+from mbt_cli.interfaces import Judge
+
+_BARE = re.compile(r"\W*(?:\\boxed\{)?\W*(?P<word>YES|NO|TRUE|FALSE)\W*", re.IGNORECASE)
+_REASONED = re.compile(r"\W*(?P<word>YES|NO)\s*[.,:;)–—-]\s*\S.*", re.IGNORECASE | re.DOTALL)  # noqa: RUF001
+_LABEL = re.compile(
+    r"^\W*(?:(?:(?:my|the|final|overall)\s+)*(?:answer[ _-]?hit|hit|verdict|judge?ment|decision"
+    r"|result|label|(?:final\s+)?answer)\s*(?:[:=]|\bis\b:?)"
+    r"|(?:final(?:ly)?|therefore|thus|hence|so|conclusion)\s*[:,])\s*(?P<value>.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_YES = ("YES", "TRUE")
+
+
+class AnswerHit(Judge):
+    """Says whether the trace anywhere derives or identifies the gold answer with some support.
+
+    An empty trace is no hit and is not sent. A reply that was cut is not sent either: its `hit`
+    is null, and each score says what it takes that for.
+    """
+
+    placeholders: ClassVar[frozenset[str]] = frozenset(
+        {"question", "gold_answer", "gold_answers", "trace"}
+    )
+    columns: ClassVar[Mapping[str, pl.DataType]] = {"hit": pl.Boolean()}
+    reply_schema: ClassVar[Mapping[str, Json]] = {
+        "type": "object",
+        "properties": {"answer_hit": {"type": "string", "enum": ["YES", "NO"]}},
+        "required": ["answer_hit"],
+        "additionalProperties": False,
+    }
+
+    kind: Literal["answer_hit"] = "answer_hit"
+    template: str = "answer_hit"
+    """Prompt template: the name of a shipped one or a file."""
+
+    def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
+        return template.fill(
+            {
+                "question": row["question"],
+                "gold_answer": row["gold_answer"],
+                "gold_answers": gold_answers_text(row),
+                "trace": row["trace"],
+            }
+        )
+
+    def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        text = judged_text(reply)
+        verdict = json_verdict(text, ["answer_hit"])
+        plain = undecorated(text) if verdict is None else str(verdict["answer_hit"])
+        word = stated_choice(plain, choice=_choice, label=_LABEL, opening=_opening)
+        return {"hit": word == "YES"}
+
+    def known(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if is_cut(row["finish_reason"]):
+            return {"hit": None}
+        return None if row["trace"].strip() else {"hit": False}
+
+
+def _choice(value: str) -> str | None:
+    match = _BARE.fullmatch(value)
+    if match is None:
+        return None
+    return "YES" if match["word"].upper() in _YES else "NO"
+
+
+def _opening(line: str) -> Sequence[str]:
+    match = _REASONED.fullmatch(line)
+    if match is None:
+        return []
+    # capitals further on are a second verdict, not a word of the sentence
+    return [match["word"].upper(), *re.findall(r"\b(?:YES|NO)\b", line)]
