@@ -70,3 +70,16 @@ def request_seed(
     text = canonical_json([study_seed, purpose, question_id, sample, content_attempt])
     digest = hashlib.sha256(text).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - _SEED_BITS)
+
+
+def retry_seed(seed: int, content_attempt: int) -> int:
+    """Seed of a request that is asked again for its content; attempt 0 keeps its own.
+
+    Example:
+        >>> retry_seed(7, 0), retry_seed(7, 1) == retry_seed(7, 2)
+        (7, False)
+    """
+    if content_attempt == 0:
+        return seed
+    digest = hashlib.sha256(canonical_json(["content retry", seed, content_attempt])).digest()
+    return int.from_bytes(digest[:8], "big") >> (64 - _SEED_BITS)

@@ -1,0 +1,96 @@
+"""An OpenAI-compatible endpoint that already runs: hosted, or a server started by hand."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Annotated, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import Field, field_validator
+
+from mbt_cli.core.chat import Endpoint, Json
+from mbt_cli.core.model import RunOnly
+from mbt_cli.core.places import ServerPlace
+from mbt_cli.errors import UsageError
+from mbt_cli.interfaces import Backend
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+_NEW_LIMIT_HOSTS = ("api.openai.com", ".openai.azure.com")
+
+
+class OpenAIBackend(Backend):
+    """Any server that speaks the chat completions protocol."""
+
+    kind: Literal["openai"] = "openai"
+    """Names the backend in a manifest."""
+    base_url: str
+    """Address up to and including `/v1`."""
+    id: str = Field(min_length=1)
+    """The endpoint's name for the model."""
+    api_key_env: Annotated[str | None, RunOnly] = None
+    """Environment variable that holds the key; left out for servers that want none."""
+    token_limit_field: Annotated[Literal["max_tokens", "max_completion_tokens"] | None, RunOnly] = (
+        None
+    )
+    """Body field for the token limit; left out, OpenAI's own hosts get the new name."""
+    supports_schema: bool = True
+    """Whether replies can be constrained by a JSON schema."""
+    sends_seed: bool = True
+    """Whether the endpoint takes a seed; some hosted ones answer 400 to it."""
+    context: Annotated[int | None, RunOnly] = Field(default=None, gt=0)
+    """Tokens of prompt and reply together, where it is known."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"`{value}` is no http or https address")
+        if parts.username or parts.password or parts.query:
+            raise ValueError("an address holds no user, password or query; see `api_key_env`")
+        return value.rstrip("/")
+
+    def identity(self) -> Mapping[str, Json]:
+        return {"base_url": address_of(self.base_url), "id": self.id}
+
+    def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
+        return self._open(place)
+
+    @contextmanager
+    def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
+        yield Endpoint(
+            base_url=self.base_url,
+            model=self.id,
+            api_key=self._key(place.environment),
+            token_limit_field=self.token_limit_field or self._usual_limit_field(),
+            context=self.context,
+            supports_schema=self.supports_schema,
+            sends_seed=self.sends_seed,
+        )
+
+    def _key(self, environment: Mapping[str, str]) -> str | None:
+        if self.api_key_env is None:
+            return None
+        key = environment.get(self.api_key_env, "").strip()
+        if not key:
+            raise UsageError(
+                f"`{self.base_url}` needs a key, and `{self.api_key_env}` is not set",
+                hint=f"export {self.api_key_env}=..., or write it into `.env`",
+            )
+        return key
+
+    def _usual_limit_field(self) -> str:
+        host = urlsplit(self.base_url).hostname or ""
+        return "max_completion_tokens" if host.endswith(_NEW_LIMIT_HOSTS) else "max_tokens"
+
+
+def address_of(base_url: str) -> str:
+    """An address as it counts for results: on this machine, host and port do not.
+
+    Example:
+        >>> address_of("http://localhost:8000/v1"), address_of("https://api.example.com/v1")
+        ('loopback/v1', 'https://api.example.com/v1')
+    """
+    parts = urlsplit(base_url)
+    if parts.hostname in _LOOPBACK:
+        return f"loopback{parts.path}"
+    return urlunsplit((parts.scheme, parts.netloc.lower(), parts.path, "", ""))

@@ -1,0 +1,221 @@
+"""One model asked one cell's requests: the two functions that every asking stage calls.
+
+`ask` sends what the journal does not hold yet; `replies` then gives every request with what
+became of it, in the order of the requests and in bounded memory.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mbt_cli.core.chat import Endpoint, Reply, Request, Responder
+from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.progress import Progress
+from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.errors import BackendError
+from mbt_cli.inference.backlog import Backlog, RetryRules, Ticket
+from mbt_cli.inference.client import BodyRules, open_client
+from mbt_cli.inference.dispatcher import Dispatcher, Ledger, ServerDiedError
+from mbt_cli.inference.importing import import_rows
+from mbt_cli.inference.journal import JournalIndex, JournalWriter
+from mbt_cli.inference.responding import answer_in_process
+from mbt_cli.inference.stopping import StopRequest, raising, stopping
+
+__all__ = ["Asked", "Asking", "ask", "import_rows", "replies"]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """One model asked one cell's requests.
+
+    Args:
+        requests: Gives all requests anew at each call, lazily and in the same order.
+        total: How many those are, where that is known.
+        open: The backend's `open`; entered only when something has to be sent.
+        place: Where its server may put things.
+        max_tokens: Tokens a reply may have; `rest` is what the context leaves.
+        run: How it is run on this machine.
+        retry_on: Finish reasons (`length`) and failures (`empty`) asked again with a new seed.
+        retry_max_tokens: Token limit of such a second try; null keeps the first one's.
+        content_attempts: Times one request is asked for its content at most.
+        retry_failed: Ask again for every failure of an earlier run, not only passing ones.
+        sends_seed: Whether the sampling is seedable.
+    """
+
+    requests: Callable[[], Iterable[Request]]
+    total: int | None
+    open: Callable[[ServerPlace], AbstractContextManager[Endpoint | Responder]]
+    place: ServerPlace
+    max_tokens: int | Literal["rest"]
+    run: RunSettings
+    retry_on: tuple[str, ...] = ()
+    retry_max_tokens: int | None = None
+    content_attempts: int = 3
+    retry_failed: bool = False
+    sends_seed: bool = True
+
+    @property
+    def retry_rules(self) -> RetryRules:
+        """Which outcomes are asked for again."""
+        return RetryRules(self.retry_on, self.content_attempts, self.retry_failed)
+
+    @property
+    def body_rules(self) -> BodyRules:
+        """How a request becomes a body."""
+        return BodyRules(self.max_tokens, self.retry_max_tokens, self.sends_seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one `ask` did.
+
+    Args:
+        sent: Requests that went out, each time they did.
+        retried: Of those, the ones that were asked again, for transport or content.
+        reused: Requests whose reply was there already.
+        failed: Requests that end with a failure, reused ones included.
+        prompt_tokens: Of the replies that came in this run.
+        completion_tokens: Likewise.
+        restarts: Times the server died and was started again.
+        seconds: From the first look at the journal to the last reply.
+        version: What the server says it is; null when nothing was sent.
+        flags: The flags it was started with.
+    """
+
+    sent: int = 0
+    retried: int = 0
+    reused: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    restarts: int = 0
+    seconds: float = 0.0
+    version: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+def ask(asking: Asking, journal: Path, progress: Progress, *, writer: str = "0") -> Asked:
+    """Send what the journal does not hold, and keep every reply the moment it arrives.
+
+    SIGINT, SIGTERM and SIGUSR1 stop it in order while it runs in the main thread.
+
+    Args:
+        asking: What is asked.
+        journal: The cell's journal folder; made when it is not there.
+        progress: Told of every row that is done.
+        writer: Name of this writer's own file; array tasks each have theirs.
+
+    Raises:
+        BackendError: The server did not start, died too often, or refuses every request.
+        ArtifactError: The journal cannot be written.
+        Interrupted: SIGINT came; everything that had arrived is kept.
+        Stopped: SIGTERM or SIGUSR1 came; everything that had arrived is kept.
+    """
+    request = StopRequest()
+    with (
+        raising(request),
+        JournalWriter(journal, writer) as file,
+        JournalIndex(journal) as index,
+    ):
+        if index.damaged:
+            progress.note(f"{index.damaged} damaged lines of `{journal}` are asked again")
+        backlog = Backlog(asking.requests(), index, asking.retry_rules, progress)
+        ledger = Ledger(backlog, file, asking.retry_rules, progress)
+        return _Run(asking, backlog, ledger, progress, request).work_off()
+
+
+def replies(asking: Asking, journal: Path) -> Iterator[tuple[Request, Reply]]:
+    """Every request with what became of it, in the order of the requests.
+
+    A request that was never answered has the failure `not_asked`.
+    """
+    with JournalIndex(journal) as index:
+        for request in asking.requests():
+            yield request, index.reply(request.key) or Reply(failure="not_asked", attempts=0)
+
+
+class _Run:
+    """One `ask`: opens the endpoint, again when it dies, until the backlog is empty."""
+
+    def __init__(
+        self,
+        asking: Asking,
+        backlog: Backlog,
+        ledger: Ledger,
+        progress: Progress,
+        request: StopRequest,
+    ) -> None:
+        self._asking = asking
+        self._backlog = backlog
+        self._ledger = ledger
+        self._progress = progress
+        self._request = request
+        self._restarts = 0
+        self._source: Endpoint | Responder | None = None
+
+    def work_off(self) -> Asked:
+        started = time.monotonic()
+        while (first := self._first()) is not None:
+            self._backlog.put_first(first)
+            try:
+                self._once()
+            except ServerDiedError as error:
+                self._restart_or_raise(error)
+        return self._asked(time.monotonic() - started)
+
+    def _first(self) -> Ticket | None:
+        """The next ticket, found before anything is started for it."""
+        while True:
+            ticket = self._backlog.take(float("inf"), looks=1_000)
+            if ticket is not None or not self._backlog.has_fresh:
+                return ticket
+
+    def _once(self) -> None:
+        with self._asking.open(self._asking.place) as source:
+            self._source = source
+            if isinstance(source, Responder):
+                answer_in_process(self._backlog, self._ledger, source)
+            else:
+                asyncio.run(self._dispatch(source))
+
+    async def _dispatch(self, endpoint: Endpoint) -> None:
+        asking, run = self._asking, self._asking.run
+        environment = asking.place.environment
+        async with open_client(endpoint, asking.body_rules, run, environment) as client:
+            dispatcher = Dispatcher(self._backlog, self._ledger, client, run, endpoint.alive)
+
+            def stop() -> None:
+                dispatcher.stop(self._request.drain_seconds(run.drain_seconds))
+
+            with stopping(self._request, stop):
+                await dispatcher.work_off(min(run.concurrency, asking.total or run.concurrency))
+        if self._request.signal:
+            raise self._request.error()
+
+    def _restart_or_raise(self, error: ServerDiedError) -> None:
+        self._restarts += 1
+        if self._restarts > self._asking.run.server_restarts:
+            raise BackendError(
+                f"the server died {self._restarts} times in this cell; the last time: {error}",
+                hint=error.hint,
+            ) from error
+        self._progress.note(f"the server died and is started again: {error}")
+
+    def _asked(self, seconds: float) -> Asked:
+        counts, source = self._backlog.counts, self._source
+        return Asked(
+            sent=counts.sent,
+            retried=counts.retried,
+            reused=counts.reused,
+            failed=counts.failed,
+            prompt_tokens=counts.prompt_tokens,
+            completion_tokens=counts.completion_tokens,
+            restarts=self._restarts,
+            seconds=seconds,
+            version=source.version if source else None,
+            flags=source.flags if isinstance(source, Endpoint) else (),
+        )

@@ -1,0 +1,146 @@
+"""Sends one request to an OpenAI-compatible endpoint and says what came of it."""
+
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from mbt_cli.core.chat import Endpoint, Json, Request
+from mbt_cli.core.replies import Sending
+from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.inference.backlog import Ticket
+from mbt_cli.inference.outcomes import Outcome, failed, outcome_of_body, outcome_of_status
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRules:
+    """How a request becomes the JSON body of one endpoint.
+
+    Args:
+        max_tokens: Tokens a reply may have; `rest` leaves it to the server.
+        retry_max_tokens: The same for a request that is asked again for its content.
+        sends_seed: Whether the sampling wants a seed.
+    """
+
+    max_tokens: int | Literal["rest"]
+    retry_max_tokens: int | None = None
+    sends_seed: bool = True
+
+    def seed(self, endpoint: Endpoint, request: Request) -> int | None:
+        """The seed that goes over the wire; null when none does."""
+        return request.seed if self.sends_seed and endpoint.sends_seed else None
+
+    def body(self, endpoint: Endpoint, ticket: Ticket) -> dict[str, Json]:
+        """The body; what the manifest says in `request` wins over the rest."""
+        request = ticket.request
+        body: dict[str, Json] = dict(endpoint.extra_body)
+        limit: int | str | None = self.max_tokens
+        if ticket.content_attempt and self.retry_max_tokens:
+            limit = self.retry_max_tokens
+        if limit == "rest":
+            limit = endpoint.rest_limit
+        if limit is not None:
+            body[endpoint.token_limit_field] = limit
+        body.update(request.body)
+        body["model"] = endpoint.model
+        body["messages"] = request.messages
+        if (seed := self.seed(endpoint, request)) is not None:
+            body["seed"] = seed
+        if not endpoint.supports_schema:
+            body.pop("response_format", None)
+        return body
+
+
+class Client:
+    """One endpoint and the pool of connections to it."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rules: BodyRules,
+        session: aiohttp.ClientSession,
+        proxy: str | None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._rules = rules
+        self._session = session
+        self._proxy = proxy
+        self._url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+
+    async def send(self, ticket: Ticket) -> Outcome:
+        """Send a request once.
+
+        Raises:
+            BackendError: No request at all can succeed (401, 403, 404, a redirect, no quota).
+        """
+        body = orjson.dumps(self._rules.body(self._endpoint, ticket))
+        seed = self._rules.seed(self._endpoint, ticket.request)
+        started = time.monotonic()
+
+        def sending() -> Sending:
+            return Sending(seed, ticket.attempts, time.monotonic() - started)
+
+        try:
+            async with self._session.post(
+                self._url, data=body, proxy=self._proxy, allow_redirects=False
+            ) as response:
+                content = await response.read()
+        except aiohttp.ConnectionTimeoutError as error:
+            return failed("connection", str(error), sending(), can_pass=True, unreachable=True)
+        except TimeoutError:
+            # not sent again in this run: a limit below a slow reply's length multiplies load
+            return failed("timeout", "", sending(), can_pass=False)
+        except aiohttp.ClientPayloadError as error:
+            return failed("malformed_reply", str(error), sending(), can_pass=True)
+        except (aiohttp.ClientError, OSError) as error:
+            words = str(error) or type(error).__name__
+            return failed("connection", words, sending(), can_pass=True, unreachable=True)
+        if response.status == 200:
+            return outcome_of_body(content, sending())
+        retry_after = response.headers.get("Retry-After")
+        return outcome_of_status(response.status, content, sending(), retry_after=retry_after)
+
+
+@asynccontextmanager
+async def open_client(
+    endpoint: Endpoint, rules: BodyRules, run: RunSettings, environment: Mapping[str, str]
+) -> AsyncIterator[Client]:
+    """A client with a pool as wide as `run.concurrency`."""
+    headers = {"Content-Type": "application/json"}
+    if endpoint.api_key:
+        headers["Authorization"] = f"Bearer {endpoint.api_key}"
+    timeout = aiohttp.ClientTimeout(
+        total=run.request_timeout_seconds, sock_connect=run.connect_timeout_seconds
+    )
+    connector = aiohttp.TCPConnector(limit=run.concurrency, ttl_dns_cache=300)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
+        yield Client(endpoint, rules, session, proxy_for(endpoint.base_url, environment))
+
+
+def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
+    """The proxy that the environment names for an address; none for this machine's own.
+
+    Example:
+        >>> proxy_for("https://api.example.com/v1", {"https_proxy": "http://proxy:3128"})
+        'http://proxy:3128'
+    """
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    if host in _LOOPBACK:
+        return None
+    lower = {name.lower(): value for name, value in environment.items()}
+    named = {"no": lower.get("no_proxy", "")}
+    # absent from the type stubs, though documented by its use in urllib itself
+    if urllib.request.proxy_bypass_environment(parts.netloc, named):  # type: ignore[attr-defined]
+        return None
+    return lower.get(f"{parts.scheme}_proxy") or lower.get("all_proxy") or None

@@ -1,0 +1,247 @@
+"""Replies kept as they arrive: JSON lines below a cell's `journal/` folder.
+
+Each writer appends to a file of its own, one write a reply, so that a kill loses nothing that
+had arrived; readers take all files together. A torn last line is cut before a writer appends
+and passed over by readers. Messages are not kept: they are rendered again from the inputs.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+
+from mbt_cli.core.chat import Json, Reply
+from mbt_cli.errors import ArtifactError
+
+_BUFFER_BYTES = 1 << 20
+_TAIL_BYTES = 1 << 16
+_LENGTH_BITS = 32
+_OFFSET_BITS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the journal knows of one request, without its texts.
+
+    Args:
+        failure: The typed reason, null where there is a reply.
+        finish_reason: As the server gave it.
+        content_attempt: Times it was asked again for its content; null in imported replies.
+        seed: The seed that was sent.
+    """
+
+    failure: str | None
+    finish_reason: str | None
+    content_attempt: int | None
+    seed: int | None
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """A reply beats a failure; then the later content attempt wins."""
+        return self.failure is None, self.content_attempt or 0
+
+
+_GOOD = Standing(failure=None, finish_reason="stop", content_attempt=0, seed=None)
+
+
+def record_of(key: str, reply: Reply, content_attempt: int | None) -> bytes:
+    """One line of a journal, its newline included."""
+    record = {
+        "key": key,
+        "content_attempt": content_attempt,
+        "failure": reply.failure,
+        "finish_reason": reply.finish_reason,
+        "seed": reply.seed,
+        "attempts": reply.attempts,
+        "seconds": reply.seconds,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "reasoning_tokens": reply.reasoning_tokens,
+        "reasoning": reply.reasoning,
+        "text": reply.text,
+    }
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+
+
+class JournalWriter:
+    """Appends replies to one file; made anew for each run.
+
+    Raises:
+        ArtifactError: The disk is full or the folder cannot be written; the file then ends
+            with the last whole record.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / f"replies-{name}.jsonl"
+        self._unsynced = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(self._path, flags, 0o644)
+            self._size = _cut_torn_tail(self._file)
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
+
+    def append(self, key: str, reply: Reply, content_attempt: int) -> None:
+        """Hand one reply to the operating system before returning."""
+        line = record_of(key, reply, content_attempt)
+        try:
+            written = os.write(self._file, line)
+            while written < len(line):  # a nearly full disk takes a part
+                written += os.write(self._file, line[written:])
+        except OSError as error:
+            os.ftruncate(self._file, self._size)
+            raise _unwritable(self._path, error) from error
+        self._size += written
+        self._unsynced = True
+
+    def sync(self) -> None:
+        """Wait until everything appended so far is on the disk itself."""
+        if self._unsynced:
+            self._unsynced = False
+            try:
+                os.fsync(self._file)
+            except OSError as error:
+                raise _unwritable(self._path, error) from error
+
+    def __enter__(self) -> "JournalWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.sync()
+        finally:
+            os.close(self._file)
+
+
+class JournalIndex:
+    """Where each request's best record stands; texts are read when they are asked for.
+
+    Holds about 180 bytes a record, whatever the length of the texts.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files = sorted(folder.glob("*.jsonl"))
+        self._handles = [path.open("rb") for path in self._files]
+        self._places: dict[bytes, int] = {}
+        self._standings: dict[bytes, Standing] = {}
+        self.damaged = 0
+        """Lines that are no record; their requests count as never asked."""
+        for number in range(len(self._files)):
+            self._scan(number)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __enter__(self) -> "JournalIndex":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self._handles:
+            handle.close()
+
+    def standing(self, key: str) -> Standing | None:
+        """What is known of a request; null when it has no record."""
+        digest = digest_of(key)
+        if digest not in self._places:
+            return None
+        return self._standings.get(digest, _GOOD)
+
+    def reply(self, key: str) -> Reply | None:
+        """The best reply or failure of a request; null when it has no record."""
+        place = self._places.get(digest_of(key))
+        if place is None:
+            return None
+        number, offset, length = _unpacked(place)
+        record = orjson.loads(os.pread(self._handles[number].fileno(), length, offset))
+        del record["key"], record["content_attempt"]
+        return Reply(**record)
+
+    def _scan(self, number: int) -> None:
+        offset = 0
+        for line in _lines(self._files[number]):
+            record = _record(line)
+            if record is None:
+                self.damaged += 1
+            else:
+                self._place(record, _packed(number, offset, len(line)))
+            offset += len(line)
+
+    def _place(self, record: dict[str, Json], place: int) -> None:
+        digest = digest_of(record["key"])
+        standing = Standing(
+            record["failure"], record["finish_reason"], record["content_attempt"], record["seed"]
+        )
+        if digest in self._places:
+            if standing.rank < self._standings.get(digest, _GOOD).rank:
+                return
+            self._standings.pop(digest, None)
+        self._places[digest] = place
+        if standing.failure or standing.finish_reason != "stop" or standing.content_attempt:
+            self._standings[digest] = standing
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Whole lines with their newline; a torn last one is left out."""
+    with path.open("rb", buffering=_BUFFER_BYTES) as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def _record(line: bytes) -> dict[str, Json] | None:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return record if isinstance(record, dict) and "key" in record else None
+
+
+def digest_of(key: str) -> bytes:
+    """Half of a request key as bytes: enough to tell requests apart, and halves the memory."""
+    return bytes.fromhex(key[:32])
+
+
+def _packed(number: int, offset: int, length: int) -> int:
+    return (number << _OFFSET_BITS | offset) << _LENGTH_BITS | length
+
+
+def _unpacked(place: int) -> tuple[int, int, int]:
+    length = place & ((1 << _LENGTH_BITS) - 1)
+    offset = place >> _LENGTH_BITS & ((1 << _OFFSET_BITS) - 1)
+    return place >> (_LENGTH_BITS + _OFFSET_BITS), offset, length
+
+
+def _cut_torn_tail(file: int) -> int:
+    """Cut what stands after the last newline; gives the size that is left."""
+    size = end = os.fstat(file).st_size
+    while end > 0:
+        start = max(0, end - _TAIL_BYTES)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(file, end)
+    return end
+
+
+def _unwritable(path: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"cannot write `{path}`: {error.strerror}; every reply before this one is kept",
+        hint="make room or make the folder writable, then run the same command again",
+    )

@@ -1,0 +1,109 @@
+"""A server process of our own: started below a watchdog, logged without secrets, ended whole."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from mbt_cli.errors import BackendError
+from mbt_cli.inference import watchdog
+
+GRACE_SECONDS = 10.0
+"""Time a server has to end by itself after SIGTERM."""
+_TAIL_LINES = 200
+_MASK = b"[secret]"
+_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_SHORTEST_SECRET = 8
+
+
+class ServerProcess:
+    """A command that runs until `stop`, or until this process is gone, however it goes.
+
+    Args:
+        command: Program and arguments; nothing secret, since others can read them.
+        environment: The whole environment of the process.
+        log: File that gets everything it prints, with every secret of the environment masked.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.command = tuple(command)
+        self._secrets = secrets_of(environment)
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        reading, self._lifeline = os.pipe()
+        wrapped = [sys.executable, "-I", watchdog.__file__, str(reading), str(GRACE_SECONDS)]
+        try:
+            self._process = subprocess.Popen(
+                [*wrapped, *command],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(reading,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(reading)
+        assert self._process.stdout is not None
+        self._pump = threading.Thread(
+            target=self._copy_log, args=(self._process.stdout, log), daemon=True
+        )
+        self._pump.start()
+
+    def has_ended(self) -> bool:
+        """Whether the server is gone."""
+        return self._process.poll() is not None
+
+    def raise_if_ended(self) -> None:
+        """Raise BackendError with its exit code and last lines when the server is gone."""
+        if self.has_ended():
+            self._pump.join(timeout=2.0)
+            raise BackendError(f"the server ended with code {self._process.returncode}")
+
+    def tail(self, lines: int) -> str:
+        """The last lines of the log."""
+        return "\n".join(list(self._tail)[-lines:])
+
+    def stop(self) -> None:
+        """End the whole process group; returns when nothing of it is left."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        try:
+            self._process.wait(timeout=GRACE_SECONDS + 5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._kill_session()
+        self._pump.join(timeout=2.0)
+
+    def _kill_session(self) -> None:
+        """Kill what a watchdog that was itself killed could not."""
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                session = int(stat.read_text().rpartition(")")[2].split()[3])
+                if session == self._process.pid:
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+
+    def _copy_log(self, output: IO[bytes], log: Path) -> None:
+        with output, log.open("ab", buffering=0) as file:
+            for line in output:
+                masked = line
+                for secret in self._secrets:
+                    masked = masked.replace(secret, _MASK)
+                self._tail.append(masked.decode(errors="replace").rstrip())
+                with contextlib.suppress(OSError):  # a full disk must not end the server
+                    file.write(masked)
+
+
+def secrets_of(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Values of variables whose names say that they are secret, longest first."""
+    named = (v for name, v in environment.items() if name.upper().endswith(_SECRET_NAMES))
+    values = {value.encode() for value in named if len(value) >= _SHORTEST_SECRET}
+    return tuple(sorted(values, key=len, reverse=True))

@@ -1,0 +1,78 @@
+"""SIGINT, SIGTERM and SIGUSR1 while replies are asked for: stop in order, keep everything."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from mbt_cli.errors import Interrupted, MbtError, Stopped
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_INTERRUPT_DRAIN_SECONDS = 2.0
+_HINT = "run the same command again: only what is missing is asked for"
+
+
+class StopRequest:
+    """Which signal asked this run to stop, if any."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def error(self) -> MbtError:
+        """What to raise for it."""
+        if self.signal == signal.SIGINT:
+            return Interrupted("interrupted; every reply that had arrived is kept", hint=_HINT)
+        name = self.signal.name if self.signal else "a signal"
+        return Stopped(f"stopped by {name}; every reply that had arrived is kept", hint=_HINT)
+
+    def drain_seconds(self, usual: float) -> float:
+        """How long replies in flight are waited for: a person at the keyboard waits less."""
+        return min(usual, _INTERRUPT_DRAIN_SECONDS) if self.signal == signal.SIGINT else usual
+
+
+@contextmanager
+def raising(request: StopRequest) -> Iterator[None]:
+    """Outside the event loop: a signal becomes an exception where the program stands.
+
+    Does nothing outside the main thread, where signals never arrive.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _: FrameType | None) -> None:
+        request.signal = signal.Signals(number)
+        raise request.error()
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stopping(request: StopRequest, stop: Callable[[], None]) -> Iterator[None]:
+    """Inside the event loop: a signal calls `stop`, and the loop goes on until it is drained."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def handle(number: signal.Signals) -> None:
+        request.signal = request.signal or number
+        stop()
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        loop.add_signal_handler(number, handle, number)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,97 @@
+"""Runs a server as the child of a process that outlives nobody: started as a script, alone.
+
+    python watchdog.py LIFELINE GRACE COMMAND...
+
+The parent holds the write end of the pipe LIFELINE. When it closes, because the parent is done
+or because it was killed, the server's whole process group gets SIGTERM, and SIGKILL after GRACE
+seconds. When the server ends by itself, what is left of its group is killed, and this process
+ends with its exit code. Needs nothing but the standard library, so that it starts at once.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_SET_PARENT_DEATH_SIGNAL = 1
+_SET_CHILD_SUBREAPER = 36
+_LOOK_SECONDS = 0.5
+
+
+def main(lifeline: int, grace_seconds: float, command: list[str]) -> int:
+    """Run the command until it ends or the lifeline closes; gives its exit code."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # the lifeline alone decides
+    parent = os.getppid()
+    watcher = os.getpid()
+
+    def before_exec() -> None:
+        libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_DFL)
+        if os.getppid() != watcher:
+            os._exit(1)
+
+    try:
+        # this process has one thread, so running code between fork and exec is safe here
+        server = subprocess.Popen(command, preexec_fn=before_exec, process_group=0)
+    except OSError as error:
+        sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
+        return 127
+    _wait(server, lifeline, parent)
+    return _end(server, grace_seconds)
+
+
+def _wait(server: "subprocess.Popen[bytes]", lifeline: int, parent: int) -> None:
+    """Until the server ends, the lifeline closes, or the parent is another."""
+    ended = os.pidfd_open(server.pid)
+    while server.poll() is None and os.getppid() == parent:
+        readable, _, _ = select.select([lifeline, ended], [], [], _LOOK_SECONDS)
+        if lifeline in readable:
+            return
+
+
+def _end(server: "subprocess.Popen[bytes]", grace_seconds: float) -> int:
+    """End the group and whatever descended from it; gives the server's exit code."""
+    _signal_group(server.pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace_seconds
+    while time.monotonic() < deadline and (server.poll() is None or _orphans(server.pid)):
+        time.sleep(0.02)
+    _signal_group(server.pid, signal.SIGKILL)
+    code = server.wait()
+    for pid in _orphans(server.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return code if code >= 0 else 128 - code
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _orphans(server: int) -> list[int]:
+    """Descendants of the server that lost their parent: they come to us as the subreaper."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children")
+    try:
+        children = [int(pid) for pid in listed.read_text().split()]
+    except OSError:
+        return []
+    return [pid for pid in children if pid != server and not _has_ended(pid)]
+
+
+def _has_ended(child: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(child, os.WNOHANG)[0] == child
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
