@@ -18,6 +18,7 @@ class ReportInputs:
         axes: Names of the axes in the order of addresses.
         missing: Addresses of cells that the manifest names and that are not finished.
         models: Manifest name of a model to what it is, such as `scripted` or `embedded`.
+        judge_models: Manifest names of the models that gave the verdicts.
     """
 
     summary: pl.DataFrame
@@ -25,13 +26,20 @@ class ReportInputs:
     axes: Sequence[str]
     missing: Sequence[str] = ()
     models: Mapping[str, str] = field(default_factory=dict)
+    judge_models: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: a label of the row, or a number with its interval.
 
-    For a number, `TableData.rows` has the columns KEY, KEY_low, KEY_high, KEY_n, KEY_failed.
+    For a number, `TableData.rows` has the column KEY and, where they are known, KEY_low,
+    KEY_high, KEY_n, KEY_failed and KEY_tied (not significantly different from the best).
+
+    Args:
+        unit: `percent` numbers are stored in [0, 1] and shown times 100.
+        decimals: Digits behind the point, after that.
+        best: Which end is marked as the best within `TableData.compared_within`.
     """
 
     key: str
@@ -44,10 +52,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableData:
-    """A table: title, columns, raw rows (never rounded), and notes that stand below it."""
+    """A table: title, columns, raw rows (never rounded), and notes that stand below it.
+
+    Args:
+        name: Name of its files.
+        compared_within: Label columns; the best is looked for among rows that agree in them.
+    """
 
     name: str
     title: str
     columns: Sequence[Column]
     rows: pl.DataFrame
     notes: Sequence[str] = ()
+    compared_within: Sequence[str] = ()

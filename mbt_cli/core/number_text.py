@@ -1,0 +1,52 @@
+"""The one rounding rule: every number that mbt shows anywhere passes through here."""
+
+import math
+from decimal import ROUND_HALF_UP, Decimal
+
+ABSENT = "—"
+"""Stands where there is no number."""
+
+
+def rounded(value: float | None, *, unit: str = "", decimals: int = 1) -> Decimal | None:
+    """A number as it is shown: halves go away from zero, as the decimal digits stand.
+
+    Args:
+        value: The number; null, NaN and infinite ones give None.
+        unit: `percent` values are multiplied by 100.
+        decimals: Digits behind the point.
+
+    Example:
+        >>> rounded(0.285, unit="percent", decimals=0)  # 28.499999999999996 as a float product
+        Decimal('29')
+        >>> rounded(-0.04)
+        Decimal('0.0')
+    """
+    if value is None or not math.isfinite(value):
+        return None
+    exact = Decimal(repr(float(value))) * (100 if unit == "percent" else 1)
+    result = exact.quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_HALF_UP)
+    return abs(result) if result == 0 else result
+
+
+def number_text(value: float | None, *, unit: str = "", decimals: int = 1) -> str:
+    """`rounded` as text, a dash where there is no number.
+
+    Example:
+        >>> number_text(0.41666, unit="percent"), number_text(None)
+        ('41.7', '—')
+    """
+    number = rounded(value, unit=unit, decimals=decimals)
+    return ABSENT if number is None else f"{number:f}"
+
+
+def p_text(p: float | None) -> str:
+    """A p value: three decimals, and never 0.
+
+    Example:
+        >>> p_text(0.0499), p_text(0.00001)
+        ('0.050', '<0.001')
+    """
+    number = rounded(p, decimals=3)
+    if number is None:
+        return ABSENT
+    return "<0.001" if number == 0 else f"{number:f}"

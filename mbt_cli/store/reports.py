@@ -1,0 +1,66 @@
+"""Tables as files, each in five formats, and back from the one that keeps everything."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+import polars as pl
+
+from mbt_cli.core.html_tables import html_document
+from mbt_cli.core.latex_tables import latex
+from mbt_cli.core.tables import Column, TableData
+from mbt_cli.core.text_tables import csv_text, markdown
+from mbt_cli.errors import ArtifactError
+from mbt_cli.store.disk import write_atomically, writing_to
+from mbt_cli.store.parquet import footer_metadata
+
+_KEY = "mbt.table"
+
+
+def write_tables(folder: Path, tables: Sequence[TableData]) -> list[Path]:
+    """Write every table as NAME.md, .csv, .tex, .html and .parquet.
+
+    The Parquet file holds the unrounded numbers, and in its footer the title, columns and notes.
+
+    Raises:
+        ArtifactError: The folder cannot be written.
+    """
+    paths = []
+    for table in tables:
+        for suffix, render in _RENDERERS.items():
+            path = folder / f"{table.name}{suffix}"
+            write_atomically(path, render(table).encode())
+            paths.append(path)
+        paths.append(_write_parquet(folder / f"{table.name}.parquet", table))
+    return paths
+
+
+def read_table(path: Path) -> TableData:
+    """A table from the Parquet file that `write_tables` wrote.
+
+    Raises:
+        ArtifactError: The file is damaged or no table.
+    """
+    found = footer_metadata(path).get(_KEY)
+    if found is None:
+        raise ArtifactError(f"`{path}` is no table that mbt wrote")
+    facts = orjson.loads(found)
+    columns = [Column(**column) for column in facts.pop("columns")]
+    return TableData(columns=columns, rows=pl.read_parquet(path), **facts)
+
+
+def _write_parquet(path: Path, table: TableData) -> Path:
+    facts = {
+        "name": table.name,
+        "title": table.title,
+        "columns": list(table.columns),
+        "notes": list(table.notes),
+        "compared_within": list(table.compared_within),
+    }
+    metadata = {_KEY: orjson.dumps(facts).decode()}
+    with writing_to(path):
+        table.rows.write_parquet(path, metadata=metadata)
+    return path
+
+
+_RENDERERS = {".md": markdown, ".csv": csv_text, ".tex": latex, ".html": html_document}

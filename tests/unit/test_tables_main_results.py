@@ -1,0 +1,152 @@
+import polars as pl
+import pytest
+
+from mbt_cli.core import rows
+from mbt_cli.core.tables import ReportInputs
+from mbt_cli.core.text_tables import markdown
+from mbt_cli.tables.main_results import MainResults
+
+AXES = ("benchmark", "split", "model", "prompt")
+
+
+def summary(*cells):
+    """Rows of summaries from (address, metric, value, low, high, n, failed, unit)."""
+    found = []
+    for address, metric, value, low, high, n, failed, unit in cells:
+        axes = dict(part.split("=", 1) for part in address.split("/")[1:])
+        found.append(
+            {
+                **dict.fromkeys(rows.SUMMARY), "address": address, **dict.fromkeys(AXES), **axes,
+                "metric": metric, "value": value, "low": low, "high": high, "n": n,
+                "failed": failed, "unit": unit,
+            }
+        )  # fmt: skip
+    texts = dict.fromkeys(("address", *AXES), pl.String())
+    return pl.DataFrame(found, schema={**rows.SUMMARY, **texts})
+
+
+def scores(**values):
+    """Per-question scores of exact_match: address to one value a question."""
+    found = [
+        {"address": address, "metric": "exact_match", "question_id": f"q{i}", "value": value}
+        for address, column in values.items()
+        for i, value in enumerate(column)
+    ]
+    schema = {"address": pl.String, "metric": pl.String, "question_id": pl.String}
+    return pl.LazyFrame(found, schema={**schema, "value": pl.Float64})
+
+
+A = "scores/benchmark=tiny/split=dev/model=m/prompt=answer"
+B = "scores/benchmark=tiny/split=dev/model=m/prompt=metacognitive"
+TWO = summary(
+    (A, "exact_match", 0.25, 0.125, 0.4166, 24, 0, "percent"),
+    (A, "tokens", 20.4, 18.0, 22.5, 24, 0, "tokens"),
+    (A, "judge_accuracy", 0.5, 0.3, 0.7, 20, 4, "percent"),
+    (B, "exact_match", 0.5, 0.2917, 0.7083, 24, 1, "percent"),
+    (B, "tokens", 199.5, 150.0, 240.0, 24, 1, "tokens"),
+    (B, "judge_accuracy", 0.5, 0.3, 0.7, 20, 4, "percent"),
+)
+
+
+def test_main_results_from_hand_made_summaries():
+    inputs = ReportInputs(
+        summary=TWO, scores=scores(), axes=AXES, models={"toy": "embedded"}, judge_models=["toy"]
+    )
+
+    lines = markdown(MainResults().build(inputs)).splitlines()
+
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:6]]
+    assert cells[0] == [
+        "model", "prompt", "exact match (%)", "toy judge's accuracy (%)", "mean tokens", "n",
+        "failed",
+    ]  # fmt: skip
+    assert cells[2:] == [
+        ["m", "answer", "25.0 [12.5, 41.7]", "50.0 [30.0, 70.0]", "**20** [18, 23]", "24", "0"],
+        ["m", "metacognitive", "**50.0** [29.2, 70.8]", "50.0 [30.0, 70.0]", "200 [150, 240]",
+         "24", "1"],
+    ]  # fmt: skip
+    assert "- All rows: benchmark tiny, split dev." in lines
+    assert "- The judge is toy, a toy: its accuracy shows that the path works." in lines
+
+
+def test_a_judge_that_is_no_toy_is_headed_as_a_judge():
+    inputs = ReportInputs(
+        summary=TWO, scores=scores(), axes=AXES, models={"big": "vllm"}, judge_models=["big"]
+    )
+
+    titles = [column.title for column in MainResults().build(inputs).columns]
+
+    assert "judge accuracy" in titles
+
+
+def test_missing_cells_are_dashes_in_their_place_and_are_counted():
+    missing = "scores/benchmark=tiny/split=dev/model=m/prompt=answer"
+    inputs = ReportInputs(
+        summary=TWO.filter(pl.col("address") == B), scores=scores(), axes=AXES, missing=[missing]
+    )
+
+    table = MainResults().build(inputs)
+
+    assert table.rows["prompt"].to_list() == ["metacognitive", "answer"]
+    assert table.rows["exact_match"].to_list() == [0.5, None]
+    assert "1 cell is not run yet and shown as a dash." in table.notes
+
+
+def test_breakdowns_do_not_enter_the_main_table():
+    parts = TWO.with_columns(by=pl.lit("hops"), group=pl.lit("2"), value=pl.lit(0.0))
+
+    table = MainResults().build(
+        ReportInputs(summary=pl.concat([TWO, parts]), scores=scores(), axes=AXES)
+    )
+
+    assert table.rows["exact_match"].to_list() == [0.25, 0.5]
+
+
+def test_rows_over_different_numbers_of_questions_are_told():
+    uneven = TWO.with_columns(
+        n=pl.when((pl.col("address") == B) & (pl.col("metric") == "exact_match"))
+        .then(12)
+        .otherwise("n")
+    )
+
+    table = MainResults().build(ReportInputs(summary=uneven, scores=scores(), axes=AXES))
+
+    told = [note for note in table.notes if "different numbers of questions" in note]
+    assert told == ["exact match: rows are over different numbers of questions."]
+
+
+@pytest.mark.parametrize(
+    ("best", "other", "is_tied"),
+    [
+        # 8 questions for the best alone and none for the other: 2 / 2**8 = 0.0078
+        ([1.0] * 12, [1.0] * 4 + [0.0] * 8, False),
+        # 5 and none: 2 / 2**5 = 0.0625
+        ([1.0] * 12, [1.0] * 7 + [0.0] * 5, True),
+    ],
+)
+def test_the_dagger_stands_where_mcnemar_finds_no_difference(best, other, is_tied):
+    table = MainResults().build(
+        ReportInputs(summary=TWO, scores=scores(**{B: best, A: other}), axes=AXES)
+    )
+
+    assert table.rows["exact_match_tied"].to_list() == [is_tied, False]
+    assert any(note.startswith("†") for note in table.notes) is is_tied
+
+
+def test_holm_counts_every_comparison_of_the_column():
+    c = "scores/benchmark=tiny/split=dev/model=m/prompt=third"
+    three = pl.concat([TWO, summary((c, "exact_match", 0.3, 0.1, 0.5, 24, 0, "percent"))])
+    # each other loses 6 questions: 2 / 2**6 = 0.031, twice by Holm 0.0625
+    found = scores(**{B: [1.0] * 12, A: [1.0] * 6 + [0.0] * 6, c: [0.0] * 6 + [1.0] * 6})
+
+    table = MainResults().build(ReportInputs(summary=three, scores=found, axes=AXES))
+
+    assert table.rows["exact_match_tied"].to_list() == [True, False, True]
+
+
+def test_nothing_scored_yet_is_a_table_of_dashes():
+    inputs = ReportInputs(summary=summary(), scores=pl.LazyFrame(), axes=AXES, missing=[A, B])
+
+    table = MainResults().build(inputs)
+
+    assert table.rows["prompt"].to_list() == ["answer", "metacognitive"]
