@@ -47,8 +47,13 @@ def checked_k(samples: Samples, wanted: Sequence[int] | None) -> list[int]:
 
 
 def avg_at_k(samples: Samples, scores: Values, k: int) -> Values:
-    """The scores of the first k samples of each question; NaN for the others."""
-    return np.where(samples.rank < k, scores, np.nan)
+    """Mean score of the first k samples, shape (questions,); NaN where all of them failed."""
+    size = len(samples.ids)
+    live = (samples.rank < k) & ~np.isnan(scores)
+    count = np.bincount(samples.question[live], minlength=size)
+    total = np.bincount(samples.question[live], weights=scores[live], minlength=size)
+    mean: Values = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
+    return mean
 
 
 def pass_at_k(samples: Samples, scores: Values, k: int) -> Values:

@@ -32,7 +32,8 @@ class ScoreInputs:
     benchmark: str
     verdicts: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     baseline: "ScoreInputs | None" = None
-    made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    # not an argument: a copy with other rows must not see what was made of these
+    made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What `make` gives, made by the first score that asks for `name` and kept for the rest."""

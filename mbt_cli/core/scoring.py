@@ -1,10 +1,12 @@
 """What scores have in common: one pass over a cell's rows, shared by all that ask."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
+from pydantic import Field
 
 from mbt_cli.core.answer_frames import answer_metrics
 from mbt_cli.core.chat import Json
@@ -20,8 +22,12 @@ def samples(inputs: ScoreInputs) -> Samples:
 
 def answer_values(inputs: ScoreInputs, column: str) -> Values:
     """A column of `answer_metrics`, one value per rollout, NaN where it failed."""
-    frame = inputs.once("answer_metrics", lambda: answer_metrics(inputs.rollouts, inputs.benchmark))
-    return frame[column].to_numpy()
+    return answer_frame(inputs)[column].to_numpy()
+
+
+def answer_frame(inputs: ScoreInputs) -> pl.DataFrame:
+    """`answer_metrics` of the cell's rollouts."""
+    return inputs.once("answer_metrics", lambda: answer_metrics(inputs.rollouts, inputs.benchmark))
 
 
 def rollout_values(inputs: ScoreInputs, expression: pl.Expr) -> Values:
@@ -37,6 +43,29 @@ def correct_votes(inputs: ScoreInputs) -> Voted | None:
         return None
     is_correct = pl.col("grade") == "A"
     return inputs.once("answer_match", lambda: majority(inputs.rollouts, verdicts, is_correct))
+
+
+SampleCounts = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+"""Values of k, each at least 1."""
+
+Accuracy = Literal[
+    "judge_accuracy",
+    "exact_match",
+    "substring_match",
+    "f1_score",
+    "containment",
+    "official_exact_match",
+    "official_f1",
+]
+"""Which measure a score takes for being right."""
+
+
+def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
+    """How right each rollout is, in [0, 1]; None when the judge that says it was not asked."""
+    if accuracy != "judge_accuracy":
+        return answer_values(inputs, accuracy)
+    votes = correct_votes(inputs)
+    return None if votes is None else live_only(inputs, votes.value)
 
 
 def live_only(inputs: ScoreInputs, values: Values) -> Values:
@@ -71,4 +100,46 @@ def mean_measure(
         settings=settings or {},
         binary=shape != "number",
         interval="wilson" if shape == "share" else "bootstrap",
+    )
+
+
+def at_k_name(name: str, k: int, of: Accuracy) -> str:
+    """Name of a number over k samples: `pass@4`; `f1_score_avg@4` for another measure's.
+
+    Example:
+        >>> at_k_name("pass", 4, "exact_match"), at_k_name("avg", 4, "f1_score")
+        ('pass@4', 'f1_score_avg@4')
+    """
+    return f"{name}@{k}" if of == "exact_match" else f"{of}_{name}@{k}"
+
+
+def question_measure(
+    inputs: ScoreInputs,
+    metric: str,
+    values: Values,
+    *,
+    scores: Values,
+    among: npt.NDArray[np.bool_],
+    of: Accuracy,
+) -> Measure:
+    """The mean over questions of a number that is made per question, in per cent.
+
+    Args:
+        inputs: The cell.
+        metric: Name of the number in tables.
+        values: One value per question, shape (questions,), NaN where it has none.
+        scores: What the number is made of: one score per rollout, NaN where it has none.
+        among: Which rollouts were looked at; `n` and `failed` count those.
+        of: The measure behind the scores.
+    """
+    rows = samples(inputs)
+    counted = np.bincount(rows.question[among & ~np.isnan(scores)], minlength=len(rows.ids))
+    looked_at = np.bincount(rows.question[among], minlength=len(rows.ids))
+    questions = {"question_id": rows.ids, "n": counted, "failed": looked_at - counted}
+    value = pl.Series("value", values).fill_nan(None)
+    return Measure(
+        metric=metric,
+        unit="percent",
+        questions=pl.DataFrame(questions).with_columns(value),
+        settings={"of": of},
     )

@@ -33,7 +33,9 @@ class JudgeAccuracy(Score):
             return []
         value = live_only(inputs, votes.value)
         found = [mean_measure(inputs, self.kind, value, shape="binary")]
-        found.append(mean_measure(inputs, "judge_unread", votes.unread, shape="share"))
+        found.append(
+            mean_measure(inputs, "judge_unread", live_only(inputs, votes.unread), shape="share")
+        )
         missing = np.isnan(value) & ~samples(inputs).failed
         for name, filled in (("wrong", 0.0), ("right", 1.0)):
             bound = np.where(missing, filled, value)

@@ -1,0 +1,109 @@
+r"""Math answers: the boxed or tagged one of a reply, and GSM8K's number match.
+
+Whether two LaTeX answers mean the same is asked of math-verify, see `scores/math_match.py`.
+"""
+
+import re
+
+from mbt_cli.core.answers import extract_answer, outside_thinking
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+_LONGEST_BOX = 2_000  # characters; a model in a loop opens boxes that never close
+_MARK = re.compile(r"####\s*(\$?-?[\d.,]+)")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_DRESS = re.compile(
+    r"\\left|\\right|\\[,!;: ]|\\(?:mathrm|text|textbf|mbox)\b|\$|\\%|%|\^\s*\{?\s*\\circ\s*\}?|\s"
+)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What stands in the last complete box, braces matched; None without one.
+
+    Example:
+        >>> last_boxed(r"so \boxed{1}, no: \boxed{\frac{3}{4}}.")
+        '\\frac{3}{4}'
+    """
+    for match in reversed(list(_BOX.finditer(text))):
+        inside = _braced(text, match.end())
+        if inside is not None:
+            return inside.strip()
+    return None
+
+
+def math_answer(reply: str, *, tagged: str | None = None) -> str | None:
+    r"""The final answer of a reply to a math question.
+
+    The tagged answer where there is one (out of its box, if it is boxed there), else the last box
+    outside the thinking.
+
+    Args:
+        reply: The whole reply.
+        tagged: What was taken from its answer tags already; None: look for them here.
+
+    Example:
+        >>> math_answer(r"<answer>\boxed{72}</answer>"), math_answer(r"It is \boxed{7}")
+        ('72', '7')
+    """
+    answer = extract_answer(reply) if tagged is None else tagged
+    if answer.strip():
+        return last_boxed(answer) or answer.strip()
+    return last_boxed(outside_thinking(reply))
+
+
+def gsm8k_number(text: str) -> str | None:
+    """The last number in a text without commas, as GSM8K's own evaluation writes numbers.
+
+    A whole number written as 72.00 counts as 72.
+
+    Example:
+        >>> gsm8k_number("about $1,200.00 in all"), gsm8k_number("none")
+        ('1200', None)
+    """
+    numbers = _NUMBER.findall(text)
+    if not numbers:
+        return None
+    number = str(numbers[-1]).replace(",", "")
+    return re.sub(r"\.0+$", "", number)
+
+
+def gsm8k_answer(reply: str, *, tagged: str | None = None) -> str | None:
+    """The number of a reply to a GSM8K question: of its tagged or boxed answer, else after ####.
+
+    Args:
+        reply: The whole reply.
+        tagged: What was taken from its answer tags already; None: look for them here.
+
+    Example:
+        >>> gsm8k_answer("<answer>$1,080</answer>"), gsm8k_answer("9 x 2 #### 18")
+        ('1080', '18')
+    """
+    answer = math_answer(reply, tagged=tagged)
+    if answer is None:
+        marked = _MARK.findall(outside_thinking(reply))
+        answer = marked[-1] if marked else ""
+    return gsm8k_number(answer)
+
+
+def plain_latex(text: str) -> str:
+    r"""LaTeX without what never changes its meaning: white space, dollar signs, sizes of brackets.
+
+    Equal plain forms mean the same; unequal ones may still.
+
+    Example:
+        >>> plain_latex(r"$\left( 3, \dfrac{\pi}{2} \right)$")
+        '(3,\\frac{\\pi}{2})'
+    """
+    return (
+        _DRESS.sub("", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").rstrip(".")
+    )
+
+
+def _braced(text: str, start: int) -> str | None:
+    if not text.startswith("{", start):
+        return None
+    depth = 0
+    for end in range(start, min(len(text), start + _LONGEST_BOX)):
+        depth += (text[end] == "{") - (text[end] == "}")
+        if not depth:
+            return text[start + 1 : end]
+    return None

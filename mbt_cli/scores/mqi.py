@@ -1,0 +1,155 @@
+"""MQI: how much metacognition a trace shows for its length."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from pydantic import Field
+
+from mbt_cli.core.agreement import gamma_of_shares
+from mbt_cli.core.baselines import mean_over_questions
+from mbt_cli.core.chat import Json
+from mbt_cli.core.hits import cut_values
+from mbt_cli.core.measures import Means, Measure, ScoreInputs
+from mbt_cli.core.samples import Values
+from mbt_cli.core.scoring import (
+    Accuracy,
+    accuracy_values,
+    live_only,
+    mean_measure,
+    rollout_values,
+    samples,
+)
+from mbt_cli.core.votes import majority, mean_vote
+from mbt_cli.interfaces import Score
+
+Floats = npt.NDArray[np.float64]
+
+_PHASES = range(1, 6)
+
+
+class MQI(Score):
+    """Metacognitive Quality Index of the traces, from the judge `phases`.
+
+    Formula: MQI = L_obs x T_base / T, with L_obs the judge's level 0..5, T the completion tokens
+    of the rollout and T_base the baseline's mean completion tokens. `mqi` is the mean over
+    samples, `mqi_of_means` the method-level form: mean L_obs x T_base / mean T. Beside them
+    `mqi_level`: mean L_obs; `mqi_phase_1` .. `mqi_phase_5`: share of traces that show the phase
+    (understanding, planning, execution and monitoring, self-correction, verification);
+    `mqi_gamma`: Goodman-Kruskal gamma between the judge's confidence and the answer being right,
+    over samples; `mqi_not_judged`: share of rollouts that were cut; `mqi_unread`: share of votes
+    not readable.
+    Unit: index; level 0..5; per cent; gamma -1..1.
+    Reads: verdicts of `phases`; rollouts `completion_tokens`; whatever `accuracy` reads. Several
+    votes on a trace are averaged.
+    Empty trace: level 0 by the rubric. Cut, unread, failed: no value, counted. No verdicts: no
+    numbers; neither a baseline nor `base_tokens`: neither `mqi` nor `mqi_of_means`. Gamma is
+    undefined without one right and one wrong sample on different confidences, and left out
+    without what `accuracy` reads.
+    Known holes: the mean over samples is ruled by the shortest replies; T_base is taken as known,
+    so its own uncertainty is not in the interval; a cut reply would have a low MQI but is left
+    out: read `mqi_not_judged`.
+    """
+
+    kind: Literal["mqi"] = "mqi"
+    base_tokens: float | None = Field(default=None, gt=0)
+    """T_base in tokens; left out: the baseline cell's mean over all its replies."""
+    accuracy: Accuracy = "judge_accuracy"
+    """Which measure says that an answer is right, for gamma; right means 1."""
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        verdicts = inputs.verdicts.get("phases")
+        if verdicts is None:
+            return []
+        level = _mean_of_votes(inputs, pl.col("l_obs"))
+        readable = majority(inputs.rollouts, verdicts, pl.lit(True))
+        shares = {
+            f"mqi_phase_{k}": _mean_of_votes(inputs, pl.col("phases").list.contains(k))
+            for k in _PHASES
+        }
+        shares["mqi_not_judged"] = cut_values(inputs)
+        shares["mqi_unread"] = live_only(inputs, readable.unread)
+        return [
+            *self._index(inputs, level),
+            mean_measure(inputs, "mqi_level", level, unit="level"),
+            *(mean_measure(inputs, name, v, shape="share") for name, v in shares.items()),
+            *self._gamma(inputs),
+        ]
+
+    def _index(self, inputs: ScoreInputs, level: Values) -> Sequence[Measure]:
+        base = self.base_tokens or _base_tokens(inputs)
+        if base is None:
+            return []
+        tokens = rollout_values(inputs, pl.col("completion_tokens"))
+        usable = ~np.isnan(level) & (tokens > 0)
+        index = np.divide(level * base, tokens, out=np.full(len(level), np.nan), where=usable)
+        columns = {
+            "level": np.where(usable, level, np.nan),
+            "tokens": np.where(usable, tokens, np.nan),
+        }
+        settings: Mapping[str, Json] = {"base_tokens": base}
+        return [
+            mean_measure(inputs, "mqi", index, unit="index", settings=settings),
+            Measure(
+                metric="mqi_of_means",
+                unit="index",
+                questions=samples(inputs).per_question(columns, counted="level"),
+                estimate=_OfMeans(base),
+                settings=settings,
+            ),
+        ]
+
+    def _gamma(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        accuracy = accuracy_values(inputs, self.accuracy)
+        if accuracy is None:
+            return []
+        sure = _mean_of_votes(inputs, pl.col("confidence"))
+        known = ~np.isnan(sure) & ~np.isnan(accuracy)
+        columns = {"value": np.where(known, 0.0, np.nan)}
+        # shares of each (confidence, right) are means, so gamma can be resampled like the rest
+        levels = np.unique(sure[known])
+        for k, level in enumerate(levels):
+            for name, is_it in (("right", accuracy == 1), ("wrong", accuracy < 1)):
+                columns[f"{name}_{k}"] = np.where(known, (sure == level) & is_it, np.nan)
+        questions = samples(inputs).per_question(columns).drop("value")
+        if not len(levels):
+            return []
+        return [
+            Measure(
+                metric="mqi_gamma",
+                unit="gamma",
+                questions=questions,
+                estimate=_gamma_estimate,
+                settings={"accuracy": self.accuracy, "confidences": len(levels)},
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfMeans:
+    base: float
+
+    def __call__(self, means: Means) -> Floats:
+        return means["level"] * self.base / means["tokens"]
+
+
+def _gamma_estimate(means: Means) -> Floats:
+    right, wrong = (
+        np.stack([means[f"{name}_{k}"] for k in range(len(means) // 2)])
+        for name in ("right", "wrong")
+    )
+    return gamma_of_shares(right, wrong)
+
+
+def _mean_of_votes(inputs: ScoreInputs, part: pl.Expr) -> Values:
+    return live_only(inputs, mean_vote(inputs.rollouts, inputs.verdicts["phases"], part))
+
+
+def _base_tokens(inputs: ScoreInputs) -> float | None:
+    if inputs.baseline is None:
+        return None
+    tokens = rollout_values(inputs.baseline, pl.col("completion_tokens"))
+    return mean_over_questions(inputs.baseline, tokens)

@@ -1,0 +1,140 @@
+"""RRP: how soon a trace arrives at the answer, and how much of it adds nothing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mbt_cli.core.baselines import mean_over_questions
+from mbt_cli.core.hits import unjudgeable_values
+from mbt_cli.core.measures import Means, Measure, ScoreInputs
+from mbt_cli.core.samples import Values
+from mbt_cli.core.scoring import live_only, mean_measure, samples
+from mbt_cli.core.votes import majority, mean_vote
+from mbt_cli.interfaces import Score
+
+Floats = npt.NDArray[np.float64]
+
+_ARRIVAL = pl.when(pl.col("answer_paragraph") == 0).then(1.0)
+_SENTENCES = pl.col("total_sentences")
+
+
+class RRP(Score):
+    """Reach-Redundancy Profile of the traces, from the judge `redundancy`.
+
+    Formula, per trace: arrival rho = first_correct / total sentences, 1 if the answer is never
+    reached; redundancy delta = redundant / total sentences; regulation R = 2 (1-rho)(1-delta) /
+    ((1-rho) + (1-delta)), 0 when both terms are 0. `rrp_arrival`, `rrp_redundancy` and
+    `rrp_regulation` are means over traces; `rrp_regulation_of_means` is R of the two means.
+    `_length_aware`: rho = min(1, first_correct / T_base) (1 if never), delta = min(1, redundant /
+    T_base), T_base = the baseline's mean sentences a judged trace on the same questions; a
+    setting of the row. `rrp_sentences`: mean sentences a trace. `rrp_one_paragraph`,
+    `rrp_never_reached`: shares of judged traces. `rrp_not_judged`: share of rollouts that were
+    cut or have no trace; they enter no mean. `rrp_unread`: share of votes not readable.
+    Unit: share of a trace's sentences (arrival, redundancy), index from 0 to 1 (regulation).
+    Reads: verdicts of `redundancy`; several votes on a trace are averaged.
+    Not judged, unread, failed: no value, counted. No verdicts: no numbers; no baseline verdicts:
+    no length-aware ones.
+    Known holes: a one-paragraph trace that reaches the answer has rho = 1 whatever its sentences,
+    so a method with few blank lines looks late: read `rrp_one_paragraph` beside it. Leaving cut
+    traces out flatters a method that loops: read `rrp_not_judged`.
+    """
+
+    kind: Literal["rrp"] = "rrp"
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        verdicts = inputs.verdicts.get("redundancy")
+        if verdicts is None:
+            return []
+        arrival = _ARRIVAL.otherwise(pl.col("first_correct") / _SENTENCES)
+        redundancy = pl.col("redundant_sentences") / _SENTENCES
+        base = _base_sentences(inputs)
+        return [
+            *_profile(inputs, "", {"arrival": arrival, "redundancy": redundancy}, {}),
+            *(_length_aware(inputs, base) if base else []),
+            *_shares(inputs, verdicts),
+        ]
+
+
+def regulation(arrival: Floats, redundancy: Floats) -> Floats:
+    """Harmonic mean of what is left of 1 by arrival and redundancy; 0 where nothing is left.
+
+    Example:
+        >>> regulation(np.array([0.5, 1.0]), np.array([0.0, 1.0])).round(4).tolist()
+        [0.6667, 0.0]
+    """
+    early, lean = 1 - arrival, 1 - redundancy
+    total = early + lean
+    value: Floats = np.divide(2 * early * lean, total, out=np.zeros_like(total), where=total != 0)
+    return value
+
+
+def _profile(
+    inputs: ScoreInputs,
+    suffix: str,
+    parts: Mapping[str, pl.Expr],
+    settings: Mapping[str, float],
+) -> list[Measure]:
+    """Arrival, redundancy, and both ways of putting them together."""
+    left, right = 1 - parts["arrival"], 1 - parts["redundancy"]
+    both = pl.when(left + right == 0).then(0.0).otherwise(2 * left * right / (left + right))
+    arrival, redundancy, regulated = (
+        _mean_of_votes(inputs, part) for part in (parts["arrival"], parts["redundancy"], both)
+    )
+    columns = {"arrival": arrival, "redundancy": redundancy}
+    means = [
+        mean_measure(inputs, f"rrp_{name}{suffix}", values, unit=unit, settings=settings)
+        for name, values, unit in (
+            ("arrival", arrival, "share"),
+            ("redundancy", redundancy, "share"),
+            ("regulation", regulated, "index"),
+        )
+    ]
+    of_means = Measure(
+        metric=f"rrp_regulation{suffix}_of_means",
+        unit="index",
+        questions=samples(inputs).per_question(columns, counted="arrival"),
+        estimate=_regulation_of_means,
+        settings=settings,
+    )
+    return [*means, of_means]
+
+
+def _length_aware(inputs: ScoreInputs, base: float) -> list[Measure]:
+    first = _ARRIVAL.otherwise((pl.col("first_correct") / base).clip(upper_bound=1.0))
+    redundant = (pl.col("redundant_sentences") / base).clip(upper_bound=1.0)
+    parts = {"arrival": first, "redundancy": redundant}
+    return _profile(inputs, "_length_aware", parts, {"base_sentences": base})
+
+
+def _shares(inputs: ScoreInputs, verdicts: pl.DataFrame) -> list[Measure]:
+    judged = verdicts.filter(pl.col("total_sentences").is_not_null())
+    never = majority(inputs.rollouts, judged, pl.col("answer_paragraph") == 0)
+    readable = majority(inputs.rollouts, verdicts, pl.lit(True))
+    shares = {
+        "one_paragraph": _mean_of_votes(inputs, pl.col("paragraphs") == 1),
+        "never_reached": live_only(inputs, never.value),
+        "not_judged": unjudgeable_values(inputs),
+        "unread": live_only(inputs, readable.unread),
+    }
+    return [
+        mean_measure(inputs, "rrp_sentences", _mean_of_votes(inputs, _SENTENCES), unit="sentences"),
+        *(mean_measure(inputs, f"rrp_{k}", v, shape="share") for k, v in shares.items()),
+    ]
+
+
+def _mean_of_votes(inputs: ScoreInputs, part: pl.Expr) -> Values:
+    values = mean_vote(inputs.rollouts, inputs.verdicts["redundancy"], part)
+    return live_only(inputs, values)
+
+
+def _base_sentences(inputs: ScoreInputs) -> float | None:
+    if inputs.baseline is None or "redundancy" not in inputs.baseline.verdicts:
+        return None
+    return mean_over_questions(inputs.baseline, _mean_of_votes(inputs.baseline, _SENTENCES))
+
+
+def _regulation_of_means(means: Means) -> Floats:
+    return regulation(means["arrival"], means["redundancy"])
