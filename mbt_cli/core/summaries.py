@@ -35,6 +35,15 @@ class Paired:
     own: Quantity
     base: Quantity
 
+    def has_values(self) -> bool:
+        """Whether the number is a plain mean, so that each question has a value of its own."""
+        return list(self.own.columns) == list(self.base.columns) == ["value"]
+
+    def is_binary(self) -> bool:
+        """Whether every question has a value of its own and all of them are 0 or 1."""
+        sides = (self.own, self.base)
+        return self.has_values() and all(_is_binary(side.columns["value"]) for side in sides)
+
 
 def summarise(
     measure: Measure, *, baseline: Measure | None = None, resamples: int, seed: int
@@ -86,6 +95,11 @@ def restricted(measure: Measure, question_ids: pl.Series) -> Measure:
     )
 
 
+def number(value: float) -> float | None:
+    """The value, or None where it is not defined."""
+    return float(value) if np.isfinite(value) else None
+
+
 class _Part:
     """One measure on its way to a row: which quantities it needs drawn, and what they say."""
 
@@ -107,7 +121,7 @@ class _Part:
         settings = dict(self.measure.settings)
         value = interval = None
         if self.own is not None:
-            value = _number(self.own.value())
+            value = number(self.own.value())
             interval = self._interval(drawn[0], settings)
         row = {
             "metric": self.measure.metric,
@@ -139,12 +153,12 @@ class _Part:
         if self.pair is None:
             return {"baseline": None, "difference": None, "p": None}
         own, base = self.pair.own, self.pair.base
-        baseline = _number(base.value())
-        difference = _number(own.value() - base.value())
+        baseline = number(base.value())
+        difference = number(own.value() - base.value())
         if difference is None:
             return {"baseline": baseline, "difference": None, "p": None}
         settings["paired_questions"] = own.size
-        if self.measure.binary and all(_is_binary(q.columns["value"]) for q in (own, base)):
+        if self.measure.binary and self.pair.is_binary():
             settings["test"] = "mcnemar"
             mine, theirs = own.columns["value"], base.columns["value"]
             p: float | None = mcnemar_p(int((mine > theirs).sum()), int((mine < theirs).sum()))
@@ -175,7 +189,3 @@ def _quantity(measure: Measure, questions: pl.DataFrame, prefix: str) -> Quantit
 
 def _is_binary(values: Floats) -> bool:
     return bool(np.isin(values, (0.0, 1.0)).all())
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
