@@ -31,6 +31,21 @@ def cell_rows(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFrame:
     return _in_order_of_appearance(rows, axes)
 
 
+def group_rows(inputs: ReportInputs, metrics: Sequence[str], by: str) -> pl.DataFrame:
+    """One row a scored cell and group of the breakdown `by`, as `cell_rows` gives them.
+
+    The group stands in a text column of the breakdown's name, behind the axes.
+    """
+    parts = inputs.summary.filter(pl.col("by") == by).with_columns(pl.col("group").alias(by))
+    keys = [ADDRESS, by]
+    rows = parts.select(ADDRESS, *inputs.axes, by).unique(maintain_order=True)
+    for metric in metrics:
+        rows = rows.join(_of_metric(parts, metric, keys), on=keys, how="left")
+    order = {"easy": "0", "medium": "1", "hard": "2"}
+    ranked = rows.sort(pl.col(by).replace(order), maintain_order=True)
+    return _in_order_of_appearance(ranked, [*inputs.axes, by])
+
+
 def present(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
     """Those of the metrics that at least one cell has."""
     there = set(inputs.summary["metric"])
@@ -88,9 +103,9 @@ def compared_groups(table: TableData) -> Iterator[pl.DataFrame]:
     yield from rows.partition_by(*table.compared_within, maintain_order=True)
 
 
-def _of_metric(whole: pl.DataFrame, metric: str) -> pl.DataFrame:
+def _of_metric(whole: pl.DataFrame, metric: str, keys: Sequence[str] = (ADDRESS,)) -> pl.DataFrame:
     parts = [pl.col(_OF_SUMMARY[part]).alias(f"{metric}{part}") for part in PARTS]
-    return whole.filter(pl.col("metric") == metric).select(ADDRESS, *parts)
+    return whole.filter(pl.col("metric") == metric).select(*keys, *parts)
 
 
 def _axes_of(address: str, axes: Sequence[str]) -> dict[str, str | None]:

@@ -23,13 +23,16 @@ def with_ties(table: TableData, inputs: ReportInputs, *, seed: int = 0) -> Table
     """The table with KEY_tied for every metric column that has a best and per-question scores.
 
     The best is the one that is shown as such. A number that is not a mean over questions (AES and
-    its like) has no per-question scores and gets no mark.
+    its like) has no per-question scores and gets no mark; nor has a breakdown, where a cell has
+    several rows.
 
     Args:
         table: Its rows hold `address`; columns are named for metrics.
         inputs: Where the per-question scores are.
         seed: Of the bootstrap.
     """
+    if table.rows[ADDRESS].is_duplicated().any():
+        return table
     columns = [c for c in table.columns if c.kind == "number" and c.best != "none"]
     scores = _scores(inputs, [column.key for column in columns])
     rows, is_marked = table.rows, False

@@ -6,6 +6,26 @@ from typing import Literal
 
 import polars as pl
 
+CELLS = pl.Schema(
+    {
+        "address": pl.String(),
+        "stage": pl.String(),
+        "kind": pl.String(),
+        "rows": pl.Int64(),
+        "failed_rows": pl.Int64(),
+        "prompt_tokens": pl.Int64(),
+        "completion_tokens": pl.Int64(),
+        "reasoning_tokens": pl.Int64(),
+        "sent": pl.Int64(),
+        "retried": pl.Int64(),
+        "reused": pl.Int64(),
+        "failed_requests": pl.Int64(),
+        "seconds": pl.Float64(),
+        "notes": pl.String(),  # JSON object of what the stage told
+    }
+)
+"""What lineages tell of finished cells, one row a cell of any kind."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
@@ -19,6 +39,7 @@ class ReportInputs:
         missing: Addresses of cells that the manifest names and that are not finished.
         models: Manifest name of a model to what it is, such as `scripted` or `embedded`.
         judge_models: Manifest names of the models that gave the verdicts.
+        cells: `CELLS` of every finished cell of the study.
     """
 
     summary: pl.DataFrame
@@ -27,6 +48,7 @@ class ReportInputs:
     missing: Sequence[str] = ()
     models: Mapping[str, str] = field(default_factory=dict)
     judge_models: Sequence[str] = ()
+    cells: pl.DataFrame = field(default_factory=CELLS.to_frame)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ import polars as pl
 
 from mbt_cli.core.html_tables import html_document
 from mbt_cli.core.latex_tables import latex
-from mbt_cli.core.tables import Column, TableData
+from mbt_cli.core.tables import CELLS, Column, TableData
 from mbt_cli.core.text_tables import csv_text, markdown
 from mbt_cli.errors import ArtifactError
 from mbt_cli.store.disk import write_atomically, writing_to
+from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.parquet import footer_metadata
+from mbt_cli.store.reading import finished_cells
 
 _KEY = "mbt.table"
 
@@ -47,6 +49,36 @@ def read_table(path: Path) -> TableData:
     facts = orjson.loads(found)
     columns = [Column(**column) for column in facts.pop("columns")]
     return TableData(columns=columns, rows=pl.read_parquet(path), **facts)
+
+
+def study_cells(study_folder: Path) -> pl.DataFrame:
+    """`tables.CELLS` of every finished cell below `runs/<study>`, stages in the order they ran.
+
+    Raises:
+        ArtifactError: A lineage is damaged or of an unknown layout.
+    """
+    lineages = [lineage for _, lineage in finished_cells(study_folder)]
+    lineages.sort(key=lambda lineage: (lineage.started_at, lineage.address))
+    return pl.DataFrame([_facts(lineage) for lineage in lineages], schema=CELLS)
+
+
+def _facts(lineage: Lineage) -> dict[str, object]:
+    return {
+        "address": lineage.address,
+        "stage": lineage.stage,
+        "kind": lineage.kind,
+        "rows": lineage.rows,
+        "failed_rows": lineage.failed_rows,
+        "prompt_tokens": lineage.tokens.prompt,
+        "completion_tokens": lineage.tokens.completion,
+        "reasoning_tokens": lineage.tokens.reasoning,
+        "sent": lineage.requests.sent,
+        "retried": lineage.requests.retried,
+        "reused": lineage.requests.reused,
+        "failed_requests": lineage.requests.failed,
+        "seconds": lineage.seconds,
+        "notes": orjson.dumps(lineage.notes).decode(),
+    }
 
 
 def _write_parquet(path: Path, table: TableData) -> Path:

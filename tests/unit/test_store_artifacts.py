@@ -14,6 +14,7 @@ from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
 from mbt_cli.store.cells import cell_folder, move_aside, read_failure, record_failure
 from mbt_cli.store.lineage import Lineage, read_lineage
 from mbt_cli.store.reading import input_sha256, read_rows, scan, verify
+from mbt_cli.store.reports import study_cells
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 ADDRESS = "base/benchmark=tiny/model=1e-4"
@@ -317,3 +318,19 @@ def test_a_full_disk_is_a_clear_error_and_the_earlier_artifact_stays_whole(tmp_p
     assert "free some space" in hint
     assert verify(tmp_path) == []
     assert not (tmp_path / "rows.parquet.partial").exists()
+
+
+def test_the_cells_of_a_study_tell_what_their_lineages_say(tmp_path):
+    write(tmp_path / "base/model=a", address="base/model=a")
+    write(
+        tmp_path / "base/model=b",
+        address="base/model=b",
+        lineage=draft("base/model=b", notes={"funnel": {"kept": 1}}),
+    )
+
+    cells = study_cells(tmp_path)
+
+    assert cells["address"].to_list() == ["base/model=a", "base/model=b"]
+    assert cells["prompt_tokens"].to_list() == [15, 15]
+    assert cells["failed_rows"].to_list() == [1, 1]
+    assert cells["notes"].to_list() == ["{}", '{"funnel":{"kept":1}}']
