@@ -98,7 +98,7 @@ def stated_choice(
     lines = [line for line in plain.splitlines() if line.strip()]
     pieces = [match["value"] for match in label.finditer(plain)]
     stated = {found for piece in (*pieces, *lines[:1], *lines[-1:]) if (found := choice(piece))}
-    if lines and not stated:
+    if lines and choice(lines[0]) is None:
         stated.update(opening(lines[0]))
     if len(stated) == 1:
         return stated.pop()

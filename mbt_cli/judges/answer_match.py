@@ -24,7 +24,11 @@ _REASONED = re.compile(
     r"|predicted|answer|reference|explanation|reason(?:ing)?|justification)\b).*",
     re.IGNORECASE | re.DOTALL,
 )
-_OTHER_GRADES = {"A": re.compile(r"\b[BC]\b"), "B": re.compile(r"\bC\b"), "C": re.compile(r"\bB\b")}
+_OTHER_GRADES = {
+    "A": re.compile(r"\b[BC]\b|(?i:\bincorrect\b)"),
+    "B": re.compile(r"\bC\b"),
+    "C": re.compile(r"\bB\b"),
+}
 _LABEL = re.compile(
     r"^\W*(?:(?:(?:my|the|final|overall|correct)\s+)*(?:grade|verdict|judge?ment|decision|result"
     r"|label|rating|classification|evaluation)\s*(?:[:=]|\bis\b:?)"
@@ -79,7 +83,7 @@ class AnswerMatch(Judge):
 def _opening(line: str) -> Sequence[str]:
     """The grade that a line opens with, and every other grade that its reasoning names."""
     match = _REASONED.fullmatch(line)
-    if match is None:
+    if match is None or _BARE.fullmatch(line):  # bare and yet no grade: `A: INCORRECT`
         return []
     letter = match["letter"].upper()
     return [letter, *_OTHER_GRADES[letter].findall(line)]
