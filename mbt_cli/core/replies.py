@@ -79,6 +79,8 @@ def inline_reasoning(text: str) -> str | None:
         >>> inline_reasoning("<think>Hm, what"), inline_reasoning("Yes")
         ('Hm, what', None)
     """
+    if "think" not in text and "THINK" not in text:
+        return None
     opening = _OPENING.match(text)
     closing = _CLOSING.search(text)
     if opening is None and closing is None:

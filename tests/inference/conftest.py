@@ -1,0 +1,123 @@
+"""A misbehaving endpoint in its own process, and what it takes to ask it."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from mbt_cli.backends.openai import OpenAIBackend
+from mbt_cli.core.chat import Message, Request
+from mbt_cli.core.keys import request_key, request_seed
+from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.inference.asking import Asking
+
+HERE = Path(__file__).parent
+SAMPLING = {"temperature": 0.6, "top_p": 0.95}
+
+
+@dataclass
+class FaultServer:
+    """The server's address and what it has counted."""
+
+    process: subprocess.Popen
+    port: int
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def stats(self) -> dict:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/stats") as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def fault_server(*options: str):
+    command = [sys.executable, str(HERE / "fault_server.py"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield FaultServer(process, int(process.stdout.readline()))
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def serve():
+    """Start a misbehaving server: `with serve("--drop", "0.1") as server`."""
+    return fault_server
+
+
+@dataclass
+class Counting:
+    """A progress that adds up what it is told."""
+
+    counts: dict = field(default_factory=lambda: {"done": 0, "failed": 0, "reused": 0})
+    notes: list = field(default_factory=list)
+
+    def start(self, label, total):
+        pass
+
+    def advance(self, *, done=0, failed=0, reused=0, tokens=0):
+        self.counts["done"] += done
+        self.counts["failed"] += failed
+        self.counts["reused"] += reused
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def progress():
+    return Counting()
+
+
+@pytest.fixture
+def place(tmp_path) -> ServerPlace:
+    return ServerPlace(
+        log=tmp_path / "server.log",
+        cache=tmp_path / "cache",
+        environment=dict(os.environ),
+        ready_timeout_seconds=60,
+    )
+
+
+@pytest.fixture
+def asking(place):
+    """An asking of prompts at an address: `asking(server.base_url, ["Who?"], concurrency=4)`."""
+
+    def make(base_url, prompts, *, backend=None, sampling=SAMPLING, ids=None, **options) -> Asking:
+        backend = backend or OpenAIBackend(base_url=base_url, id="stub")
+        names = ids or [str(n) for n in range(len(prompts))]
+        run = RunSettings(
+            concurrency=options.pop("concurrency", 8),
+            max_attempts=options.pop("max_attempts", 6),
+            request_timeout_seconds=options.pop("request_timeout_seconds", 60),
+            drain_seconds=options.pop("drain_seconds", 5),
+            server_restarts=options.pop("server_restarts", 3),
+        )
+
+        def requests():
+            for name, prompt in zip(names, prompts, strict=True):
+                messages = (Message(role="user", content=prompt),)
+                seed = request_seed(42, "test", name, 0)
+                key = request_key(backend.identity(), messages, sampling, seed)
+                yield Request(key, name, 0, messages, seed, sampling)
+
+        return Asking(
+            requests=requests,
+            total=len(prompts),
+            open=backend.open,
+            place=place,
+            max_tokens=options.pop("max_tokens", 64),
+            run=run,
+            **options,
+        )
+
+    return make

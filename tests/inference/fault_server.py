@@ -1,0 +1,155 @@
+"""A chat-completions endpoint that misbehaves on purpose; prints its port, then serves.
+
+    python fault_server.py [--latency 0.02] [--refuse 0.05] [--fail 0.05] [--drop 0.02]
+        [--garbage 0.01] [--cut 0.01] [--die-after 500] [--key SECRET]
+
+Faults are drawn from a generator seeded by the number of the request, so a run repeats. Words in
+the prompt ask for one thing: `TOO-LONG` is answered 400, `BROKEN` 500 each time, `FILTERED` with
+a filtered reply, `EMPTY` with an empty one, `CUT` with a reply cut at the token limit, `CUT-ONCE`
+only while the body's seed is even. GET /stats counts bodies that were answered with 200.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+from collections import Counter
+
+from aiohttp import web
+
+REPLY = "We set the unrelated documents aside. " * 40 + "<answer>Oslo</answer>"
+
+
+class Server:
+    def __init__(self, options):
+        self.options = options
+        self.number = 0
+        self.answered = Counter()
+        self.statuses = Counter()
+        self.bodies = []
+        self.most_in_flight = self.in_flight = 0
+
+    async def complete(self, request):
+        self.number += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            return await self._complete(request, self.number)
+        finally:
+            self.in_flight -= 1
+
+    async def _complete(self, request, number):
+        options = self.options
+        raw = await request.read()
+        if options.key and request.headers.get("Authorization") != f"Bearer {options.key}":
+            return self.error(401, f"wrong key {options.key[:12]}")
+        if options.die_after and sum(self.answered.values()) >= options.die_after:
+            os._exit(9)
+        if fault := self.draw(number):
+            return await fault(request)
+        body = json.loads(raw)
+        self.bodies = [*self.bodies[-99:], body]
+        prompt = body["messages"][-1]["content"]
+        if "TOO-LONG" in prompt:
+            return self.error(400, "maximum context length is 2048 tokens, you asked for 9000")
+        if "BROKEN" in prompt:
+            return self.error(500, "boom")
+        await asyncio.sleep(options.latency)
+        self.answered[raw] += 1
+        self.statuses[200] += 1
+        return web.json_response(completion(prompt, body))
+
+    def draw(self, number):
+        options = self.options
+        u = random.Random(number).random()
+        for share, fault in (
+            (options.refuse, self.refuse),
+            (options.fail, self.fail),
+            (options.drop, self.drop),
+            (options.garbage, self.garbage),
+            (options.cut, self.cut_off),
+        ):
+            if u < share:
+                return fault
+            u -= share
+        return None
+
+    async def refuse(self, _):
+        return self.error(429, "slow down", {"Retry-After": "0.05"})
+
+    async def fail(self, _):
+        return self.error(500, "boom")
+
+    async def drop(self, request):
+        request.transport.close()
+        return web.Response()
+
+    async def garbage(self, _):
+        return web.Response(body=b'{"choices": [{"mess', content_type="application/json")
+
+    async def cut_off(self, request):
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"choices": [')
+        request.transport.close()
+        return response
+
+    def error(self, status, message, headers=None):
+        self.statuses[status] += 1
+        return web.json_response({"error": {"message": message}}, status=status, headers=headers)
+
+    async def stats(self, _):
+        served = sum(self.answered.values())
+        return web.json_response(
+            {
+                "served": served,
+                "distinct": len(self.answered),
+                "repeated": served - len(self.answered),
+                "statuses": {str(k): v for k, v in self.statuses.items()},
+                "received": self.number,
+                "most_in_flight": self.most_in_flight,
+                "bodies": self.bodies,
+            }
+        )
+
+
+def completion(prompt, body):
+    message = {"role": "assistant", "content": REPLY, "reasoning": "Oslo is meant."}
+    finish_reason = "stop"
+    if "FILTERED" in prompt:
+        finish_reason = "content_filter"
+    elif "EMPTY" in prompt:
+        message = {"role": "assistant", "content": ""}
+    elif "CUT-ONCE" in prompt:
+        finish_reason = "stop" if body["seed"] % 2 else "length"
+    elif "CUT" in prompt:
+        finish_reason = "length"
+    usage = {"prompt_tokens": 10, "completion_tokens": 20}
+    return {"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage}
+
+
+async def main():
+    parser = argparse.ArgumentParser()
+    for name in ("latency", "refuse", "fail", "drop", "garbage", "cut"):
+        parser.add_argument(f"--{name}", type=float, default=0.0)
+    parser.add_argument("--die-after", type=int, default=0)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--key", default="")
+    server = Server(parser.parse_args())
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_post("/v1/chat/completions", server.complete)
+    app.router.add_get("/stats", server.stats)
+    app.router.add_get("/health", lambda _: web.Response())
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", server.options.port, backlog=4096, reuse_port=True)
+    await site.start()
+    sys.stdout.write(f"{runner.addresses[0][1]}\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

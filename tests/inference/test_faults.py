@@ -1,0 +1,135 @@
+"""What a misbehaving endpoint does to a cell: nothing is lost, nothing is paid for twice."""
+
+import pytest
+
+from mbt_cli.errors import BackendError
+from mbt_cli.inference.asking import ask, replies
+
+
+def test_every_row_is_answered_once_through_refusals_errors_drops_and_garbage(
+    serve, asking, progress, tmp_path
+):
+    prompts = [f"question {n}" for n in range(1000)]
+    faults = ("--refuse", "0.05", "--fail", "0.05", "--drop", "0.02", "--garbage", "0.01")
+
+    with serve(*faults, "--cut", "0.01") as server:
+        plan = asking(server.base_url, prompts, concurrency=128)
+        asked = ask(plan, tmp_path / "journal", progress)
+        stats = server.stats()
+
+    rows = list(replies(plan, tmp_path / "journal"))
+    assert [row.question_id for row, _ in rows] == [str(n) for n in range(1000)]
+    assert {reply.failure for _, reply in rows} == {None}
+    assert (stats["distinct"], stats["repeated"]) == (1000, 0)
+    assert asked.sent == stats["received"] == 1000 + asked.retried
+    assert progress.counts == {"done": 1000, "failed": 0, "reused": 0}
+
+
+def test_one_prompt_that_is_too_long_fails_alone_with_the_words_of_the_server(
+    serve, asking, progress, tmp_path
+):
+    prompts = ["TOO-LONG" if n == 17 else f"question {n}" for n in range(64)]
+
+    with serve() as server:
+        plan = asking(server.base_url, prompts)
+        asked = ask(plan, tmp_path / "journal", progress)
+
+    failures = {
+        request.question_id: r.failure for request, r in replies(plan, tmp_path / "journal")
+    }
+    assert failures.pop("17") == (
+        "http_400: maximum context length is 2048 tokens, you asked for 9000"
+    )
+    assert set(failures.values()) == {None}
+    assert len(failures) == 63
+    assert (asked.sent, asked.failed) == (64, 1)
+
+
+def test_a_row_that_breaks_the_server_each_time_fails_after_max_attempts(
+    serve, asking, progress, tmp_path
+):
+    with serve() as server:
+        plan = asking(server.base_url, ["BROKEN", "question"], max_attempts=2)
+        asked = ask(plan, tmp_path / "journal", progress)
+
+    (_, broken), (_, good) = replies(plan, tmp_path / "journal")
+    assert (broken.failure, broken.attempts) == ("http_500: boom", 2)
+    assert good.failure is None
+    assert (asked.sent, asked.retried, asked.failed) == (3, 1, 1)
+
+
+def test_filtered_and_empty_replies_are_failures_that_keep_their_text(
+    serve, asking, progress, tmp_path
+):
+    with serve() as server:
+        plan = asking(server.base_url, ["FILTERED", "EMPTY"])
+        ask(plan, tmp_path / "journal", progress)
+
+    (_, filtered), (_, empty) = replies(plan, tmp_path / "journal")
+    assert filtered.failure == "content_filter"
+    assert filtered.text.endswith("<answer>Oslo</answer>")
+    assert (empty.failure, empty.text) == ("empty", "")
+
+
+def test_a_reply_slower_than_the_time_limit_fails_without_being_sent_again(
+    serve, asking, progress, tmp_path
+):
+    with serve("--latency", "5") as server:
+        plan = asking(server.base_url, ["question"], request_timeout_seconds=0.2)
+        asked = ask(plan, tmp_path / "journal", progress)
+
+    ((_, reply),) = replies(plan, tmp_path / "journal")
+    assert (reply.failure, asked.sent) == ("timeout", 1)
+
+
+def test_a_wrong_key_stops_at_once_and_is_not_repeated_in_the_message(
+    serve, asking, progress, tmp_path
+):
+    with serve("--key", "sk-secret-key-123") as server:
+        plan = asking(server.base_url, [f"question {n}" for n in range(50)], concurrency=1)
+        with pytest.raises(BackendError, match="401") as raised:
+            ask(plan, tmp_path / "journal", progress)
+        stats = server.stats()
+
+    assert "sk-secret" not in str(raised.value)
+    assert "api_key_env" in raised.value.hint
+    assert stats["received"] == 1
+
+
+def test_an_endpoint_that_is_not_there_stops_the_run_instead_of_failing_every_row(
+    asking, progress, tmp_path
+):
+    prompts = [f"question {n}" for n in range(500)]
+    plan = asking("http://127.0.0.1:9/v1", prompts, max_attempts=2)
+
+    with pytest.raises(BackendError, match="cannot be reached"):
+        ask(plan, tmp_path / "journal", progress)
+
+
+def test_an_external_server_that_dies_stops_the_run_and_the_rest_is_asked_later(
+    serve, asking, progress, tmp_path
+):
+    prompts = [f"question {n}" for n in range(200)]
+    with serve("--die-after", "80") as server:
+        plan = asking(server.base_url, prompts, max_attempts=2)
+        with pytest.raises(BackendError):
+            ask(plan, tmp_path / "journal", progress)
+
+    with serve() as other:
+        later = asking(other.base_url, prompts, max_attempts=2)
+        asked = ask(later, tmp_path / "journal", progress)
+        stats = other.stats()
+
+    # 8 in flight, so at least 80 - 8 replies had reached the journal when the server died
+    assert 72 <= asked.reused <= 80 + 8
+    assert stats["served"] == 200 - asked.reused
+    assert {r.failure for _, r in replies(later, tmp_path / "journal")} == {None}
+
+
+def test_the_window_is_as_wide_as_concurrency_and_no_wider(serve, asking, progress, tmp_path):
+    with serve("--latency", "0.05") as server:
+        plan = asking(server.base_url, [f"question {n}" for n in range(300)], concurrency=40)
+        ask(plan, tmp_path / "journal", progress)
+        stats = server.stats()
+
+    assert stats["most_in_flight"] == 40
