@@ -63,3 +63,18 @@ def funnel_rows(cells: pl.DataFrame) -> pl.DataFrame:
 
 def _share(count: int, whole: int | None) -> float | None:
     return count / whole if whole else None
+
+
+def curves(cells: pl.DataFrame, metric: str) -> dict[str, tuple[list[float], list[float]]]:
+    """Address of a trained cell to steps and values, from `notes["training"]["curve"]`.
+
+    A curve is a list of objects such as `{"step": 10, "loss": 1.2}`; entries without the metric
+    are left out, and so are runs without any.
+    """
+    found = {}
+    for cell, told in notes_of(cells.filter(pl.col("kind") == "train"), TRAINING):
+        points = [p for p in told.get("curve", []) if p.get(metric) is not None]
+        if points:
+            steps = [float(point["step"]) for point in points]
+            found[cell["address"]] = (steps, [float(point[metric]) for point in points])
+    return found

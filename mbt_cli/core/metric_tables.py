@@ -62,7 +62,7 @@ def table_of(
     metrics = [key.removesuffix("_n") for key in rows.columns if key.endswith("_n")]
     axes = [key for key, kind in rows.schema.items() if kind == pl.String and key != "address"]
     labels = varying(rows, axes, always=("model",))
-    numbers = [column(m, unit_of(inputs, m), title=_judge_title(m, inputs)) for m in metrics]
+    numbers = [column(m, unit_of(inputs, m), title=judge_title(m, inputs)) for m in metrics]
     table = TableData(
         name=name,
         title=title,
@@ -81,7 +81,8 @@ def table_of(
     return with_ties(replace(table, notes=told), inputs)
 
 
-def _judge_title(metric: str, inputs: ReportInputs) -> str | None:
+def judge_title(metric: str, inputs: ReportInputs) -> str | None:
+    """Another heading for the accuracy by a judge that is only there to show the path."""
     return "toy judge's accuracy" if metric == _JUDGED and _toys(inputs) else None
 
 
