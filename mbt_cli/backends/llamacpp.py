@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mbt_cli.backends import llamacpp_server
-from mbt_cli.backends.llamacpp_weights import NAME, SHA256, sha256_of_file, smollm2_weights
+from mbt_cli.backends.llamacpp_weights import NAME, SHA256, smollm2_weights
+from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.model import RunOnly
 from mbt_cli.core.places import ServerPlace
@@ -94,9 +95,7 @@ class LlamaCppBackend(Backend):
     def _sha256(self) -> str:
         if self.model == NAME:
             return SHA256
-        path = self._file()
-        stat = path.stat()
-        return sha256_of_file(path, stat.st_size, stat.st_mtime_ns)
+        return file_sha256(self._file())
 
     def _file(self) -> Path:
         path = Path(self.model).expanduser().absolute()

@@ -10,10 +10,9 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from functools import cache
-from hashlib import file_digest
 from pathlib import Path
 
+from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.errors import BackendError, MbtError
 
@@ -57,19 +56,6 @@ def smollm2_weights(place: ServerPlace) -> Path:
         "the embedded model could not be fetched: " + "; ".join(failures),
         hint=f"connect once, or put {FILE} (sha256 {SHA256}) at `{target}`",
     )
-
-
-@cache
-def sha256_of_file(path: Path, size: int, changed_ns: int) -> str:
-    """Hex sha256 of a file, worked out once for each size and time of change.
-
-    Args:
-        path: The file.
-        size: Its bytes, part of what makes it the same file.
-        changed_ns: When it was last changed, likewise.
-    """
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 Fetch = Callable[[Path, Mapping[str, str]], Path]
@@ -119,8 +105,7 @@ def _from_hub(folder: Path, environment: Mapping[str, str]) -> Path:
 
 
 def _take_over(found: Path, target: Path) -> None:
-    size = found.stat()
-    digest = sha256_of_file(found, size.st_size, size.st_mtime_ns)
+    digest = file_sha256(found)
     if digest != SHA256:
         raise _FetchError(f"what came has sha256 {digest}, not {SHA256}")
     with found.open("rb") as file:

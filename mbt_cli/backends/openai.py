@@ -24,8 +24,8 @@ class OpenAIBackend(Backend):
     """Names the backend in a manifest."""
     base_url: str
     """Address up to and including `/v1`."""
-    id: str = Field(min_length=1)
-    """The endpoint's name for the model."""
+    id: str | None = None
+    """The endpoint's name for the model; left out, the model's `id` or name in the manifest."""
     api_key_env: Annotated[str | None, RunOnly] = None
     """Environment variable that holds the key; left out for servers that want none."""
     token_limit_field: Annotated[Literal["max_tokens", "max_completion_tokens"] | None, RunOnly] = (
@@ -50,7 +50,8 @@ class OpenAIBackend(Backend):
         return value.rstrip("/")
 
     def identity(self) -> Mapping[str, Json]:
-        return {"base_url": address_of(self.base_url), "id": self.id}
+        own = {} if self.id is None else {"id": self.id}
+        return {"base_url": address_of(self.base_url), **own}
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         return self._open(place)
@@ -59,7 +60,7 @@ class OpenAIBackend(Backend):
     def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
         yield Endpoint(
             base_url=self.base_url,
-            model=self.id,
+            model=self.id or "",
             api_key=self._key(place.environment),
             token_limit_field=self.token_limit_field or self._usual_limit_field(),
             context=self.context,

@@ -27,6 +27,7 @@ class Request:
         seed: Seed of attempt 0, 31 bits; each content retry derives a new one.
         body: Everything else of the JSON body: sampling fields, `response_format`, extras.
         row: What the asker needs again when the reply is there; never sent.
+        purpose: What is asked for, such as `rollout` or `rewrite:mbt_r`; never sent.
     """
 
     key: str
@@ -36,6 +37,7 @@ class Request:
     seed: int
     body: Mapping[str, Json]
     row: Mapping[str, Json] = field(default_factory=dict)
+    purpose: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Endpoint:
             own fields win over them.
         rest_limit: Token limit to send for `max_tokens = "rest"`; null sends none, so that the
             server gives what its context leaves.
+        shape: Turns a body into what the endpoint takes, where it departs from the protocol.
         alive: Raises BackendError with the last log lines once the server behind it has died.
     """
 
@@ -90,6 +93,7 @@ class Endpoint:
     flags: tuple[str, ...] = ()
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     rest_limit: int | None = None
+    shape: Callable[[dict[str, Json]], dict[str, Json]] | None = None
     alive: Callable[[], None] | None = None
 
 

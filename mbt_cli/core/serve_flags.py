@@ -65,9 +65,10 @@ def _flag(key: str, value: Json, kind: str) -> list[str]:
     if isinstance(value, Mapping) or kind == "json":
         return [f"--{name}", orjson.dumps(value).decode()]
     if isinstance(value, list):
-        if any(isinstance(item, Mapping | list) for item in value):
-            return [f"--{name}", orjson.dumps(value).decode()]
-        return [f"--{name}", *(str(item) for item in value)]
+        is_plain = not any(isinstance(item, Mapping | list) for item in value)
+        if is_plain and kind in ("list", ""):
+            return [f"--{name}", *(str(item) for item in value)]
+        return [f"--{name}", orjson.dumps(value).decode()]
     return [f"--{name}", str(value)]
 
 

@@ -44,6 +44,7 @@ class Asking:
         content_attempts: Times one request is asked for its content at most.
         retry_failed: Ask again for every failure of an earlier run, not only passing ones.
         sends_seed: Whether the sampling is seedable.
+        model_id: The endpoint's name for the model, for backends that do not say one.
     """
 
     requests: Callable[[], Iterable[Request]]
@@ -57,6 +58,7 @@ class Asking:
     content_attempts: int = 3
     retry_failed: bool = False
     sends_seed: bool = True
+    model_id: str = ""
 
     @property
     def retry_rules(self) -> RetryRules:
@@ -66,7 +68,7 @@ class Asking:
     @property
     def body_rules(self) -> BodyRules:
         """How a request becomes a body."""
-        return BodyRules(self.max_tokens, self.retry_max_tokens, self.sends_seed)
+        return BodyRules(self.max_tokens, self.retry_max_tokens, self.sends_seed, self.model_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,13 @@ class BodyRules:
         max_tokens: Tokens a reply may have; `rest` leaves it to the server.
         retry_max_tokens: The same for a request that is asked again for its content.
         sends_seed: Whether the sampling wants a seed.
+        model_id: The model's name for endpoints that do not bring one of their own.
     """
 
     max_tokens: int | Literal["rest"]
     retry_max_tokens: int | None = None
     sends_seed: bool = True
+    model_id: str = ""
 
     def seed(self, endpoint: Endpoint, request: Request) -> int | None:
         """The seed that goes over the wire; null when none does."""
@@ -50,13 +52,13 @@ class BodyRules:
         if limit is not None:
             body[endpoint.token_limit_field] = limit
         body.update(request.body)
-        body["model"] = endpoint.model
+        body["model"] = endpoint.model or self.model_id
         body["messages"] = request.messages
         if (seed := self.seed(endpoint, request)) is not None:
             body["seed"] = seed
         if not endpoint.supports_schema:
             body.pop("response_format", None)
-        return body
+        return endpoint.shape(body) if endpoint.shape else body
 
 
 class Client:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from mbt_cli.errors import BackendError
 from mbt_cli.inference import watchdog
 
 GRACE_SECONDS = 10.0
@@ -56,15 +55,12 @@ class ServerProcess:
         )
         self._pump.start()
 
-    def has_ended(self) -> bool:
-        """Whether the server is gone."""
-        return self._process.poll() is not None
-
-    def raise_if_ended(self) -> None:
-        """Raise BackendError with its exit code and last lines when the server is gone."""
-        if self.has_ended():
+    def exit_code(self) -> int | None:
+        """How the server ended, once everything that it printed is known; null while it runs."""
+        code = self._process.poll()
+        if code is not None:
             self._pump.join(timeout=2.0)
-            raise BackendError(f"the server ended with code {self._process.returncode}")
+        return code
 
     def tail(self, lines: int) -> str:
         """The last lines of the log."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -21,8 +22,7 @@ LOOPBACK = "127.0.0.1"
 _LINES_SHOWN = 15
 _HEALTH_SECONDS = 5.0
 _SLOWEST_POLL_SECONDS = 0.5
-_PORT_ATTEMPTS = 3
-_PORT_TAKEN = re.compile(r"address already in use|couldn't bind", re.IGNORECASE)
+_LINES_SEARCHED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,116 +73,143 @@ class RunningServer:
     api_key: str = field(repr=False)
     alive: Callable[[], None]
 
+    def get(self, path: str) -> Json:
+        """What a path of the server answers as JSON; null when it does not."""
+        try:
+            port = urlsplit(self.base_url).port or 0
+            status, content = _exchange(port, "GET", path, key=self.api_key)
+            return orjson.loads(content) if status == 200 else None
+        except (OSError, http.client.HTTPException, orjson.JSONDecodeError):
+            return None
+
 
 @contextmanager
 def running_server(
-    command_for: Callable[[int, str], ServerCommand], place: ServerPlace
+    command_for: Callable[[int, str], ServerCommand], place: ServerPlace, *, port: int | None = None
 ) -> Iterator[RunningServer]:
     """Start a server on this machine and wait until it has answered one request.
 
     Args:
         command_for: Port and key to the command; the key belongs into its environment.
         place: Log file, environment and time allowed.
+        port: The port to use; null finds a free one.
 
     Raises:
         BackendError: It ended or did not answer in time; the message ends with its last lines.
     """
-    for attempt in range(_PORT_ATTEMPTS):
-        with reserved_port() as port:
-            key = secrets.token_urlsafe(32)
-            command = command_for(port, key)
-            environment = {**place.environment, **command.environment, "MBT_SERVER_KEY": key}
-            process = ServerProcess(command.command, environment, place.log)
-            try:
-                try:
-                    _wait_until_ready(process, command, (port, key), place.ready_timeout_seconds)
-                except BackendError as error:
-                    if attempt + 1 < _PORT_ATTEMPTS and _PORT_TAKEN.search(process.tail(50)):
-                        continue
-                    raise _explained(error.message, process, command, place) from error
-
-                def alive(
-                    process: ServerProcess = process, command: ServerCommand = command
-                ) -> None:
-                    try:
-                        process.raise_if_ended()
-                    except BackendError as error:
-                        raise _explained(error.message, process, command, place) from error
-
-                yield RunningServer(f"http://{LOOPBACK}:{port}/v1", key, alive)
-                return
-            finally:
-                process.stop()
+    with reserved_port(port) as reserved:
+        key = secrets.token_urlsafe(32)
+        started = _Started(command_for(reserved, key), place, reserved, key)
+        try:
+            started.wait_until_ready()
+            yield RunningServer(f"http://{LOOPBACK}:{reserved}/v1", key, started.raise_if_ended)
+        finally:
+            started.process.stop()
 
 
 @contextmanager
-def reserved_port() -> Iterator[int]:
-    """A free loopback port that no other process is given while the context lasts.
+def reserved_port(wanted: int | None = None) -> Iterator[int]:
+    """A loopback port that no other process is given while the context lasts.
 
     A bound socket that does not listen keeps the port out of everybody's reach, except for a
     server that names it and sets SO_REUSEADDR or SO_REUSEPORT, which all servers here do.
+
+    Raises:
+        BackendError: The wanted port is taken.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
-        holder.bind((LOOPBACK, 0))  # without the options: nobody else holds this port either
+        try:
+            # without the options at first: so nobody else can hold this port either
+            holder.bind((LOOPBACK, wanted or 0))
+        except OSError as error:
+            raise BackendError(
+                f"port {wanted} is taken: {error.strerror}", hint="leave out `place.port`"
+            ) from error
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         yield holder.getsockname()[1]
 
 
-def _wait_until_ready(
-    process: ServerProcess, command: ServerCommand, address: tuple[int, str], seconds: float
-) -> None:
-    port, key = address
-    deadline = time.monotonic() + seconds
-    pause = 0.05
-    while not _is_healthy(port, command.health):
-        process.raise_if_ended()
-        if time.monotonic() > deadline:
-            raise BackendError(f"the server was not ready after {seconds:g} seconds")
-        time.sleep(pause)
-        pause = min(_SLOWEST_POLL_SECONDS, pause * 1.5)
-    try:
-        _first_completion(port, key, command, max(1.0, deadline - time.monotonic()))
-    except (OSError, http.client.HTTPException) as error:
-        process.raise_if_ended()
-        raise BackendError(f"the server did not answer its first request: {error}") from error
+class _Started:
+    """A server that was started, ready or not."""
+
+    def __init__(self, command: ServerCommand, place: ServerPlace, port: int, key: str) -> None:
+        self._command = command
+        self._place = place
+        self._port = port
+        self._key = key
+        environment = {**place.environment, **command.environment, "MBT_SERVER_KEY": key}
+        self.process = ServerProcess(command.command, environment, place.log)
+
+    def wait_until_ready(self) -> None:
+        seconds = self._place.ready_timeout_seconds
+        deadline = time.monotonic() + seconds
+        pause = 0.05
+        while not self._is_healthy():
+            self.raise_if_ended()
+            if time.monotonic() > deadline:
+                raise self._explained(f"the server was not ready after {seconds:g} seconds")
+            time.sleep(pause)
+            pause = min(_SLOWEST_POLL_SECONDS, pause * 1.5)
+        self._ask_once(max(1.0, deadline - time.monotonic()))
+
+    def raise_if_ended(self) -> None:
+        """Raise BackendError with the reason and the last lines when the server is gone."""
+        code = self.process.exit_code()
+        if code is not None:
+            raise self._explained(f"the server ended with code {code}")
+
+    def _is_healthy(self) -> bool:
+        try:
+            status, _ = _exchange(self._port, "GET", self._command.health, key=self._key)
+        except (OSError, http.client.HTTPException):
+            return False
+        return status == 200
+
+    def _ask_once(self, seconds: float) -> None:
+        """One tiny completion: a server can be healthy and still refuse or break."""
+        messages = [{"role": "user", "content": "Hello"}]
+        body = {"model": self._command.model, "messages": messages, **self._command.probe}
+        path = "/v1/chat/completions"
+        try:
+            status, content = _exchange(
+                self._port, "POST", path, key=self._key, body=orjson.dumps(body), seconds=seconds
+            )
+        except (OSError, http.client.HTTPException) as error:
+            self.raise_if_ended()
+            raise self._explained(
+                f"the server did not answer its first request: {error}"
+            ) from error
+        if status != 200:
+            words = content.decode(errors="replace")
+            if content.startswith(b"{"):
+                words = server_words(orjson.loads(content))
+            raise self._explained(f"the server answered {status} to its first request: {words}")
+
+    def _explained(self, message: str) -> BackendError:
+        log = self.process.tail(_LINES_SEARCHED)
+        causes = self._command.causes
+        hints = (c.hint for c in causes if re.search(c.pattern, log, re.IGNORECASE))
+        last = "\n".join(f"  {line}" for line in log.splitlines()[-_LINES_SHOWN:])
+        text = f"{message}; its last lines:\n{last}" if last else f"{message}; it printed nothing"
+        return BackendError(text, hint=next(hints, f"the whole log is `{self._place.log}`"))
 
 
-def _is_healthy(port: int, path: str) -> bool:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_HEALTH_SECONDS)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _first_completion(port: int, key: str, command: ServerCommand, seconds: float) -> None:
-    messages = [{"role": "user", "content": "Hello"}]
-    body = {"model": command.model, "messages": messages, **command.probe}
+def _exchange(
+    port: int,
+    method: str,
+    path: str,
+    *,
+    key: str,
+    body: bytes | None = None,
+    seconds: float = _HEALTH_SECONDS,
+) -> tuple[int, bytes]:
+    """Status and body of one request to a server of ours."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=seconds)
     try:
-        connection.request("POST", "/v1/chat/completions", orjson.dumps(body), headers)
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
-        content = response.read()
+        return response.status, response.read()
     finally:
         connection.close()
-    if response.status != 200:
-        words = content.decode(errors="replace")
-        if content.startswith(b"{"):
-            words = server_words(orjson.loads(content))
-        raise BackendError(f"the server answered {response.status} to its first request: {words}")
-
-
-def _explained(
-    message: str, process: ServerProcess, command: ServerCommand, place: ServerPlace
-) -> BackendError:
-    log = process.tail(10_000)
-    found = (c.hint for c in command.causes if re.search(c.pattern, log, re.IGNORECASE))
-    last = process.tail(_LINES_SHOWN)
-    shown = "\n".join(f"  {line}" for line in last.splitlines())
-    text = f"{message}; its last lines:\n{shown}" if shown else f"{message}; it printed nothing"
-    return BackendError(text, hint=next(found, f"the whole log is `{place.log}`"))

@@ -1,0 +1,184 @@
+"""vLLM on this machine: `vllm serve` with the flags of a preset."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+from pydantic import Field, field_validator
+
+from mbt_cli.backends.executables import find_executable
+from mbt_cli.backends.vllm_causes import CAUSES
+from mbt_cli.backends.weights import weights_identity
+from mbt_cli.core.chat import Endpoint, Json
+from mbt_cli.core.model import RunOnly, Settings
+from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.serve_flags import flags_of, unknown_flags
+from mbt_cli.errors import BackendError
+from mbt_cli.inference.server import LOOPBACK, RunningServer, ServerCommand, running_server
+from mbt_cli.interfaces import Backend
+
+# Left alone, vLLM fills what a request does not say from the model's generation_config.json: its
+# max_new_tokens caps replies, its top_k and penalties change them behind the manifest's back.
+_DEFAULTS: Mapping[str, Json] = {"generation_config": "vllm", "disable_uvicorn_access_log": True}
+_SAID_ELSEWHERE = {
+    "tensor_parallel_size": "`place.tensor_parallel_size`",
+    "gpu_memory_utilization": "`place.gpu_memory_utilization`",
+    "trust_remote_code": "`backend.trust_remote_code`",
+    "revision": "`backend.revision`",
+    "served_model_name": "`id`",
+}
+
+
+class VLLMPlace(Settings):
+    """`[place]`: where and how wide a model is served; never counts for results."""
+
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs that share the model."""
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    """Share of each GPU's memory that vLLM takes."""
+    executable: str = "vllm"
+    """The command, or its path in another environment."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Left out, a free one is found."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables for the server, such as `VLLM_CPU_KVCACHE_SPACE = "8"`."""
+    flags: dict[str, Json] = Field(default_factory=dict)
+    """More flags that change speed alone, such as `max_num_seqs`."""
+
+
+class VLLMBackend(Backend):
+    """Start `vllm serve` and stop it with everything it started."""
+
+    kind: Literal["vllm"] = "vllm"
+    """Names the backend in a manifest."""
+    model: str = Field(min_length=1)
+    """Name on the hub, or a folder with config and weights."""
+    revision: str | None = None
+    """Revision on the hub; left out, whatever is newest there or in the local cache."""
+    weights_sha256: str | None = None
+    """Hash of a trained folder, where it is known; left out, a folder is hashed."""
+    trust_remote_code: bool = False
+    """Run the code that the model's repository brings: only where its architecture needs it."""
+    serve: dict[str, Json] = Field(default_factory=dict)
+    """Flags that count for results: `max_model_len`, `reasoning_parser`, `dtype`, ..."""
+    place: Annotated[VLLMPlace, RunOnly] = Field(default_factory=VLLMPlace)
+    """Where and how wide it is served."""
+
+    @field_validator("serve")
+    @classmethod
+    def _holds_known_flags(cls, serve: dict[str, Json]) -> dict[str, Json]:
+        problems = []
+        for key in serve:
+            if place := _SAID_ELSEWHERE.get(key.replace("-", "_")):
+                problems.append(f"`{key}` is said by {place}")
+        for key, nearest in unknown_flags(serve, known_flags()):
+            meant = f", did you mean `{nearest}`?" if nearest else ""
+            problems.append(f"vLLM has no flag `{key}`{meant}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return serve
+
+    def identity(self) -> Mapping[str, Json]:
+        weights = weights_identity(self.model, self.revision, self.weights_sha256)
+        return {**weights, "serve": self.serve}
+
+    def flags(self) -> tuple[str, ...]:
+        """Every flag but address and name, as vLLM gets them."""
+        place = self.place
+        wide: dict[str, Json] = {"tensor_parallel_size": place.tensor_parallel_size}
+        if place.gpu_memory_utilization is not None:
+            wide["gpu_memory_utilization"] = place.gpu_memory_utilization
+        if self.revision is not None:
+            wide["revision"] = self.revision
+        if self.trust_remote_code:
+            wide["trust_remote_code"] = True
+        return flags_of({**_DEFAULTS, **wide, **place.flags, **self.serve}, known_flags())
+
+    def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
+        return self._open(place)
+
+    @contextmanager
+    def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
+        executable = find_executable(
+            self.place.executable, place.environment, install='pip install "mbt-cli[vllm]"'
+        )
+        self._check_gpus({**place.environment, **self.place.environment})
+
+        def command_for(port: int, key: str) -> ServerCommand:
+            address = ("--host", LOOPBACK, "--port", str(port))
+            name = ("--served-model-name", self._name())
+            return ServerCommand(
+                (executable, "serve", self.model, *address, *name, *self.flags()),
+                self._name(),
+                environment=self._environment(place, key),
+                causes=CAUSES,
+            )
+
+        with running_server(command_for, place, port=self.place.port) as server:
+            yield self._endpoint(server)
+
+    def _endpoint(self, server: RunningServer) -> Endpoint:
+        version = server.get("/version")
+        context = self.serve.get("max_model_len")
+        return Endpoint(
+            base_url=server.base_url,
+            model=self._name(),
+            api_key=server.api_key,
+            context=context if isinstance(context, int) else None,
+            version=f"vllm {version['version']}" if isinstance(version, dict) else "vllm",
+            flags=self.flags(),
+            alive=server.alive,
+        )
+
+    def _name(self) -> str:
+        return self.model.rstrip("/").rsplit("/", maxsplit=1)[-1]
+
+    def _environment(self, place: ServerPlace, key: str) -> dict[str, str]:
+        quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": key}
+        return {**compiled_caches(place), **quiet, **self.place.environment}
+
+    def _check_gpus(self, environment: Mapping[str, str]) -> None:
+        wanted = self.place.tensor_parallel_size
+        for name in ("pipeline_parallel_size", "data_parallel_size"):
+            wanted *= int(self.place.flags.get(name) or self.serve.get(name) or 1)
+        seen = gpus_seen(environment)
+        if wanted > 1 and wanted > seen and "VLLM_CPU_KVCACHE_SPACE" not in environment:
+            raise BackendError(
+                f"`{self.model}` is to run on {wanted} GPUs, and this machine shows {seen}",
+                hint="lower `place.tensor_parallel_size`, or book more GPUs",
+            )
+
+
+@cache
+def known_flags() -> Mapping[str, str]:
+    """Flags of the vLLM that this version of mbt was checked with, and what each takes."""
+    text = (resources.files("mbt_cli") / "backends" / "vllm_keys.json").read_bytes()
+    keys: Mapping[str, str] = orjson.loads(text)["keys"]
+    return keys
+
+
+def gpus_seen(environment: Mapping[str, str]) -> int:
+    """GPUs that a server started here may use."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+
+
+def compiled_caches(place: ServerPlace) -> dict[str, str]:
+    """Where compiled kernels go when the usual folder may not execute what it holds."""
+    environment = place.environment
+    usual = environment.get("TMPDIR") or tempfile.gettempdir()
+    if not os.statvfs(usual).f_flag & os.ST_NOEXEC:
+        return {}
+    folder = place.cache / "compiled"
+    names = {"TMPDIR": "tmp", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    for name in names.values():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    return {variable: str(folder / name) for variable, name in names.items()}

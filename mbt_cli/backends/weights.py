@@ -1,0 +1,72 @@
+"""What a model's weights are: a name on the hub, or the hash of a folder or file."""
+
+from fnmatch import fnmatch
+from functools import cache
+from hashlib import file_digest, sha256
+from pathlib import Path
+
+from mbt_cli.core.chat import Json
+from mbt_cli.errors import UsageError
+
+_COUNTS = (
+    *("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.model", "*.jinja"),
+    *("config.json", "generation_config.json", "tokenizer*.json", "special_tokens_map.json"),
+    *("vocab.json", "merges.txt", "chat_template*", "adapter_config.json"),
+)
+"""Files of a model folder that decide what it says; read-me files and optimizers do not."""
+
+
+def is_folder(model: str) -> bool:
+    """Whether a model is named by a path rather than by its name on the hub.
+
+    Example:
+        >>> is_folder("./checkpoints/one"), is_folder("Qwen/Qwen3-0.6B")
+        (True, False)
+    """
+    return model.startswith((".", "/", "~")) or Path(model).is_dir()
+
+
+def weights_identity(model: str, revision: str | None, known_sha256: str | None) -> Json:
+    """What enters the request keys for a model.
+
+    Args:
+        model: Name on the hub, or a folder.
+        revision: Revision on the hub.
+        known_sha256: Hash of the folder, where the caller has it from a train cell.
+
+    Raises:
+        UsageError: The folder is not there, or holds no model.
+    """
+    if known_sha256 is not None:
+        return {"weights": known_sha256}
+    if not is_folder(model):
+        return {"model": model, "revision": revision}
+    return {"weights": folder_sha256(Path(model).expanduser().absolute())}
+
+
+def folder_sha256(folder: Path) -> str:
+    """Hex sha256 over the names and hashes of the files that decide what a model says.
+
+    Raises:
+        UsageError: The folder is not there, or holds no model.
+    """
+    files = sorted(p for p in folder.glob("*") if any(fnmatch(p.name, c) for c in _COUNTS))
+    if not (folder / "config.json").is_file() and not any(p.suffix == ".gguf" for p in files):
+        raise UsageError(
+            f"`{folder}` is no model folder: it has no config.json",
+            hint="name a model of the hub, or the folder that `save_pretrained` wrote",
+        )
+    digests = {path.name: file_sha256(path) for path in files}
+    return sha256("\n".join(f"{n} {d}" for n, d in digests.items()).encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """Hex sha256 of a file, worked out once for each size and time of change."""
+    stat = path.stat()
+    return _file_sha256(path, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _file_sha256(path: Path, size: int, changed_ns: int) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
