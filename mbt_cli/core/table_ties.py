@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.measures import mean_of_value
@@ -34,10 +35,9 @@ def with_ties(table: TableData, inputs: ReportInputs, *, seed: int = 0) -> Table
     if table.rows[ADDRESS].is_duplicated().any():
         return table
     columns = [c for c in table.columns if c.kind == "number" and c.best != "none"]
-    scores = _scores(inputs, [column.key for column in columns])
     rows, is_marked = table.rows, False
     for column in columns:
-        tied = _tied(table, column, scores, seed)
+        tied = _tied(table, column, _scores(inputs, column.key), seed)
         is_marked = is_marked or any(tied)
         rows = rows.with_columns(pl.Series(f"{column.key}_tied", tied, dtype=pl.Boolean))
     return TableData(
@@ -50,42 +50,57 @@ def with_ties(table: TableData, inputs: ReportInputs, *, seed: int = 0) -> Table
     )
 
 
-Scores = dict[tuple[str, str], pl.DataFrame]
-"""(address, metric) to its questions with a value."""
+Scores = dict[str, pl.DataFrame]
+"""Address to the questions with a value of one metric."""
 
 
-def _scores(inputs: ReportInputs, metrics: Sequence[str]) -> Scores:
+def _scores(inputs: ReportInputs, metric: str) -> Scores:
     if not inputs.scores.collect_schema().names():
         return {}
-    wanted = inputs.scores.filter(pl.col("metric").is_in(metrics) & pl.col("value").is_not_null())
-    frame = wanted.select(ADDRESS, "metric", "question_id", "value").collect()
-    parts = frame.partition_by(ADDRESS, "metric", as_dict=True)
-    return {(str(key[0]), str(key[1])): part for key, part in parts.items()}
+    wanted = inputs.scores.filter((pl.col("metric") == metric) & pl.col("value").is_not_null())
+    frame = wanted.select(ADDRESS, "question_id", "value").collect()
+    return {str(key[0]): part for key, part in frame.partition_by(ADDRESS, as_dict=True).items()}
 
 
 def _tied(table: TableData, column: Column, scores: Scores, seed: int) -> list[bool]:
     place = list(table.columns).index(column)
-    cells = [row[place] for row in shown_rows(table)]
+    ranks = [row[place].rank for row in shown_rows(table)]
     addresses = table.rows[ADDRESS].to_list()
-    p_values: list[float | None] = [None] * len(cells)
+    pairs: dict[int, Pair] = {}
     for group in compared_groups(table):
-        best = next((row for row in group["row"] if cells[row].rank == "best"), None)
+        best = next((row for row in group["row"] if ranks[row] == "best"), None)
         for row in group["row"]:
-            if best is not None and cells[row].rank != "best":
-                p_values[row] = _p(scores, column.key, addresses[best], addresses[row], seed)
-    return [p is not None and p >= SIGNIFICANT for p in holm(p_values)]
+            if best is not None and ranks[row] != "best":
+                pair = _pair(scores.get(addresses[best]), scores.get(addresses[row]))
+                pairs.update({row: pair} if pair else {})
+    found = dict(zip(pairs, holm(_p_values(list(pairs.values()), seed)), strict=True))
+    return [(found.get(row) or 0.0) >= SIGNIFICANT for row in range(len(ranks))]
 
 
-def _p(scores: Scores, metric: str, best: str, other: str, seed: int) -> float | None:
-    mine, theirs = scores.get((best, metric)), scores.get((other, metric))
-    if mine is None or theirs is None:
+Pair = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""Values of the best and of another row on their common questions."""
+
+
+def _pair(best: pl.DataFrame | None, other: pl.DataFrame | None) -> Pair | None:
+    if best is None or other is None:
         return None
-    both = mine.join(theirs, on="question_id", suffix="_other").sort("question_id")
+    both = best.join(other, on="question_id", suffix="_other").sort("question_id")
     if both.is_empty():
         return None
-    values, others = both["value"].to_numpy(), both["value_other"].to_numpy()
-    if np.isin(values, (0.0, 1.0)).all() and np.isin(others, (0.0, 1.0)).all():
-        return mcnemar_p(int((values > others).sum()), int((values < others).sum()))
-    difference = Quantity({"value": values - others}, mean_of_value)
-    (drawn,) = bootstrap([difference], resamples=RESAMPLES, seed=seed)
-    return bootstrap_p(drawn)
+    return both["value"].to_numpy(), both["value_other"].to_numpy()
+
+
+def _p_values(pairs: Sequence[Pair], seed: int) -> list[float | None]:
+    """One test a pair; those that need the bootstrap share their resamples, so many cost little."""
+    p_values: list[float | None] = [None] * len(pairs)
+    drawn_for: dict[int, Quantity] = {}
+    for number, (best, other) in enumerate(pairs):
+        if all(np.isin(values, (0.0, 1.0)).all() for values in (best, other)):
+            p_values[number] = mcnemar_p(int((best > other).sum()), int((best < other).sum()))
+        else:
+            drawn_for[number] = Quantity({"value": best - other}, mean_of_value)
+    if drawn_for:
+        drawn = bootstrap(list(drawn_for.values()), resamples=RESAMPLES, seed=seed)
+        for number, differences in zip(drawn_for, drawn, strict=True):
+            p_values[number] = bootstrap_p(differences)
+    return p_values
