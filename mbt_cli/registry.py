@@ -4,27 +4,51 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from mbt_cli.backends.canned import Canned
-from mbt_cli.backends.llamacpp import LlamaCpp
-from mbt_cli.backends.openai import OpenAI
+from mbt_cli.backends.canned import CannedBackend
+from mbt_cli.backends.llamacpp import LlamaCppBackend
+from mbt_cli.backends.openai import OpenAIBackend
+from mbt_cli.backends.scripted import ScriptedBackend
 from mbt_cli.benchmarks.gsm8k import GSM8K
 from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.benchmarks.math500 import MATH500
 from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.tinyhop import TinyHop
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
+from mbt_cli.judges.answer_hit import AnswerHit
 from mbt_cli.judges.answer_match import AnswerMatch
+from mbt_cli.judges.phases import Phases
+from mbt_cli.judges.redundancy import Redundancy
+from mbt_cli.scores.aes import AES
+from mbt_cli.scores.answer_hit import AnswerHitRate
+from mbt_cli.scores.answer_inclusive_errors import AnswerInclusiveErrors
 from mbt_cli.scores.answer_rate import AnswerRate
+from mbt_cli.scores.avg_at_k import AvgAtK
 from mbt_cli.scores.containment import Containment
 from mbt_cli.scores.degeneration import Degeneration
 from mbt_cli.scores.exact_match import ExactMatch
 from mbt_cli.scores.f1_score import F1Score
 from mbt_cli.scores.judge_accuracy import JudgeAccuracy
+from mbt_cli.scores.maj_at_k import MajAtK
+from mbt_cli.scores.math_match import MathMatch
+from mbt_cli.scores.mqi import MQI
 from mbt_cli.scores.official_exact_match import OfficialExactMatch
 from mbt_cli.scores.official_f1 import OfficialF1
+from mbt_cli.scores.pass_at_k import PassAtK
+from mbt_cli.scores.rrp import RRP
 from mbt_cli.scores.substring_match import SubstringMatch
 from mbt_cli.scores.tokens import Tokens
+from mbt_cli.scores.tokens_per_correct import TokensPerCorrect
+from mbt_cli.tables.answer_inclusive_errors import AnswerInclusiveErrorsTable
+from mbt_cli.tables.data_funnel import DataFunnel
+from mbt_cli.tables.degeneration import DegenerationTable
+from mbt_cli.tables.difficulty import Difficulty
+from mbt_cli.tables.efficiency import Efficiency
+from mbt_cli.tables.judge_health import JudgeHealth
 from mbt_cli.tables.main_results import MainResults
+from mbt_cli.tables.mqi import MQITable
+from mbt_cli.tables.rrp import RRPTable
+from mbt_cli.tables.tokens_by_stage import TokensByStage
+from mbt_cli.tables.training_runs import TrainingRuns
 
 
 def _named(value: Any) -> Any:
@@ -33,34 +57,56 @@ def _named(value: Any) -> Any:
 
 
 _ByKind = Field(discriminator="kind")
+_OrName = BeforeValidator(_named)
 
-AnyBenchmark = Annotated[
-    HotpotQA | MuSiQue | TwoWikiMultihopQA | TinyHop | GSM8K | MATH500,
+AnyBackend = Annotated[
+    CannedBackend | LlamaCppBackend | OpenAIBackend | ScriptedBackend,
     _ByKind,
 ]
-AnyBackend = Annotated[
-    LlamaCpp | OpenAI | Canned,
+AnyBenchmark = Annotated[
+    GSM8K | HotpotQA | MATH500 | MuSiQue | TinyHop | TwoWikiMultihopQA,
     _ByKind,
 ]
 AnyJudge = Annotated[
-    AnswerMatch,
-    Field(),
+    AnswerHit | AnswerMatch | Phases | Redundancy,
+    _ByKind,
 ]
 AnyScore = Annotated[
-    ExactMatch
-    | SubstringMatch
+    AES
+    | AnswerHitRate
+    | AnswerInclusiveErrors
+    | AnswerRate
+    | AvgAtK
+    | Containment
+    | Degeneration
+    | ExactMatch
     | F1Score
+    | JudgeAccuracy
+    | MajAtK
+    | MathMatch
+    | MQI
     | OfficialExactMatch
     | OfficialF1
-    | Containment
-    | JudgeAccuracy
-    | AnswerRate
+    | PassAtK
+    | RRP
+    | SubstringMatch
     | Tokens
-    | Degeneration,
+    | TokensPerCorrect,
     _ByKind,
-    BeforeValidator(_named),
+    _OrName,
 ]
 AnyTable = Annotated[
-    MainResults,
-    BeforeValidator(_named),
+    AnswerInclusiveErrorsTable
+    | DataFunnel
+    | DegenerationTable
+    | Difficulty
+    | Efficiency
+    | JudgeHealth
+    | MainResults
+    | MQITable
+    | RRPTable
+    | TokensByStage
+    | TrainingRuns,
+    _ByKind,
+    _OrName,
 ]

@@ -77,6 +77,7 @@ class Axes:
             "benchmark": document.benchmarks,
             "model": document.models,
         }
+        self._is_broken = document.is_broken
 
     def values(self, where: str, axis: str, written: Any) -> list[str]:
         """The values of one axis, `@group` replaced by its names; wrong ones become problems."""
@@ -89,7 +90,7 @@ class Axes:
             else:
                 found.append(text)
         good = [v for v in dict.fromkeys(found) if self._is_valid(where, axis, v)]
-        if not found:
+        if not items:
             self._problems.add(where, "is an empty list, so the stage has no cells")
         return good
 
@@ -117,7 +118,7 @@ class Axes:
             )
             return False
         known = self._named.get(axis)
-        if known is not None and value not in known:
+        if known is not None and value not in known and not self._is_broken(f"{axis}s", value):
             self._problems.add(where, f"no {axis} `{value}`; {nearest(value, known)}")
             return False
         return True

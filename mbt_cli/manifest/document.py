@@ -1,5 +1,7 @@
 """The top level of a manifest as typed tables; what stands inside a stage is checked per cell."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
@@ -7,6 +9,7 @@ from pydantic import Field, StringConstraints
 from mbt_cli.core.model import Settings
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.core.sampling import Sampling
+from mbt_cli.interfaces import Benchmark, Judge
 from mbt_cli.registry import AnyBenchmark, AnyJudge
 from mbt_cli.stages.base import AxisValues, SamplingChoice
 
@@ -71,8 +74,8 @@ class StageBlock(Settings):
     """Leave out cells whose source is not there."""
 
 
-class Document(Settings):
-    """A whole manifest before its stages are expanded into cells."""
+class DocumentTables(Settings):
+    """Every table of a manifest, for its JSON Schema; `tables.py` reads them one by one."""
 
     study: StudyTable
     run: RunSettings = Field(default_factory=RunSettings)
@@ -82,6 +85,31 @@ class Document(Settings):
     benchmarks: dict[Name, AnyBenchmark] = Field(default_factory=dict)
     judges: dict[Name, AnyJudge] = Field(default_factory=dict)
     stage: list[dict[str, Any]] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Document:
+    """The tables of a manifest that are right, before its stages are expanded into cells.
+
+    Args:
+        stage: The `[[stage]]` blocks as written.
+        broken: Names of tables that are there but wrong, such as `models.x`; they are reported
+            already, so whatever refers to them is not reported again.
+    """
+
+    study: StudyTable
+    run: RunSettings
+    groups: Mapping[str, Sequence[str]]
+    sampling: Mapping[str, Sampling]
+    models: Mapping[str, ModelTable]
+    benchmarks: Mapping[str, Benchmark]
+    judges: Mapping[str, Judge]
+    stage: Sequence[Mapping[str, Any]]
+    broken: frozenset[str] = frozenset()
+
+    def is_broken(self, family: str, name: str) -> bool:
+        """Whether the table is there but wrong."""
+        return f"{family}.{name}" in self.broken
 
 
 AXIS_ORDER = ("benchmark", "split", "model", "variant")

@@ -35,6 +35,8 @@ class Expansion:
         kept = [d for d in drafts if not any(_meets(d.axes, table) for table in excluded)]
         if drafts and not kept:
             self._problems.add(f"stage.{block.name}.exclude", "leaves no cell")
+        if not drafts:
+            self._check_references(block)
         for draft in kept:
             self._check_axes(block, draft)
             self._look_up_inputs(block, draft)
@@ -111,6 +113,13 @@ class Expansion:
             return ()
         found = self._meeting.matching(block, "verdicts", reference)
         return tuple(d for d in found if d.inputs["rollouts"][0] is rollouts)
+
+    def _check_references(self, block: Block) -> None:
+        """Say what is wrong with the inputs of a stage that came to no cell."""
+        for _, fields in block.variants():
+            for name, rule in block.kind.inputs.items():
+                if fields.get(name):
+                    self._meeting.reference(block, name, rule, fields[name])
 
     def _check_matrix(self, block: Block) -> None:
         where = f"stage.{block.name}.matrix"

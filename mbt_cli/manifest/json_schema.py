@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from mbt_cli.core.chat import Json
-from mbt_cli.manifest.document import Document, StageBlock
+from mbt_cli.manifest.document import DocumentTables, StageBlock
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.kinds import STAGES
 
@@ -21,7 +21,7 @@ def schema() -> Json:
 
     Fields that an axis or a variant may fill in are not required here: `mbt check` looks at that.
     """
-    whole = Document.model_json_schema(ref_template="#/$defs/{model}")
+    whole = DocumentTables.model_json_schema(ref_template="#/$defs/{model}")
     definitions: dict[str, Any] = whole.setdefault("$defs", {})
     kinds = []
     for kind, stage in STAGES.items():

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.blocks import Axes, Block, read_block
 from mbt_cli.manifest.document import Document
@@ -18,10 +16,9 @@ from mbt_cli.manifest.optional import without_missing_sources
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
+from mbt_cli.manifest.tables import read_document
 from mbt_cli.manifest.toml_text import read_manifest_tree
 from mbt_cli.stages.cell import Cell
-
-_TABLES = set(Document.model_fields)
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
     """
     tree = read_manifest_tree(path, overrides)
     problems = Problems()
-    document = _document(tree, path, problems)
+    document = read_document(tree, problems)
     _check_files(document, problems)
     blocks = _blocks(document, problems)
     models = Models(document, presets, problems)
@@ -69,23 +66,14 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
     resolver = Resolver(document, models, path.parent, problems)
     drafts, left_out = without_missing_sources(drafts)
     cells = [cell for draft in drafts if (cell := resolver.cell(draft)) is not None]
+    for block in blocks:
+        if not meeting.stages[block.name]:
+            resolver.check_alone(block)
     if not blocks and not problems:
         problems.add("stage", "there is no stage")
     if problems:
         raise ManifestError(str(path), problems.all())
     return Manifest(path, document, {c.address: c for c in cells}, left_out, tree)
-
-
-def _document(tree: Mapping[str, Any], path: Path, problems: Problems) -> Document:
-    """The typed top level; stops here when even that is wrong, stages looked at as well."""
-    try:
-        return Document.model_validate(tree)
-    except ValidationError as error:
-        problems.add_validation("", error, _TABLES)
-    for position, raw in enumerate(tree.get("stage") or []):
-        if isinstance(raw, dict):
-            read_block(raw, position, problems)
-    raise ManifestError(str(path), problems.all())
 
 
 def _check_files(document: Document, problems: Problems) -> None:
@@ -95,7 +83,9 @@ def _check_files(document: Document, problems: Problems) -> None:
             named["difficulty"] = benchmark.difficulty
         for key, file in named.items():
             if not Path(file).exists():
-                problems.add(f"benchmarks.{name}.{key}", f"no file `{file}` (seen from {Path.cwd()})")
+                problems.add(
+                    f"benchmarks.{name}.{key}", f"no file `{file}` (seen from {Path.cwd()})"
+                )
 
 
 def _blocks(document: Document, problems: Problems) -> list[Block]:

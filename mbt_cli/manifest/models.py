@@ -113,12 +113,16 @@ class Models:
         kinds = {m.model_fields["kind"].default: m for m in Backend.__subclasses__()}
         kind = kinds.get(str(written.get("kind")))
         fields = sorted(kind.model_fields) if kind is not None else sorted(kinds)
-        self._problems.add_validation(f"{where}.backend", error, fields)
+        self._problems.add_validation(
+            f"{where}.backend", error, fields, kind=str(written.get("kind"))
+        )
 
     def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
         known = self._document.sampling
         like = choice if isinstance(choice, str) else choice.get("like")
         over = {} if isinstance(choice, str) else {k: v for k, v in choice.items() if k != "like"}
+        if like is not None and self._document.is_broken("sampling", str(like)):
+            return None
         if like is not None and like not in known:
             self._problems.add(where, f"no sampling `{like}`; {nearest(str(like), known)}")
             return None

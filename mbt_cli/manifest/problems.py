@@ -21,7 +21,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         'there are `alpha`, `beta`'
     """
     names = sorted(set(valid))
-    if close := get_close_matches(name, names, n=1, cutoff=0.6):
+    if close := get_close_matches(name, names, n=1, cutoff=0.5):
         return f"did you mean `{close[0]}`?"
     if not names:
         return "there are none"
@@ -46,7 +46,12 @@ class Problems:
         self._found.setdefault((where, what), Problem(where, what))
 
     def add_validation(
-        self, where: str, error: ValidationError, fields: Mapping[str, Any] | Iterable[str]
+        self,
+        where: str,
+        error: ValidationError,
+        fields: Mapping[str, Any] | Iterable[str],
+        *,
+        kind: str | None = None,
     ) -> None:
         """Note everything that Pydantic found below key path `where`.
 
@@ -54,9 +59,11 @@ class Problems:
             where: Key path of the table that was validated.
             error: What Pydantic says.
             fields: Valid keys of that table, for suggestions.
+            kind: The table's own `kind`, which Pydantic puts before the key path.
         """
         for detail in error.errors(include_url=False):
-            path = _path(detail["loc"])
+            location = detail["loc"][1:] if detail["loc"][:1] == (kind,) else detail["loc"]
+            path = _path(location)
             self.add(f"{where}.{path}" if path else where, _words(detail, fields))
 
     def all(self) -> Sequence[Problem]:

@@ -6,6 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mbt_cli.core.templates import Template, parse_template
 from mbt_cli.interfaces import Judge
+from mbt_cli.manifest.blocks import Block
 from mbt_cli.manifest.document import Document
 from mbt_cli.manifest.drafts import Draft
 from mbt_cli.manifest.models import Models
@@ -45,6 +46,8 @@ class Resolver:
         models = self._models_of(draft, stage, where)
         templates = self._templates_of(stage, judge, where)
         benchmark = draft.axes.get("benchmark")
+        if benchmark is not None and benchmark not in self._document.benchmarks:
+            return None
         if models is None or templates is None or ("judge" in stage.axes and judge is None):
             return None
         resolution = Resolution(
@@ -60,6 +63,22 @@ class Resolver:
             source=source_of(draft),
         )
         return Cell(stage, resolution)
+
+    def check_alone(self, block: Block) -> None:
+        """Say what is wrong with the fields of a stage that came to no cell."""
+        for _, fields in block.variants():
+            kind = block.kind.model_fields["kind"].default
+            point = {
+                axis: values[0] if isinstance(values, list) and values else values
+                for axis, values in block.envelope.matrix.items()
+                if axis in block.kind.model_fields
+            }
+            draft = Draft(block.name, kind, block, {}, {**fields, **point})
+            stage = self._stage(draft)
+            if stage is not None:
+                where = f"stage.{block.name}"
+                self._models_of(draft, stage, where)
+                self._templates_of(stage, None, where)
 
     def _stage(self, draft: Draft) -> Stage | None:
         if draft.block is None:
@@ -86,6 +105,8 @@ class Resolver:
             name = draft.axes.get(role) or getattr(stage, role, None)
             if name is None:
                 continue
+            if self._document.is_broken("models", name):
+                return None
             if name not in self._document.models:
                 known = self._document.models
                 self._problems.add(f"{where}.{role}", f"no model `{name}`; {nearest(name, known)}")

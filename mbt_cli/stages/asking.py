@@ -100,6 +100,7 @@ def requests_for(
             seed=seed,
             body={**body, **prompt.body},
             row=prompt.row,
+            purpose=purpose,
         )
 
 

@@ -1,17 +1,22 @@
 """Report: the paper's tables and figures from every score of the study."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import polars as pl
 
-from mbt_cli.core.tables import ReportInputs
+from mbt_cli.core.references import with_reference
+from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.registry import AnyTable
 from mbt_cli.stages.base import InputRule, Stage, StageInput
 from mbt_cli.stages.work import LoadedInput, Resolution, Work
-from mbt_cli.store.reports import write_tables
+from mbt_cli.store.reading import read_parquet_file
+from mbt_cli.store.references import read_reference
+from mbt_cli.store.reports import study_cells, write_tables
 
 _ROWS = pl.Schema({"table": pl.String(), "rows": pl.Int64()})
+_SUMMARY = "files/summary.parquet"
 
 
 class ReportStage(Stage):
@@ -23,9 +28,9 @@ class ReportStage(Stage):
     tables: list[AnyTable]
     """Names of tables, or tables with a name's settings."""
     reference: str | None = None
-    """File with published numbers that stand beside ours."""
+    """CSV file with published numbers that stand beside ours."""
 
-    summary: ClassVar[str] = "print the tables and figures"
+    summary: ClassVar[str] = "make the tables and figures"
     inputs: ClassVar[Mapping[str, InputRule]] = {"scores": InputRule(kinds=("score",), many=True)}
 
     def columns(self, resolution: Resolution) -> pl.Schema:
@@ -34,25 +39,36 @@ class ReportStage(Stage):
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         inputs = report_inputs(work)
         built = [table.build(inputs) for table in self.tables]
-        write_tables(work.files, built)
+        write_tables(work.files, self._beside_reference(built, inputs))
         counts = [{"table": table.name, "rows": table.rows.height} for table in built]
         yield pl.DataFrame(counts, schema=_ROWS)
 
+    def _beside_reference(self, built: list[TableData], inputs: ReportInputs) -> list[TableData]:
+        if self.reference is None:
+            return built
+        published = read_reference(Path(self.reference))
+        return [with_reference(table, published, inputs.axes) for table in built]
+
 
 def report_inputs(work: Work) -> ReportInputs:
-    """Every score cell's summary and rows, with the axes as string columns."""
+    """Every score cell's summary and rows, with the axes as text columns."""
     cells = work.inputs.get("scores", ())
     axes = list(dict.fromkeys(axis for cell in cells for axis in cell.axes))
-    summaries = [
-        _with_axes(pl.scan_parquet(cell.folder / "files" / "summary.parquet"), cell, axes)
-        for cell in cells
-    ]
-    scores = [_with_axes(cell.rows, cell, axes) for cell in cells]
+    notes = [cell.lineage.notes for cell in cells if cell.lineage is not None]
     return ReportInputs(
-        summary=pl.concat(summaries).collect() if summaries else pl.DataFrame(),
-        scores=pl.concat(scores) if scores else pl.LazyFrame(),
+        summary=pl.concat([_summary(cell, axes) for cell in cells]).collect(),
+        scores=pl.concat([_with_axes(cell.rows, cell, axes) for cell in cells]),
         axes=axes,
+        models={name: nature for note in notes for name, nature in note["models"].items()},
+        judge_models=sorted({name for note in notes for name in note["judge_models"]}),
+        cells=study_cells(work.study_folder),
     )
+
+
+def _summary(cell: LoadedInput, axes: list[str]) -> pl.LazyFrame:
+    if cell.lineage is None:
+        return _with_axes(pl.scan_parquet(cell.folder / _SUMMARY, glob=False), cell, axes)
+    return _with_axes(read_parquet_file(cell.folder, _SUMMARY, cell.lineage), cell, axes)
 
 
 def _with_axes(frame: pl.LazyFrame, cell: LoadedInput, axes: list[str]) -> pl.LazyFrame:

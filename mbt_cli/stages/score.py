@@ -8,6 +8,7 @@ import polars as pl
 from pydantic import Field
 
 from mbt_cli.core import rows
+from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.summaries import summarise_all
 from mbt_cli.errors import StageError
@@ -17,6 +18,8 @@ from mbt_cli.stages.joins import with_questions
 from mbt_cli.stages.work import Resolution, Work
 
 _BASELINE = "baseline_"
+EMBEDDED = "smollm2-135m"
+"""The model that mbt brings along: small enough to run anywhere, too small to trust."""
 
 
 class ScoreStage(Stage):
@@ -59,6 +62,7 @@ class ScoreStage(Stage):
             for group in own.rollouts[by].drop_nulls().unique().sort():
                 summaries.extend(settings.summaries(_only(own, by, group), by, str(group)))
         pl.DataFrame(summaries, schema=rows.SUMMARY).write_parquet(work.files / "summary.parquet")
+        work.outcome.notes.update(_models_behind(work))
         for measure in _measures(self.metrics, own):
             yield _score_rows(measure)
 
@@ -92,6 +96,23 @@ def _score_inputs(work: Work, prefix: str) -> ScoreInputs | None:
             for cell in work.inputs.get(f"{prefix}verdicts", ())
         },
     )
+
+
+def _models_behind(work: Work) -> dict[str, Json]:
+    """Which models answered and judged, and what each of them is, for a table's notes."""
+    asked = [cell.lineage.model or {} for cell in work.inputs["rollouts"] if cell.lineage]
+    judged = [cell.lineage.model or {} for cell in work.inputs.get("verdicts", ()) if cell.lineage]
+    return {
+        "models": {str(m.get("name")): _nature(m.get("backend") or {}) for m in asked + judged},
+        "judge_models": sorted({str(m.get("name")) for m in judged}),
+    }
+
+
+def _nature(backend: Mapping[str, Json]) -> str:
+    """`scripted`, `canned` and `embedded` backends are no models to draw conclusions from."""
+    kind = str(backend.get("kind"))
+    embedded = kind == "llamacpp" and backend.get("model") == EMBEDDED
+    return "embedded" if embedded else kind
 
 
 def _measures(metrics: Sequence[AnyScore], inputs: ScoreInputs) -> list[Measure]:

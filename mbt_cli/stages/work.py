@@ -128,6 +128,11 @@ class Work:
     retry_failed: bool = False
     outcome: Outcome = field(default_factory=Outcome)
 
+    @property
+    def study_folder(self) -> Path:
+        """Folder of the whole study, for what tells of all its cells."""
+        return self.journal.parents[self.resolution.address.count("/") + 1]
+
     def input(self, name: str) -> LoadedInput:
         """The one cell behind an input field."""
         (only,) = self.inputs[name]

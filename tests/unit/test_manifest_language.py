@@ -25,7 +25,7 @@ def test_questions_come_once_for_everything_that_reads_them(load):
 
 
 def test_a_stage_without_variants_joined_with_others_enters_under_its_own_name(load):
-    text = SMALL_STUDY.replace('prompt = ["answer", "metacognitive"] }', '}\nprompt = "answer"')
+    text = SMALL_STUDY.replace(', prompt = ["answer", "metacognitive"] }', ' }\nprompt = "answer"')
     text = text.replace(
         '[[stage]]\nkind = "judge"',
         '[[stage]]\nkind = "rollout"\nname = "meta"\nmatrix = { benchmark = "tiny", '
@@ -106,13 +106,17 @@ def test_a_sampling_may_be_like_another(load):
 
 
 def test_matrix_values_keep_their_types_in_the_stage_and_their_text_in_the_address(load):
-    text = SMALL_STUDY.replace("samples = 2\n", "").replace(
-        'prompt = ["answer", "metacognitive"] }', 'prompt = "answer", samples = [1, 2] }'
-    ).replace('baseline = { prompt = "answer" }\n', "")
+    text = (
+        SMALL_STUDY.replace("samples = 2\n", "")
+        .replace('prompt = ["answer", "metacognitive"] }', 'prompt = "answer", samples = [1, 2] }')
+        .replace('baseline = { prompt = "answer" }\n', "")
+    )
 
     manifest = load(text)
 
-    found = {a.rpartition("=")[2]: manifest.cells[a].stage.samples for a in addresses(manifest, "base")}
+    found = {
+        a.rpartition("=")[2]: manifest.cells[a].stage.samples for a in addresses(manifest, "base")
+    }
     assert found == {"1": 1, "2": 2}
 
 

@@ -44,7 +44,6 @@ def test_all_problems_come_at_once(load):
             "models.parrot",
             "neither a `preset` nor a `backend`",
         ),
-        ('rollouts = "base"\nmatrix', 'rollouts = "tables"\nmatrix', "stage.answers.rollouts", "later"),
         ('model = ["parrot"]', 'model = ["@all"]', "stage.base.matrix.model", "no group `@all`"),
         ('model = ["parrot"]', "model = []", "stage.base.matrix.model", "empty"),
         (
@@ -62,7 +61,12 @@ def test_all_problems_come_at_once(load):
         ('"metacognitive"]', '"metacog"]', "stage.base.prompt", "did you mean `metacognitive`?"),
         ('limit = 6', 'limti = 6', "benchmarks.tiny.limti", "did you mean `limit`?"),
         ('kind = "tinyhop"', 'kind = "tinyhopp"', "benchmarks.tiny", "did you mean `tinyhop`?"),
-        ('kind = "canned", replies = [\'', 'kind = "caned", replies = [\'', "models.judge.backend", "did you mean `canned`?"),
+        (
+            "kind = \"canned\", replies = ['",
+            "kind = \"caned\", replies = ['",
+            "models.judge.backend",
+            "did you mean `canned`?",
+        ),
         ('name = "base"\n', 'name = "ba se"\n', "stage.ba se.name", "ba se"),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else None,
@@ -86,6 +90,15 @@ def test_stages_that_read_each_other_are_named_as_a_circle(load):
     found = problems_of(load, text)
 
     assert "circle: `one` -> `two` -> `one`" in found["stage.one"]
+
+
+def test_a_stage_that_reads_a_later_one_is_told_so(load):
+    late = SMALL_STUDY.split("[[stage]]")[1].replace('"base"', '"late"')
+    text = SMALL_STUDY.replace('rollouts = "base"\nmatrix', 'rollouts = "late"\nmatrix')
+
+    found = problems_of(load, f"{text}\n[[stage]]{late}")
+
+    assert "`late` stands later in the file" in found["stage.answers.rollouts"]
 
 
 def test_a_missing_file_of_a_benchmark_is_a_problem(load):

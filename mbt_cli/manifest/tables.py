@@ -1,0 +1,99 @@
+"""The tables of a manifest, read one by one, so that one wrong table hides no other's mistakes."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.core.sampling import Sampling
+from mbt_cli.interfaces import Benchmark, Judge, Plugin
+from mbt_cli.manifest.document import (
+    NAME_PATTERN,
+    Document,
+    DocumentTables,
+    ModelTable,
+    StudyTable,
+)
+from mbt_cli.manifest.problems import Problems, nearest
+from mbt_cli.registry import AnyBenchmark, AnyJudge
+
+_FAMILIES: Mapping[str, TypeAdapter[Any]] = {
+    "groups": TypeAdapter(list[str]),
+    "sampling": TypeAdapter(Sampling),
+    "models": TypeAdapter(ModelTable),
+    "benchmarks": TypeAdapter(AnyBenchmark),
+    "judges": TypeAdapter(AnyJudge),
+}
+_NAME = re.compile(NAME_PATTERN)
+_BAD_NAME = "is no name: letters, digits and `._+-` only, 64 at most, a letter or digit first"
+_STAND_IN = StudyTable(name="study", seed=0, max_failed_share=0)
+
+
+def read_document(tree: Mapping[str, Any], problems: Problems) -> Document:
+    """Every table that is right; what is wrong becomes a problem."""
+    for key in tree:
+        if key not in DocumentTables.model_fields:
+            problems.add(key, f"unknown table; {nearest(key, DocumentTables.model_fields)}")
+    found: dict[str, dict[str, Any]] = {}
+    broken: set[str] = set()
+    for family in _FAMILIES:
+        found[family], wrong = _read_family(family, tree.get(family, {}), problems)
+        broken |= wrong
+    stages = tree.get("stage", [])
+    if not isinstance(stages, list) or not all(isinstance(s, dict) for s in stages):
+        problems.add("stage", "is written `[[stage]]`, once for each stage")
+        stages = []
+    study = _read_table("study", StudyTable, tree.get("study", {}), problems)
+    run = _read_table("run", RunSettings, tree.get("run", {}), problems)
+    return Document(
+        study=study or _STAND_IN,
+        run=run or RunSettings(),
+        stage=stages,
+        broken=frozenset(broken),
+        **found,
+    )
+
+
+_Table = TypeVar("_Table", StudyTable, RunSettings)
+
+
+def _read_table(name: str, kind: type[_Table], written: Any, problems: Problems) -> _Table | None:
+    try:
+        return kind.model_validate(written)
+    except ValidationError as error:
+        problems.add_validation(name, error, kind.model_fields)
+        return None
+
+
+def _read_family(family: str, written: Any, problems: Problems) -> tuple[dict[str, Any], set[str]]:
+    """Tables by name, and the key paths of those that are wrong."""
+    if not isinstance(written, dict):
+        problems.add(family, f"is a table of names, as in `[{family}.NAME]`")
+        return {}, set()
+    good: dict[str, Any] = {}
+    broken = set()
+    for name, table in written.items():
+        where = f"{family}.{name}"
+        if not _NAME.match(name):
+            problems.add(where, _BAD_NAME)
+        try:
+            good[name] = _FAMILIES[family].validate_python(table)
+        except ValidationError as error:
+            broken.add(where)
+            kind = table.get("kind") if isinstance(table, dict) else None
+            problems.add_validation(where, error, _valid_keys(family, table), kind=kind)
+    return good, broken
+
+
+def _valid_keys(family: str, table: Any) -> Iterable[str]:
+    """Keys that the table may have, for suggestions."""
+    if family == "sampling":
+        return Sampling.model_fields
+    if family == "models":
+        return ModelTable.model_fields
+    plugins: type[Plugin] = Judge if family == "judges" else Benchmark
+    kinds = {p.model_fields["kind"].default: p for p in plugins.__subclasses__()}
+    kind = kinds.get(str(table.get("kind"))) if isinstance(table, dict) else None
+    return kinds if kind is None else kind.model_fields

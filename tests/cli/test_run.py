@@ -1,0 +1,166 @@
+"""The verbs end to end, on the canned backend, as a user types them."""
+
+import json
+
+import polars as pl
+
+CELL = "base/benchmark=tiny/split=validation/model=parrot/prompt=answer"
+
+
+def test_a_study_runs_from_questions_to_a_table(mbt, workplace):
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 0, ran.err
+    assert "parrot" in ran.out
+    table = pl.read_parquet(
+        workplace / "runs/small/tables/files/main_results.parquet", hive_partitioning=False
+    )
+    assert table.height == 2
+
+
+def test_a_second_run_asks_nothing_and_says_so(mbt):
+    mbt("run", "study.toml")
+
+    again = mbt("run", "study.toml")
+
+    assert again.code == 0
+    assert "0 cells made" in again.out
+    assert "0 model calls" in again.out
+
+
+def test_every_stage_is_one_parquet_with_its_axes_as_columns(mbt, workplace):
+    mbt("run", "study.toml")
+
+    rows = pl.scan_parquet(workplace / "runs/small/base/**/rows.parquet", hive_partitioning=True)
+
+    # 6 questions x 2 samples x 2 prompts
+    assert rows.select(pl.len()).collect().item() == 24
+    assert {"benchmark", "split", "model", "prompt"} <= set(rows.collect_schema())
+
+
+def test_verbs_run_in_turn_and_name_what_is_missing(mbt):
+    early = mbt("judge", "study.toml")
+    assert early.code == 2
+    assert "mbt rollout study.toml" in early.err
+
+    assert mbt("rollout", "study.toml").code == 0
+    assert mbt("judge", "study.toml").code == 0
+    assert mbt("score", "study.toml").code == 0
+    report = mbt("report", "study.toml")
+    assert report.code == 0
+    assert "parrot" in report.out
+
+
+def test_stale_cells_are_named_field_by_field_until_replace(mbt, workplace):
+    mbt("run", "study.toml")
+
+    stale = mbt("run", "study.toml", "--set", "sampling.plain.temperature=0.5")
+    assert stale.code == 1
+    assert "`models.model.sampling.temperature`: 0.0 -> 0.5" in stale.err
+    assert "--replace" in stale.err
+
+    replaced = mbt("run", "study.toml", "--set", "sampling.plain.temperature=0.5", "--replace")
+    assert replaced.code == 0, replaced.err
+    assert list((workplace / "runs/.replaced/small").rglob("lineage.json"))
+
+
+def test_more_samples_and_a_larger_limit_need_no_flag_and_ask_only_what_is_new(mbt, workplace):
+    mbt("rollout", "study.toml")
+
+    grown = mbt(
+        "rollout", "study.toml", "--set", "stage.base.samples=3", "--set", "benchmarks.tiny.limit=7"
+    )
+
+    assert grown.code == 0, grown.err
+    lineage = json.loads((workplace / "runs/small" / CELL / "lineage.json").read_text())
+    # 7 questions x 3 samples, of which 6 x 2 were there
+    assert lineage["rows"] == 21
+    assert lineage["requests"]["reused"] == 12
+    assert lineage["requests"]["sent"] == 9
+
+
+def test_a_dry_run_shows_requests_and_prompts_and_writes_nothing(mbt, workplace):
+    ran = mbt("rollout", "study.toml", "--dry-run")
+
+    assert ran.code == 0, ran.err
+    assert "12 requests new, 0 reused" in ran.out
+    assert "Document [0] (Title:" in ran.out
+    assert not (workplace / "runs").exists()
+
+
+def test_show_follows_a_score_back_to_the_questions(mbt, workplace):
+    mbt("run", "study.toml")
+    cell = "runs/small/scores/benchmark=tiny/split=validation/model=parrot/prompt=answer"
+
+    shown = mbt("show", cell)
+
+    assert shown.code == 0, shown.err
+    assert "reads base/benchmark=tiny" in shown.out
+    assert "reads questions/benchmark=tiny/split=validation" in shown.out
+
+
+def test_verify_refuses_an_artifact_with_other_bytes(mbt, workplace):
+    mbt("rollout", "study.toml")
+    rows = workplace / "runs/small" / CELL / "rows.parquet"
+    content = bytearray(rows.read_bytes())
+    content[50] ^= 1
+    rows.write_bytes(bytes(content))
+
+    shown = mbt("show", "--verify", f"runs/small/{CELL}")
+    judged = mbt("judge", "study.toml")
+
+    assert shown.code == 1
+    assert "rows.parquet" in shown.err
+    assert judged.code == 1
+    assert "rows.parquet" in judged.err
+
+
+def test_too_many_failed_rows_fail_the_stage_and_keep_the_replies(mbt, workplace):
+    text = (workplace / "study.toml").read_text()
+    (workplace / "study.toml").write_text(
+        text.replace("""replies = ['{"grade": "A"}']""", 'replies = ["who knows"]')
+    )
+
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 1
+    assert "unreadable_verdict" in ran.err
+    assert "max_failed_share" in ran.err
+    allowed = mbt("run", "study.toml", "--set", "study.max_failed_share=1")
+    assert allowed.code == 0, allowed.err
+
+
+def test_five_mistakes_print_five_lines_and_exit_2(mbt, workplace):
+    text = (workplace / "study.toml").read_text()
+    wrong = (
+        text.replace("samples = 2", "sampels = 2\nsamples = 0")
+        .replace("max_tokens = 32", "max_tokens = -1")
+        .replace('judge_model = "judge"', 'judge_model = "jugde"')
+        .replace('scores = "scores"', 'scores = "score"')
+    )
+    (workplace / "study.toml").write_text(wrong)
+
+    ran = mbt("check", "study.toml")
+
+    assert ran.code == 2
+    lines = [line for line in ran.err.splitlines() if line.startswith("  `")]
+    assert len(lines) == 5, ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_check_counts_cells_and_prints_a_schema(mbt):
+    assert "base" in mbt("check", "study.toml").out
+
+    schema = json.loads(mbt("check", "--schema").out)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "rollout" in str(schema["properties"]["stage"])
+
+
+def test_secrets_of_the_environment_stand_nowhere_on_the_disk(mbt, workplace):
+    secret = "sk-very-secret-value-0123456789"
+
+    mbt("run", "study.toml", "-v", OPENAI_API_KEY=secret)
+
+    for path in (workplace / "runs").rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
