@@ -110,23 +110,14 @@ def holding(
         ArtifactError: The folder cannot be written.
     """
     path = folder / ("lock" if shard is None else f"lock-{shard[0]}-of-{shard[1]}")
-    holder = Holder(
-        token=uuid.uuid4().hex,
-        host=host_name(),
-        space=process_space(),
-        pid=os.getpid(),
-        process_start=start_of(os.getpid()) or 0,
-        job=job,
-        since=datetime.now(UTC),
-    )
-    lock = Lock(path, holder)
+    lock = Lock(path, _this_process(job))
     with writing_to(path):
         folder.mkdir(parents=True, exist_ok=True)
         with _guarded(folder):
             for other in _in_the_way(folder, path):
                 _refuse_if_held(other, folder, job_is_gone, stale_after_seconds)
                 other.unlink(missing_ok=True)
-            _put(path, holder)
+            _put(path, lock.holder)
     lock._thread.start()
     try:
         yield lock
@@ -139,6 +130,18 @@ def holding(
 def holders(folder: Path) -> list[Holder]:
     """Everybody who says to hold the cell or a shard of it, dead or alive."""
     return [holder for path in _locks(folder) if (holder := _read(path)) is not None]
+
+
+def _this_process(job: str | None) -> Holder:
+    return Holder(
+        token=uuid.uuid4().hex,
+        host=host_name(),
+        space=process_space(),
+        pid=os.getpid(),
+        process_start=start_of(os.getpid()) or 0,
+        job=job,
+        since=datetime.now(UTC),
+    )
 
 
 def _locks(folder: Path) -> list[Path]:
