@@ -128,14 +128,13 @@ def maj_at_k(samples: Samples, cast: Ballots, scores: Values, may_vote: Values, 
 
 def maj_at_k_published(samples: Samples, cast: Ballots, scores: Values, k: int) -> Values:
     """The published form, shape (questions,); NaN where all of the first k samples failed."""
-    size = len(samples.ids)
-    rank = samples.rank
-    live = np.flatnonzero((rank < k) & ~np.isnan(scores))
+    value = np.full(len(samples.ids), np.nan)
+    live = np.flatnonzero((samples.rank < k) & ~np.isnan(scores))
     votes = np.bincount(cast.answer[live], minlength=len(cast.question))
-    # most votes first, then the earliest sample: the first row of each question wins
-    order = np.lexsort((rank[live], -votes[cast.answer[live]], samples.question[live]))
-    questions = samples.question[live][order]
-    first = np.flatnonzero(np.diff(questions, prepend=-1))
-    value = np.full(size, np.nan)
-    value[questions[first]] = scores[live][order][first]
+    # most votes first, then the earliest sample: distinct within a question
+    key = votes[cast.answer[live]] * k - samples.rank[live]
+    best = np.full(len(samples.ids), np.iinfo(np.int64).min)
+    np.maximum.at(best, samples.question[live], key)
+    winner = live[key == best[samples.question[live]]]
+    value[samples.question[winner]] = scores[winner]
     return value

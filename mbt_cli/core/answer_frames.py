@@ -1,5 +1,8 @@
 """Answer measures over whole frames: the rules of `core/answers.py`, a million rows in seconds."""
 
+import string
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,15 +10,20 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.answers import OfficialRules, official_rules
+from mbt_cli.core.samples import question_numbers
 
-_PUNCTUATION = r"[!-/:-@\[-`{-~]"
-_ARTICLES_ASCII = r"\b(?:a|an|the)\b"
-# what Python's \b sees as a word: letters and numbers, but not combining marks
+_PUNCTUATION = list(string.punctuation)
+# white space that is not already one single space, as Python's `split` sees it
+_LOOSE_SPACE = r"[\s\x1c-\x1f]{2,}|[\t-\r\x1c-\x1f\x85\xa0\p{Zl}\p{Zp}]|[^ \P{Zs}]"
+_ARTICLES = r" (?:(?:a|an|the) )+"  # of a text with a space at either end
+# letters and numbers alone are words for Python's \b, combining marks and dashes are not
 _ARTICLES_ANY = r"(^|[^\p{L}\p{N}])(?:a|an|the)([^\p{L}\p{N}]|$)"
-_WHITE_SPACE = r"[\s\x1c-\x1f]+"
+_NOT_PLAIN = r"[^ 0-9a-z]"
 _CLOSED_WORDS = ["yes", "no", "noanswer"]
+_ROWS_AT_ONCE = 1 << 16
 
 Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 METRICS = (
@@ -29,102 +37,112 @@ METRICS = (
 """Columns of `answer_metrics` beside `normalised`."""
 
 
-def normalised(text: pl.Expr) -> pl.Expr:
-    """`answers.normalise` of a text column."""
-    words = text.str.to_lowercase().str.replace_all(_PUNCTUATION, "")
-    is_ascii = words.str.len_bytes() == words.str.len_chars()
+def normalised(texts: pl.Series) -> pl.Series:
+    """`answers.normalise` of every text; null stays null."""
+    text = pl.col("text")
+    nothing = [""] * len(_PUNCTUATION)
+    words = text.str.to_lowercase().str.replace_many(_PUNCTUATION, nothing)
+    words = words.str.replace_all(_LOOSE_SPACE, " ").str.strip_chars(" ")
+    frame = texts.alias("text").to_frame().select(words)
+    padded = pl.concat_str(pl.lit(" "), text, pl.lit(" "))
+    without = padded.str.replace_all(_ARTICLES, " ").str.strip_chars(" ")
+    plain = frame.select(without).to_series()
+    odd = frame["text"].str.contains(_NOT_PLAIN).arg_true()
+    if not len(odd):
+        return plain
     # twice, since two articles in a row share the character between them
-    other = words.str.replace_all(_ARTICLES_ANY, "$1 $2").str.replace_all(_ARTICLES_ANY, "$1 $2")
-    without = pl.when(is_ascii).then(words.str.replace_all(_ARTICLES_ASCII, " ")).otherwise(other)
-    return without.str.replace_all(_WHITE_SPACE, " ").str.strip_chars(" ")
+    rare = text.str.replace_all(_ARTICLES_ANY, "$1 $2").str.replace_all(_ARTICLES_ANY, "$1 $2")
+    rare = rare.str.replace_all(r" {2,}", " ").str.strip_chars(" ")
+    return plain.scatter(odd, frame[odd].select(rare).to_series())
 
 
-def answer_metrics(rollouts: pl.DataFrame, benchmark: str) -> pl.DataFrame:
+def answer_metrics(
+    rollouts: pl.DataFrame, benchmark: str, *, question: Numbers | None = None
+) -> pl.DataFrame:
     """Every answer measure of every rollout, rows in the order of the input.
 
     Args:
         rollouts: `question_id`, `answer`, `failure`, `gold_answer` and `gold_aliases`; the gold
-            columns of a question are taken from its first row.
+            columns of a question are taken from one of its rows.
         benchmark: Kind of the benchmark; decides whose official scorer is followed.
+        question: Number of each row's question, where it is known already.
 
     Returns:
         `normalised` (the prediction, empty where there is none) and the columns `METRICS`, each
         in [0, 1]: 0 where the reply had no answer, null where the rollout failed, where the
         question has no gold answer, and in the official columns where no official scorer fits.
     """
+    if question is None:
+        question = question_numbers(rollouts["question_id"])[1]
+    references = _references(rollouts, question)
     rules = official_rules(benchmark)
-    answer = pl.col("answer").fill_null("")
-    rows = rollouts.select(
-        "question_id", answered=answer != "", normalised=normalised(answer), failure="failure"
-    )
-    references = _references(rollouts)
-    best = _best_over_references(rows, references, rules)
-    answered = rows["answered"].to_numpy()
-    scored = rows["failure"].is_null().to_numpy() & references.known[references.question]
-    columns = {
-        name: pl.Series(name, np.where(scored, values * answered, np.nan)).fill_nan(None)
-        for name, values in best.items()
-    }
-    return pl.DataFrame({"normalised": rows["normalised"], **columns})
+    answers = rollouts["answer"].fill_null("")
+
+    def score(start: int) -> pl.DataFrame:
+        piece = slice(start, start + _ROWS_AT_ONCE)
+        given = normalised(answers[piece])
+        best = _best_over_references(given, question[piece], references, rules)
+        return pl.DataFrame({"normalised": given, **best})
+
+    # polars works on one core a call here, and lets go of Python's lock
+    with ThreadPoolExecutor(pl.thread_pool_size()) as threads:
+        pieces = list(threads.map(score, range(0, max(1, len(answers)), _ROWS_AT_ONCE)))
+    found = pl.concat(pieces)
+    has_answer = (answers != "").to_numpy()
+    unscored = rollouts["failure"].is_not_null().to_numpy() | ~references.known[question]
+    columns = {name: found[name].to_numpy() * has_answer for name in METRICS}
+    return pl.DataFrame(
+        {
+            "normalised": found["normalised"],
+            **{n: pl.Series(np.where(unscored, np.nan, v)) for n, v in columns.items()},
+        }
+    ).with_columns(pl.col(METRICS).fill_nan(None))
 
 
 @dataclass(frozen=True, slots=True)
 class _References:
     """Normalised references of all questions in one list, gold first within each question."""
 
-    question: npt.NDArray[np.int64]  # question number of each rollout
-    starts: npt.NDArray[np.int64]  # where a question's references begin
-    counts: npt.NDArray[np.int64]  # how many it has, at least 1
+    starts: Numbers  # where a question's references begin
+    counts: Numbers  # how many it has, at least 1
     known: Flags  # whether it has a gold answer
     texts: pl.Series
 
 
-def _references(rollouts: pl.DataFrame) -> _References:
-    questions = (
-        rollouts.unique("question_id", keep="first", maintain_order=True)
-        .select(
-            "question_id",
-            known=pl.col("gold_answer").is_not_null(),
-            reference=pl.concat_list(
-                pl.col("gold_answer").fill_null(""),
-                pl.col("gold_aliases").fill_null(pl.lit([], dtype=pl.List(pl.String))),
-            ).list.drop_nulls(),
-        )
-        .with_row_index("question")
+def _references(rollouts: pl.DataFrame, question: Numbers) -> _References:
+    row = np.zeros(question.max(initial=-1) + 1, np.int64)
+    row[question] = np.arange(len(question))
+    no_aliases = pl.lit([], dtype=pl.List(pl.String))
+    gold = rollouts.select("gold_answer", "gold_aliases")[row].select(
+        known=pl.col("gold_answer").is_not_null(),
+        reference=pl.concat_list(
+            pl.col("gold_answer").fill_null(""), pl.col("gold_aliases").fill_null(no_aliases)
+        ).list.drop_nulls(),
     )
-    numbers = rollouts.select("question_id").join(
-        questions.select("question_id", "question"),
-        on="question_id",
-        how="left",
-        maintain_order="left",
-    )
-    counts = questions["reference"].list.len().to_numpy().astype(np.int64)
+    counts = gold["reference"].list.len().to_numpy().astype(np.int64)
     return _References(
-        question=numbers["question"].to_numpy().astype(np.int64),
         starts=np.cumsum(counts) - counts,
         counts=counts,
-        known=questions["known"].to_numpy(),
-        texts=questions.select(normalised(pl.col("reference").explode()))["reference"],
+        known=gold["known"].to_numpy(),
+        texts=normalised(gold["reference"].explode()),
     )
 
 
 def _best_over_references(
-    rows: pl.DataFrame, references: _References, rules: OfficialRules | None
-) -> dict[str, Floats]:
-    """The best value over references of each rollout, for every measure."""
-    counts = references.counts[references.question]
+    given: pl.Series, question: Numbers, references: _References, rules: OfficialRules | None
+) -> Mapping[str, Floats]:
+    """The best value over references of each prediction, for every measure."""
+    counts = references.counts[question]
     first = np.cumsum(counts) - counts
     row = np.repeat(np.arange(len(counts)), counts)
-    reference = np.arange(counts.sum()) - np.repeat(first, counts)
-    reference += references.starts[references.question][row]
-    pairs = _pair_scores(rows["normalised"].gather(row), references.texts.gather(reference), rules)
-    gold_only = rules == "hotpotqa"
+    reference = np.arange(len(row)) + np.repeat(references.starts[question] - first, counts)
+    pairs = _pair_scores(given.gather(row), references.texts.gather(reference), rules)
+    if not len(first):
+        return pairs
     return {
         name: values[first]
-        if gold_only and name.startswith("official")
+        if rules == "hotpotqa" and name.startswith("official")
         else np.maximum.reduceat(values, first)
-        if len(first)
-        else values
         for name, values in pairs.items()
     }
 
@@ -134,51 +152,56 @@ def _pair_scores(
 ) -> dict[str, Floats]:
     """Every measure of (prediction, reference) pairs of normalised texts."""
     pair = pl.DataFrame({"given": given, "wanted": wanted})
-    has, wants = pl.col("given") != "", pl.col("wanted") != ""
-    padded = " " + pl.col("given") + " "
-    flags = pair.select(
-        equal=pl.col("given") == pl.col("wanted"),
-        has=has,
-        wants=wants,
-        substring=pl.col("given").str.contains(pl.col("wanted"), literal=True),
-        contained=wants & padded.str.contains(" " + pl.col("wanted") + " ", literal=True),
-        closed=pl.any_horizontal(pl.col("given", "wanted").is_in(_CLOSED_WORDS)),
-    )
-    flag = {name: flags[name].to_numpy() for name in flags.columns}
-    f1 = _words_f1(pair)
-    exact = flag["equal"].astype(np.float64)
+    exact = (given == wanted).to_numpy()
+    has, wants = (given != "").to_numpy(), (wanted != "").to_numpy()
+    inside = _contains(pair, pl.col("given"), pl.col("wanted")) & has
+    f1 = (exact & has).astype(np.float64)
+    other = np.flatnonzero(~exact & has & wants)
+    f1[other] = _words_f1(pair[other])
+    contained = exact & has
+    maybe = np.flatnonzero(inside & ~exact & wants)
+    padded = [pl.concat_str(pl.lit(" "), name, pl.lit(" ")) for name in pair.columns]
+    contained[maybe] = _contains(pair[maybe], *padded)
     scores = {
-        "exact_match": exact * flag["has"],
-        "substring_match": (flag["substring"] & flag["has"]).astype(np.float64),
+        "exact_match": (exact & has).astype(np.float64),
+        "substring_match": inside.astype(np.float64),
         "f1_score": f1,
-        "containment": flag["contained"].astype(np.float64),
+        "containment": contained.astype(np.float64),
     }
     if rules is None:
         nothing = np.full(len(f1), np.nan)
         return {**scores, "official_exact_match": nothing, "official_f1": nothing}
+    official_f1 = f1.copy()
     if rules == "musique":
-        official_f1 = np.where(flag["has"] & flag["wants"], f1, exact)
+        official_f1[~has & ~wants] = 1.0
     else:
-        official_f1 = np.where(flag["closed"] & ~flag["equal"], 0.0, f1)
-    return {**scores, "official_exact_match": exact, "official_f1": official_f1}
+        closed = (given.is_in(_CLOSED_WORDS) | wanted.is_in(_CLOSED_WORDS)).to_numpy()
+        official_f1[closed & ~exact] = 0.0
+    return {
+        **scores,
+        "official_exact_match": exact.astype(np.float64),
+        "official_f1": official_f1,
+    }
+
+
+def _contains(pair: pl.DataFrame, given: pl.Expr, wanted: pl.Expr) -> Flags:
+    found: Flags = pair.select(given.str.contains(wanted, literal=True)).to_series().to_numpy()
+    return found
 
 
 def _words_f1(pair: pl.DataFrame) -> Floats:
-    """F1 of words counted with repeats; 0 where either side has none."""
+    """F1 of words counted with repeats, of pairs in which both sides have words."""
     words = pair.select(pl.all().str.split(" "))
-    # splitting an empty text gives one empty word
-    sizes = [(words[c].list.len() * (pair[c] != "")).to_numpy().astype(float) for c in pair.columns]
+    total = words.select(pl.sum_horizontal(pl.all().list.len())).to_series().to_numpy()
     shared = words.select(pl.col("given").list.set_intersection("wanted").list.len()).to_series()
-    common = np.where((sizes[0] > 0) & (sizes[1] > 0), shared.to_numpy(), 0).astype(np.float64)
+    common = shared.to_numpy().astype(np.float64)
     # a set is enough unless a word repeats on both sides
-    repeats = words.select(
-        (pl.col(c).list.n_unique() < pl.col(c).list.len()) for c in words.columns
-    )
-    both = (repeats["given"] & repeats["wanted"]).arg_true()
+    some = np.flatnonzero(common > 0)
+    repeats = words[some].select(pl.all().list.n_unique() < pl.all().list.len())
+    both = some[(repeats["given"] & repeats["wanted"]).to_numpy()]
     if len(both):
-        common[both.to_numpy()] = _shared_with_repeats(words[both])
-    total = sizes[0] + sizes[1]
-    f1: Floats = np.divide(2 * common, total, out=np.zeros_like(common), where=common > 0)
+        common[both] = _shared_with_repeats(words[both])
+    f1: Floats = 2 * common / total
     return f1
 
 

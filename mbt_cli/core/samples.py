@@ -74,12 +74,8 @@ def samples_of(rollouts: pl.DataFrame) -> Samples:
     """
     if rollouts.select("question_id", "sample").null_count().sum_horizontal().item():
         refuse_repeats(rollouts, ("question_id", "sample"), "rollouts")
-    ids = rollouts["question_id"].unique().sort()
-    number = pl.DataFrame({"question_id": ids, "question": np.arange(len(ids))})
-    keys = rollouts.select("question_id").join(
-        number, on="question_id", how="left", maintain_order="left"
-    )
-    question, sample = keys["question"].to_numpy(), rollouts["sample"].to_numpy()
+    ids, question = question_numbers(rollouts["question_id"])
+    sample = rollouts["sample"].to_numpy()
     key = question * (int(sample.max(initial=0)) + 1) + sample
     order = np.argsort(key, kind="stable")
     if (np.diff(key[order]) == 0).any():
@@ -89,6 +85,15 @@ def samples_of(rollouts: pl.DataFrame) -> Samples:
     rank[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     failed = rollouts["failure"].is_not_null().to_numpy()
     return Samples(ids=ids, question=question, sample=sample, failed=failed, rank=rank)
+
+
+def question_numbers(question_ids: pl.Series) -> tuple[pl.Series, npt.NDArray[np.int64]]:
+    """The distinct ids, sorted, and the number of each row's id among them, shape (rows,)."""
+    ids = question_ids.unique().sort()
+    number = pl.DataFrame({"question_id": ids, "number": np.arange(len(ids))})
+    rows = question_ids.alias("question_id").to_frame()
+    joined = rows.join(number, on="question_id", how="left", maintain_order="left")
+    return ids, joined["number"].to_numpy()
 
 
 def refuse_repeats(frame: pl.DataFrame, key: tuple[str, ...], what: str) -> None:

@@ -27,7 +27,11 @@ def answer_values(inputs: ScoreInputs, column: str) -> Values:
 
 def answer_frame(inputs: ScoreInputs) -> pl.DataFrame:
     """`answer_metrics` of the cell's rollouts."""
-    return inputs.once("answer_metrics", lambda: answer_metrics(inputs.rollouts, inputs.benchmark))
+    question = samples(inputs).question
+    return inputs.once(
+        "answer_metrics",
+        lambda: answer_metrics(inputs.rollouts, inputs.benchmark, question=question),
+    )
 
 
 def rollout_values(inputs: ScoreInputs, expression: pl.Expr) -> Values:

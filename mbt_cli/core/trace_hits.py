@@ -43,9 +43,11 @@ def _hits(rollouts: pl.DataFrame) -> pl.DataFrame:
     references = pl.concat_list(pl.col("gold_answer").fill_null(""), pl.col("gold_aliases"))
     fallback = pl.concat_list(pl.col("gold_answer").fill_null(""))
     rows = rollouts.select(
-        trace=normalised(trace_column()), reference=pl.coalesce(references, fallback)
+        trace_column(), reference=pl.coalesce(references, fallback).list.drop_nulls()
     ).with_row_index("row")
-    pairs = rows.explode("reference").with_columns(reference=normalised(pl.col("reference")))
+    rows = rows.with_columns(trace=normalised(rows["trace"]))
+    pairs = rows.explode("reference")
+    pairs = pairs.with_columns(reference=normalised(pairs["reference"]))
     trace, wanted = pl.col("trace"), pl.col("reference")
     padded = pl.concat_str(pl.lit(" "), trace, pl.lit(" "))
     word = pl.concat_str(pl.lit(" "), wanted, pl.lit(" "))
