@@ -1,11 +1,13 @@
 """MajAtK: score of the answer that most of k samples give."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Literal
 
 import polars as pl
 
-from mbt_cli.core.aggregates import ballots, checked_k, maj_at_k, maj_at_k_published
+from mbt_cli.core.aggregates import Ballots, ballots, checked_k, maj_at_k, maj_at_k_published
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.scoring import (
     Accuracy,
@@ -46,10 +48,8 @@ class MajAtK(Score):
             return []
         rows = samples(inputs)
         normalised = answer_frame(inputs)["normalised"]
-        raw = inputs.rollouts["answer"].fill_null("")
-        cast = inputs.once("ballots", lambda: ballots(rows, normalised))
-        cast_raw = inputs.once("ballots_published", lambda: ballots(rows, raw))
-        may_vote = normalised.ne("").cast(pl.Float64).to_numpy()
+        cast, cast_raw = inputs.once("ballots", lambda: _ballots(inputs, normalised))
+        may_vote = (normalised != "").cast(pl.Float64).to_numpy()
         found = []
         for k in checked_k(rows, self.k):
             for name, values in (
@@ -67,3 +67,11 @@ class MajAtK(Score):
                     )
                 )
         return found
+
+
+def _ballots(inputs: ScoreInputs, normalised: pl.Series) -> tuple[Ballots, Ballots]:
+    """Ballots of normalised and of raw answers, made on two cores."""
+    raw = inputs.rollouts["answer"].fill_null("")
+    with ThreadPoolExecutor(2) as threads:
+        cast, cast_raw = threads.map(partial(ballots, samples(inputs)), (normalised, raw))
+    return cast, cast_raw
