@@ -1,0 +1,99 @@
+"""mbt's side of the client benchmark: ask, keep, and write rows.parquet, as a stage does.
+
+    python durable_client.py http://127.0.0.1:18100/v1 4000 512 FOLDER
+
+Prints one JSON line: requests a second from the first request to rows.parquet closed, processor
+milliseconds a request, peak memory in MiB, and bytes on disk for each byte of replies.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from mbt_cli.backends.openai import OpenAIBackend
+from mbt_cli.core import rows
+from mbt_cli.core.chat import Message, Request
+from mbt_cli.core.keys import request_key, request_seed
+from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.progress import Silent
+from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.errors import MbtError
+from mbt_cli.inference.asking import Asking, ask, replies
+from mbt_cli.stages.asking import BATCH_ROWS, reply_columns
+from mbt_cli.store.parquet import ParquetStream
+
+PROMPT = "Document text " * 500
+SAMPLING = {"temperature": 0.6, "top_p": 0.95}
+
+
+def requests(backend: OpenAIBackend, total: int) -> Iterator[Request]:
+    identity = backend.identity()
+    for number in range(total):
+        messages = (Message(role="user", content=f"{number} {PROMPT}"),)
+        seed = request_seed(42, "bench", str(number), 0)
+        key = request_key(identity, messages, {**SAMPLING, "max_tokens": 2048}, seed)
+        yield Request(key, str(number), 0, messages, seed, SAMPLING)
+
+
+def write_rows(asking: Asking, folder: Path) -> int:
+    stream = ParquetStream(folder / "rows.parquet", rows.ROLLOUTS, {})
+    batch = []
+    for request, reply in replies(asking, folder / "journal"):
+        own = {"question_id": request.question_id, "sample": 0, "answer": None}
+        batch.append({**own, **reply_columns(request, reply)})
+        if len(batch) == BATCH_ROWS:
+            stream.append(pl.DataFrame(batch, schema=rows.ROLLOUTS))
+            batch = []
+    if batch:
+        stream.append(pl.DataFrame(batch, schema=rows.ROLLOUTS))
+    return stream.finish().bytes
+
+
+def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
+    backend = OpenAIBackend(base_url=base_url, id="stub")
+    folder.mkdir(parents=True, exist_ok=True)
+    asking = Asking(
+        requests=lambda: requests(backend, total),
+        total=total,
+        open=backend.open,
+        place=ServerPlace(folder / "server.log", folder / "cache", dict(os.environ)),
+        max_tokens=2048,
+        run=RunSettings(concurrency=in_flight),
+    )
+    started = time.monotonic()
+    asked = ask(asking, folder / "journal", Silent())
+    answered = time.monotonic()
+    parquet_bytes = write_rows(asking, folder)
+    ended = time.monotonic()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    journal_bytes = sum(p.stat().st_size for p in (folder / "journal").iterdir())
+    reply_bytes = total * 5_824  # the stub's reply
+    sys.stdout.write(
+        json.dumps(
+            {
+                "requests_per_second": total / (ended - started),
+                "cpu_ms": (used.ru_utime + used.ru_stime) / total * 1000,
+                "memory_mib": used.ru_maxrss / 1024,
+                "sent": asked.sent,
+                "reused": asked.reused,
+                "failed": asked.failed,
+                "seconds": ended - started,
+                "conversion_seconds": ended - answered,
+                "bytes_per_reply_byte": (journal_bytes + parquet_bytes) / reply_bytes,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    except MbtError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)

@@ -1,0 +1,250 @@
+"""What is asked again and what is not, when the same cell is run once more."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from mbt_cli.core.chat import Reply
+from mbt_cli.inference.asking import ask, import_rows, replies
+from mbt_cli.inference.journal import JournalIndex, JournalWriter
+
+DRIVER = Path(__file__).parents[1] / "bench" / "durable_client.py"
+PROMPTS = [f"question {n}" for n in range(40)]
+
+
+def run_again(asking, server, progress, journal, prompts, **options):
+    return ask(asking(server.base_url, prompts, **options), journal, progress)
+
+
+def test_a_finished_cell_sends_nothing_and_starts_no_server(asking, serve, progress, tmp_path):
+    with serve() as server:
+        run_again(asking, server, progress, tmp_path / "journal", PROMPTS)
+
+    # the server is gone: anything sent now would raise
+    asked = run_again(asking, server, progress, tmp_path / "journal", PROMPTS)
+
+    assert (asked.sent, asked.reused, asked.version) == (0, 40, None)
+
+
+def test_a_larger_limit_sends_only_what_is_new(asking, serve, progress, tmp_path):
+    with serve() as server:
+        run_again(asking, server, progress, tmp_path / "journal", PROMPTS[:10])
+        asked = run_again(asking, server, progress, tmp_path / "journal", PROMPTS)
+
+    assert (asked.sent, asked.reused) == (30, 10)
+
+
+def test_reordered_questions_send_nothing_and_come_in_their_new_order(
+    asking, serve, progress, tmp_path
+):
+    ids = [str(n) for n in range(40)]
+    with serve() as server:
+        run_again(asking, server, progress, tmp_path / "journal", PROMPTS, ids=ids)
+    turned = asking(server.base_url, PROMPTS[::-1], ids=ids[::-1])
+
+    asked = ask(turned, tmp_path / "journal", progress)
+
+    rows = list(replies(turned, tmp_path / "journal"))
+    assert (asked.sent, asked.reused) == (0, 40)
+    assert [request.question_id for request, _ in rows] == ids[::-1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sampling": {"temperature": 0.7, "top_p": 0.95}},
+        {"ids": [f"other {n}" for n in range(40)]},
+        {"prompts": [f"another question {n}" for n in range(40)]},
+    ],
+    ids=["temperature", "seed", "prompt"],
+)
+def test_a_change_that_changes_replies_reuses_nothing(asking, serve, progress, tmp_path, changed):
+    options = {"prompts": PROMPTS, **changed}
+    with serve() as server:
+        run_again(asking, server, progress, tmp_path / "journal", PROMPTS)
+        asked = run_again(asking, server, progress, tmp_path / "journal", **options)
+
+    assert (asked.sent, asked.reused) == (40, 0)
+
+
+def test_a_refused_row_is_asked_again_only_with_retry_failed(asking, serve, progress, tmp_path):
+    prompts = ["TOO-LONG", "question"]
+    with serve() as server:
+        run_again(asking, server, progress, tmp_path / "journal", prompts)
+        again = run_again(asking, server, progress, tmp_path / "journal", prompts)
+        forced = run_again(
+            asking, server, progress, tmp_path / "journal", prompts, retry_failed=True
+        )
+
+    assert (again.sent, again.reused, again.failed) == (0, 2, 1)
+    assert (forced.sent, forced.reused, forced.failed) == (1, 1, 1)
+
+
+def test_a_row_that_failed_for_a_passing_reason_is_asked_again(asking, serve, progress, tmp_path):
+    with serve() as server:
+        plan = asking(server.base_url, ["question"])
+        (request,) = plan.requests()
+        with JournalWriter(tmp_path / "journal", "0") as writer:
+            writer.append(request.key, Reply(failure="http_503: overloaded"), 0)
+        asked = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.sent, asked.failed) == (1, 0)
+
+
+def test_a_cut_reply_is_asked_again_with_another_seed_and_a_larger_limit(
+    asking, serve, progress, tmp_path
+):
+    prompts = [f"CUT-ONCE {n}" for n in range(30)]
+    with serve() as server:
+        plan = asking(
+            server.base_url,
+            prompts,
+            retry_on=("length",),
+            retry_max_tokens=128,
+            content_attempts=8,
+        )
+        asked = ask(plan, tmp_path / "journal", progress)
+        bodies = server.stats()["bodies"]
+
+    rows = list(replies(plan, tmp_path / "journal"))
+    # the server cuts replies to even seeds, so every kept one has an odd seed
+    assert {reply.finish_reason for _, reply in rows} == {"stop"}
+    assert {reply.seed % 2 for _, reply in rows} == {1}
+    assert asked.retried > 0
+    assert {(body["max_tokens"]) for body in bodies} == {64, 128}
+    again = ask(plan, tmp_path / "journal", progress)
+    assert (again.sent, again.reused) == (0, 30)
+
+
+def test_the_last_of_several_cut_replies_is_kept_as_it_is(asking, serve, progress, tmp_path):
+    with serve() as server:
+        plan = asking(server.base_url, ["CUT"], retry_on=("length",), content_attempts=3)
+        asked = ask(plan, tmp_path / "journal", progress)
+
+    ((_, reply),) = replies(plan, tmp_path / "journal")
+    assert (asked.sent, asked.retried) == (3, 2)
+    assert (reply.finish_reason, reply.failure, reply.attempts) == ("length", None, 3)
+
+
+def test_replies_of_an_earlier_artifact_are_reused(asking, serve, progress, tmp_path):
+    with serve() as server:
+        plan = asking(server.base_url, PROMPTS)
+        ask(plan, tmp_path / "journal", progress)
+        rows = [
+            {
+                "messages": list(request.messages),
+                "reply": reply.text,
+                "request_key": request.key,
+                **{name: getattr(reply, name) for name in Reply.__slots__ if name not in ("text",)},
+            }
+            for request, reply in replies(plan, tmp_path / "journal")
+        ]
+        pl.DataFrame(rows).write_parquet(tmp_path / "rows.parquet")
+
+        count = import_rows(tmp_path / "rows.parquet", tmp_path / "other")
+        asked = ask(plan, tmp_path / "other", progress)
+
+    assert count == 40
+    assert (asked.sent, asked.reused) == (0, 40)
+    assert list(replies(plan, tmp_path / "other")) == list(replies(plan, tmp_path / "journal"))
+
+
+def test_a_torn_last_record_is_cut_and_asked_again(asking, serve, progress, tmp_path):
+    with serve() as server:
+        plan = asking(server.base_url, PROMPTS)
+        ask(plan, tmp_path / "journal", progress)
+        (file,) = (tmp_path / "journal").iterdir()
+        file.write_bytes(file.read_bytes()[:-20])
+
+        asked = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.sent, asked.reused) == (1, 39)
+    assert {reply.failure for _, reply in replies(plan, tmp_path / "journal")} == {None}
+    with JournalIndex(tmp_path / "journal") as index:
+        assert index.damaged == 0
+
+
+def test_a_damaged_record_in_the_middle_costs_that_record_alone(asking, serve, progress, tmp_path):
+    with serve() as server:
+        plan = asking(server.base_url, PROMPTS)
+        ask(plan, tmp_path / "journal", progress)
+        (file,) = (tmp_path / "journal").iterdir()
+        lines = file.read_bytes().splitlines(keepends=True)
+        lines[7] = b"\0" * (len(lines[7]) - 1) + b"\n"
+        file.write_bytes(b"".join(lines))
+
+        asked = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.sent, asked.reused) == (1, 39)
+    assert len(progress.notes) == 1
+
+
+def test_two_writers_share_a_journal_folder(asking, serve, progress, tmp_path):
+    with serve() as server:
+        ask(asking(server.base_url, PROMPTS[:20]), tmp_path / "journal", progress, writer="0")
+        whole = asking(server.base_url, PROMPTS)
+        asked = ask(whole, tmp_path / "journal", progress, writer="1")
+
+    assert (asked.sent, asked.reused) == (20, 20)
+    assert len(list((tmp_path / "journal").glob("replies-*.jsonl"))) == 2
+    assert {reply.failure for _, reply in replies(whole, tmp_path / "journal")} == {None}
+
+
+def drive(server, total, folder, *, in_flight=32):
+    command = [sys.executable, str(DRIVER), server.base_url, str(total), str(in_flight)]
+    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2])}
+    return subprocess.Popen(
+        [*command, str(folder)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_ten_kills_at_random_instants_cost_only_what_was_in_flight(serve, tmp_path):
+    draw = random.Random(3)
+    with serve("--latency", "0.1") as server:
+        for _ in range(10):
+            process = drive(server, 2_000, tmp_path)
+            before = server.stats()["served"]
+            while server.stats()["served"] <= before + draw.randrange(120):
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.kill()
+            process.communicate()
+        last = drive(server, 2_000, tmp_path)
+        output, errors = last.communicate()
+        stats = server.stats()
+
+    assert last.returncode == 0, errors.decode()
+    rows = pl.read_parquet(tmp_path / "rows.parquet")
+    assert rows["question_id"].to_list() == [str(n) for n in range(2_000)]
+    assert rows["failure"].null_count() == 2_000
+    assert stats["distinct"] == 2_000
+    assert stats["repeated"] <= 10 * 32
+    assert '"failed": 0' in output.decode()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)]
+)
+def test_a_signal_drains_what_is_in_flight_and_keeps_it(serve, tmp_path, number, code):
+    with serve("--latency", "0.3") as server:
+        process = drive(server, 2_000, tmp_path)
+        while server.stats()["served"] < 100:
+            time.sleep(0.02)
+        process.send_signal(number)
+        started = time.monotonic()
+        _, errors = process.communicate(timeout=20)
+        seconds = time.monotonic() - started
+        served = server.stats()["served"]
+        with JournalIndex(tmp_path / "journal") as index:
+            kept = len(index)
+
+    assert process.returncode == code, errors.decode()
+    assert kept == served  # nothing that was answered is lost
+    assert seconds < 5
