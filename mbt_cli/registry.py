@@ -14,6 +14,13 @@ from mbt_cli.benchmarks.math500 import MATH500
 from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.tinyhop import TinyHop
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
+from mbt_cli.figures.accuracy_tokens import AccuracyTokens
+from mbt_cli.figures.answer_inclusive_errors import AnswerInclusiveErrorsFigure
+from mbt_cli.figures.mqi_bars import MQIBars
+from mbt_cli.figures.phase_profile import PhaseProfile
+from mbt_cli.figures.regulation_plane import RegulationPlane
+from mbt_cli.figures.response_lengths import ResponseLengths
+from mbt_cli.figures.training_curves import TrainingCurves
 from mbt_cli.judges.answer_hit import AnswerHit
 from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
@@ -107,6 +114,17 @@ AnyTable = Annotated[
     | RRPTable
     | TokensByStage
     | TrainingRuns,
+    _ByKind,
+    _OrName,
+]
+AnyFigure = Annotated[
+    AccuracyTokens
+    | AnswerInclusiveErrorsFigure
+    | MQIBars
+    | PhaseProfile
+    | RegulationPlane
+    | ResponseLengths
+    | TrainingCurves,
     _ByKind,
     _OrName,
 ]

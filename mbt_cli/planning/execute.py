@@ -92,6 +92,7 @@ class Execution:
             state.sizes,
             self._manifest.document.study.max_failed_share,
             replace=state.status == "stale",
+            again=state.status == "grown",
             retry_failed=self._options.retry_failed,
         )
 
@@ -118,14 +119,29 @@ class Execution:
     def _refuse_missing_inputs(self, chosen: Sequence[CellState]) -> None:
         among = {state.cell.address for state in chosen}
         for state in chosen:
-            for address in state.cell.needs:
-                if address in among or self.states[address].lineage is not None:
-                    continue
-                kind = self.states[address].cell.kind
-                verb = "run" if kind == "questions" else kind
-                stage = address.partition("/")[0]
-                raise MissingInputError(
-                    f"`{state.cell.address}` reads `{address}`, which is not made yet",
-                    hint=f"run `mbt {verb} {self._manifest.path} --only {stage}` first, or "
-                    f"`mbt run {self._manifest.path}` for everything",
-                )
+            missing = [
+                address
+                for name, group in state.cell.resolution.inputs.items()
+                for address in self._missing(state, name, group, among)
+            ]
+            if missing:
+                raise self._missing_input(state, missing[0])
+
+    def _missing(
+        self, state: CellState, name: str, group: Sequence[str], among: Collection[str]
+    ) -> Sequence[str]:
+        """Cells of one input that are neither there nor made in this run."""
+        missing = [a for a in group if a not in among and self.states[a].lineage is None]
+        rule = state.cell.stage.inputs.get(name)
+        is_partial = rule is not None and rule.partial and len(missing) < len(group)
+        return () if is_partial else missing
+
+    def _missing_input(self, state: CellState, address: str) -> MissingInputError:
+        kind = self.states[address].cell.kind
+        verb = "run" if kind == "questions" else kind
+        stage = address.partition("/")[0]
+        return MissingInputError(
+            f"`{state.cell.address}` reads `{address}`, which is not made yet",
+            hint=f"run `mbt {verb} {self._manifest.path} --only {stage}` first, or "
+            f"`mbt run {self._manifest.path}` for everything",
+        )

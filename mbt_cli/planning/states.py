@@ -96,11 +96,18 @@ def _compared(
         and address in lineage.inputs
         and state.lineage.content_sha256() != lineage.inputs[address].sha256
     ]
+    late = [a for a, state in inputs.items() if a not in lineage.inputs and state.lineage]
+    if lineage.fingerprint == now and late and _reads_in_part(cell):
+        return "grown", [f"input `{address}` is there now" for address in late]
     if lineage.fingerprint == now:
         return ("stale", changed) if changed else ("done", ())
     if lineage.base_fingerprint == base and is_grown(lineage.sizes, sizes):
         return "grown", [str(d) for d in differences(dict(lineage.sizes), dict(sizes))]
     return "stale", _reasons(cell, lineage, inputs) or changed or ["another version of its stage"]
+
+
+def _reads_in_part(cell: Cell) -> bool:
+    return any(rule.partial for rule in cell.stage.inputs.values())
 
 
 def _reasons(cell: Cell, lineage: Lineage, inputs: Mapping[str, CellState]) -> list[str]:

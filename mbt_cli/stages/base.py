@@ -43,12 +43,14 @@ class InputRule:
         leading: Its cells give the stage its axes.
         many: Any number of cells may match, none too; otherwise exactly one.
         same_rollouts: Only cells that were made from this cell's own rollouts match.
+        partial: Cells that are not made yet are left out, and read when they are there.
     """
 
     kinds: tuple[str, ...]
     leading: bool = False
     many: bool = False
     same_rollouts: bool = False
+    partial: bool = False
 
 
 class Stage(Settings, ABC):

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import polars as pl
+from pydantic import Field
 
 from mbt_cli.core.references import with_reference
 from mbt_cli.core.tables import ReportInputs, TableData
-from mbt_cli.registry import AnyTable
+from mbt_cli.errors import UsageError
+from mbt_cli.registry import AnyFigure, AnyTable
 from mbt_cli.stages.base import InputRule, Stage, StageInput
 from mbt_cli.stages.work import LoadedInput, Resolution, Work
 from mbt_cli.store.reading import read_parquet_file
@@ -27,11 +29,15 @@ class ReportStage(Stage):
     """Score stages that the tables are made from."""
     tables: list[AnyTable]
     """Names of tables, or tables with a name's settings."""
+    figures: list[AnyFigure] = Field(default_factory=list)
+    """Names of figures, or tables with a name's settings."""
     reference: str | None = None
     """CSV file with published numbers that stand beside ours."""
 
     summary: ClassVar[str] = "make the tables and figures"
-    inputs: ClassVar[Mapping[str, InputRule]] = {"scores": InputRule(kinds=("score",), many=True)}
+    inputs: ClassVar[Mapping[str, InputRule]] = {
+        "scores": InputRule(kinds=("score",), many=True, partial=True)
+    }
 
     def columns(self, resolution: Resolution) -> pl.Schema:
         return _ROWS
@@ -40,6 +46,8 @@ class ReportStage(Stage):
         inputs = report_inputs(work)
         built = [table.build(inputs) for table in self.tables]
         write_tables(work.files, self._beside_reference(built, inputs))
+        for figure in self.figures:
+            figure.draw(inputs, work.files)
         counts = [{"table": table.name, "rows": table.rows.height} for table in built]
         yield pl.DataFrame(counts, schema=_ROWS)
 
@@ -47,7 +55,10 @@ class ReportStage(Stage):
         if self.reference is None:
             return built
         published = read_reference(Path(self.reference))
-        return [with_reference(table, published, inputs.axes) for table in built]
+        try:
+            return [with_reference(table, published, inputs.axes) for table in built]
+        except ValueError as error:
+            raise UsageError(f"`{self.reference}`: {error}") from None
 
 
 def report_inputs(work: Work) -> ReportInputs:
@@ -59,6 +70,7 @@ def report_inputs(work: Work) -> ReportInputs:
         summary=pl.concat([_summary(cell, axes) for cell in cells]).collect(),
         scores=pl.concat([_with_axes(cell.rows, cell, axes) for cell in cells]),
         axes=axes,
+        missing=sorted(set(work.resolution.inputs["scores"]) - {cell.address for cell in cells}),
         models={name: nature for note in notes for name, nature in note["models"].items()},
         judge_models=sorted({name for note in notes for name in note["judge_models"]}),
         cells=study_cells(work.study_folder),

@@ -1,5 +1,6 @@
 """The only way a cell is run: lock, inputs, rows, failure count, lineage."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from mbt_cli.store.artifacts import JOURNAL, ArtifactWriter, complete_finish
 from mbt_cli.store.cells import axes_of, cell_folder, move_aside, record_failure
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
-from mbt_cli.store.locks import holding
-from mbt_cli.store.logs import logging_to
+from mbt_cli.store.locks import Lock, holding
+from mbt_cli.store.logs import Secrets, logging_to
 from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
+
+_log = logging.getLogger(__name__)
 
 INHERITED = "rollout_failed"
 """A failure that a row has from what it was made from; the stage itself did not fail there."""
@@ -35,7 +38,8 @@ class CellRun:
     """One cell to make, with the fingerprints that planning gave it.
 
     Args:
-        replace: Move a finished artifact aside first; otherwise it is extended in place.
+        replace: Move the finished artifact aside when the new one is whole.
+        again: Make it though it is finished, since there is more to read now.
     """
 
     cell: Cell
@@ -44,6 +48,7 @@ class CellRun:
     sizes: Mapping[str, int | None]
     max_failed_share: float
     replace: bool = False
+    again: bool = False
     retry_failed: bool = False
 
 
@@ -64,16 +69,21 @@ class Runner:
             MbtError: Anything else that stopped it; replies so far are kept.
         """
         folder = self._folder(job, job.cell.address)
-        with holding(folder), logging_to(folder / "logs", self._machine.environment):
+        with holding(folder) as lock, logging_to(folder / "logs", self._machine.environment):
             if finished := self._already_made(job, folder):
                 return finished
+            _log.info("%s begins, fingerprint %s", job.cell.address, job.fingerprint)
             try:
-                return self._make(job, folder)
-            except (Stopped, Interrupted):
+                return self._make(job, folder, lock)
+            except (Stopped, Interrupted) as error:
+                _log.warning("%s", error.message)
                 raise
             except MbtError as error:
+                _log.exception("%s failed", job.cell.address)
                 record_failure(folder, job.cell.address, error, now=datetime.now(UTC))
                 raise
+            finally:
+                _mask_server_logs(folder, self._machine.environment)
 
     def _folder(self, job: CellRun, address: str) -> Path:
         return cell_folder(self._machine.runs, job.cell.resolution.study, address)
@@ -83,16 +93,18 @@ class Runner:
         complete_finish(folder)
         lineage = read_lineage(folder)
         same = lineage is not None and lineage.fingerprint == job.fingerprint
-        return lineage if same and not job.replace and not job.retry_failed else None
+        wanted = job.replace or job.again or job.retry_failed
+        return lineage if same and not wanted else None
 
-    def _make(self, job: CellRun, folder: Path) -> Lineage:
+    def _make(self, job: CellRun, folder: Path, lock: Lock) -> Lineage:
         started, clock = datetime.now(UTC), monotonic()
         cell, journal = job.cell, folder / JOURNAL
         if (folder / ROWS).is_file() and cell.stage.models:
             import_rows(folder / ROWS, journal)
-        if job.replace:
-            move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
-        inputs = {name: self._load(job, group) for name, group in cell.resolution.inputs.items()}
+        inputs = {
+            name: self._load(job, name, cell.resolution.inputs[name])
+            for name in cell.resolution.inputs
+        }
         records = _input_records(inputs)
         columns = cell.stage.columns(cell.resolution)
         failures = _FailureCount(job.max_failed_share)
@@ -105,10 +117,22 @@ class Runner:
                 writer.write(frame)
             failures.check(cell.address)
             lineage = _lineage(job, work, records, started)
-            return writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
+            lock.check()
+            if job.replace:
+                move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
+            made = writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
+        _log.info("%s is done: %d rows, %d failed", made.address, made.rows, made.failed_rows)
+        return made
 
-    def _load(self, job: CellRun, addresses: tuple[str, ...]) -> tuple[LoadedInput, ...]:
-        return tuple(load_input(self._folder(job, a), a) for a in addresses)
+    def _load(self, job: CellRun, name: str, addresses: tuple[str, ...]) -> tuple[LoadedInput, ...]:
+        """The cells behind an input; those not made yet are left out where the stage allows it."""
+        rule = job.cell.stage.inputs.get(name)
+        folders = {address: self._folder(job, address) for address in addresses}
+        return tuple(
+            load_input(folder, address)
+            for address, folder in folders.items()
+            if rule is None or not rule.partial or read_lineage(folder) is not None
+        )
 
     def _work(
         self,
@@ -128,6 +152,12 @@ class Runner:
             progress=self._progress,
             retry_failed=job.retry_failed,
         )
+
+
+def _mask_server_logs(folder: Path, environment: Mapping[str, str]) -> None:
+    secrets = Secrets(environment)
+    for path in (folder / "logs").glob("*.server.log"):
+        secrets.mask_file(path)
 
 
 def server_place(machine: Machine, folder: Path, run: RunSettings) -> ServerPlace:

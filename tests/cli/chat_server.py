@@ -1,0 +1,75 @@
+"""A chat endpoint on loopback that counts what it is asked; run in a thread of the test."""
+
+import asyncio
+import json
+import threading
+from collections import Counter
+
+from aiohttp import web
+
+
+class ChatServer:
+    """Answers every chat request after a delay.
+
+    Args:
+        reply: The text of every reply.
+        delay_seconds: Time from a request to its reply.
+    """
+
+    def __init__(self, reply: str = "<answer>Oslo</answer>", delay_seconds: float = 0.0) -> None:
+        self._reply = reply
+        self._delay = delay_seconds
+        self.asked: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+        self.bodies: list[dict] = []
+        self.keys: set[str] = set()
+
+    def __enter__(self) -> "ChatServer":
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._chat)
+        runner = web.AppRunner(app)
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        self._loop.run_until_complete(site.start())
+        self._port = site._server.sockets[0].getsockname()[1]
+        ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        key = json.dumps([body["messages"], body.get("seed")])
+        self.asked[key] += 1
+        self.bodies.append(body)
+        self.keys.add(request.headers.get("Authorization", ""))
+        await asyncio.sleep(self._delay)
+        self.answered[key] += 1
+        message = {"role": "assistant", "content": self._reply}
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        return web.json_response(
+            {
+                "id": "x",
+                "object": "chat.completion",
+                "model": body["model"],
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "usage": usage,
+            }
+        )
