@@ -3,14 +3,14 @@
 import asyncio
 from collections import deque
 
-_GROW_PER_SUCCESS = 0.1
+_GROW_PER_SUCCESS = 0.125
 _REFUSALS_IN_A_ROW = 3
 
 
 class Window:
     """A gate of adaptive width.
 
-    Each refusal takes one place away and ten successes give one back, so that a width above what
+    Each refusal takes one place away and eight successes give one back, so that a width above what
     the server takes falls to it within one round of requests, while a few stray refusals cost
     nothing. Several refusals without a success between them mean that the server wants quiet:
     nothing is sent before the time it named.

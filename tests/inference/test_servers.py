@@ -1,0 +1,224 @@
+"""Servers of our own: how they come, why they do not, and that nothing of them stays."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mbt_cli.backends.vllm import VLLMBackend
+from mbt_cli.errors import BackendError
+from mbt_cli.inference.asking import ask, replies
+from mbt_cli.inference.server import Cause, ServerCommand, reserved_port, running_server
+
+HERE = Path(__file__).parent
+PRETENDER = """#!{python}
+# `vllm serve MODEL --host H --port P ...` as far as mbt can see: the test server under its name
+import os, subprocess, sys
+words = sys.argv[1:]
+port = words[words.index("--port") + 1]
+print("flags:", *words, flush=True)
+print("key:", os.environ["VLLM_API_KEY"], flush=True)
+child = subprocess.Popen(["sleep", "600"])  # a worker that would outlive a careless stop
+os.execv(sys.executable, [sys.executable, "{server}", "--port", port, "--key",
+    os.environ["VLLM_API_KEY"], *os.environ.get("FAULTS", "").split()])
+"""
+
+
+@pytest.fixture
+def executable(tmp_path) -> str:
+    path = tmp_path / "vllm"
+    path.write_text(PRETENDER.format(python=sys.executable, server=HERE / "fault_server.py"))
+    path.chmod(0o755)
+    return str(path)
+
+
+def backend(executable, **place):
+    return VLLMBackend(
+        model="org/model",
+        serve={"max_model_len": 2048, "reasoning_parser": "qwen3"},
+        place={"executable": executable, **place},
+    )
+
+
+def processes_with(text: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if text.encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_server_gets_its_flags_a_key_and_a_port_and_leaves_no_process(
+    executable, asking, place, progress, tmp_path
+):
+    mark = f"MBT_TEST_MARK={tmp_path}"
+    own = backend(executable, environment={"MBT_TEST_MARK": str(tmp_path)})
+    plan = asking("", ["one", "two"], backend=own)
+
+    asked = ask(plan, tmp_path / "journal", progress)
+
+    log = place.log.read_text()
+    assert (asked.sent, asked.failed) == (2, 0)
+    assert "serve org/model --host 127.0.0.1 --port" in log
+    assert "--max-model-len 2048 --reasoning-parser qwen3" in log
+    assert "--generation-config vllm" in log
+    assert "key: [secret]" in log
+    assert asked.flags[-4:] == ("--max-model-len", "2048", "--reasoning-parser", "qwen3")
+    assert processes_with(mark) == []
+
+
+def test_a_server_that_dies_is_started_again_and_loses_nothing(
+    executable, asking, progress, tmp_path
+):
+    # it dies after 30 replies, the probe is one of them: 100 rows take four starts
+    own = backend(executable, environment={"FAULTS": "--die-after 30 --latency 0.02"})
+    plan = asking("", [f"question {n}" for n in range(100)], backend=own, max_attempts=2)
+
+    asked = ask(plan, tmp_path / "journal", progress)
+
+    assert asked.restarts == 3
+    assert {reply.failure for _, reply in replies(plan, tmp_path / "journal")} == {None}
+    assert len(progress.notes) == 3
+
+
+def test_a_server_that_keeps_dying_ends_the_run_with_its_last_words(
+    executable, asking, progress, tmp_path
+):
+    own = backend(executable, environment={"FAULTS": "--die-after 5"})
+    plan = asking("", [f"question {n}" for n in range(100)], backend=own, server_restarts=1)
+
+    with pytest.raises(BackendError, match="died 2 times") as raised:
+        ask(plan, tmp_path / "journal", progress)
+
+    assert "ended with code 9" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "hint"),
+    [
+        ("echo 'torch.OutOfMemoryError: CUDA out of memory'; exit 1", "tensor_parallel_size"),
+        ("echo 'vllm serve: error: unrecognized arguments: --x'; exit 2", "does not know a key"),
+        ("echo 'ValueError: 0.5 GiB KV cache is needed'; exit 1", "serve.max_model_len"),
+        ("echo 'GatedRepoError: 401 Client Error'; exit 1", "HF_TOKEN"),
+        ("echo 'something new'; exit 3", "the whole log is"),
+    ],
+    ids=["memory", "flag", "kv-cache", "gated", "unknown"],
+)
+def test_a_server_that_does_not_start_says_why_and_what_to_change(tmp_path, place, script, hint):
+    path = tmp_path / "vllm"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+    with pytest.raises(BackendError, match="ended with code") as raised:
+        backend(str(path)).open(place).__enter__()
+
+    assert hint in raised.value.hint
+    assert script.split("'")[1] in str(raised.value)
+
+
+def test_a_server_that_never_answers_is_given_up_and_ended(tmp_path, place):
+    mark = f"MBT_TEST_MARK={tmp_path}"
+    command = ServerCommand(("sleep", "600"), "m", {"MBT_TEST_MARK": str(tmp_path)})
+    impatient = type(place)(place.log, place.cache, place.environment, ready_timeout_seconds=0.5)
+
+    with (
+        pytest.raises(BackendError, match=r"not ready after 0\.5 seconds; it printed nothing"),
+        running_server(lambda port, key: command, impatient),
+    ):
+        pass
+
+    assert processes_with(mark) == []
+
+
+def test_a_missing_command_names_what_to_install(place):
+    with pytest.raises(BackendError, match="no command `no-such-vllm`") as raised:
+        backend("no-such-vllm").open(place).__enter__()
+
+    assert "place.executable" in raised.value.hint
+
+
+def test_more_gpus_than_there_are_is_an_error_before_anything_starts(executable, place):
+    wide = backend(executable, tensor_parallel_size=4, environment={"CUDA_VISIBLE_DEVICES": "0,1"})
+
+    with pytest.raises(BackendError, match="4 GPUs, and this machine shows 2"):
+        wide.open(place).__enter__()
+
+    assert not place.log.exists()
+
+
+def test_a_reserved_port_is_given_to_nobody_else_but_the_server_that_names_it():
+    with reserved_port() as port:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen()
+
+
+def test_a_wanted_port_that_is_taken_is_an_error():
+    with (
+        reserved_port() as port,
+        pytest.raises(BackendError, match=f"port {port} is taken"),
+        reserved_port(port),
+    ):
+        pass
+
+
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from mbt_cli.core.places import ServerPlace
+from mbt_cli.inference.server import ServerCommand, running_server
+place = ServerPlace(Path(sys.argv[1]), Path("."), dict(os.environ), 60)
+fault_server = sys.argv[2]
+def command(port, key):
+    words = (sys.executable, fault_server, "--port", str(port))
+    return ServerCommand(("sh", "-c", "sleep 600 & exec \\"$@\\"", "sh", *words), "m")
+with running_server(command, place):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_of_a_server_outlives_its_owner_however_that_ends(tmp_path, number):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parents[1]),
+        "MBT_TEST_MARK": str(tmp_path),
+    }
+    command = [sys.executable, "-c", OWNER, str(tmp_path / "log"), str(HERE / "fault_server.py")]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as owner:
+        assert owner.stdout.readline() == b"ready\n"
+        assert (
+            len(processes_with(f"MBT_TEST_MARK={tmp_path}")) >= 4
+        )  # owner, watchdog, server, sleep
+        owner.send_signal(number)
+        owner.wait()
+
+    deadline = time.monotonic() + 15
+    while left := processes_with(f"MBT_TEST_MARK={tmp_path}"):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.1)
+
+
+def test_a_known_cause_is_found_in_any_case_of_letters(tmp_path, place):
+    command = ServerCommand(
+        ("sh", "-c", "echo NO SPACE; exit 1"), "m", causes=(Cause("no space", "make room"),)
+    )
+
+    with pytest.raises(BackendError) as raised, running_server(lambda p, k: command, place):
+        pass
+
+    assert raised.value.hint == "make room"

@@ -1,0 +1,83 @@
+"""A serve table to the flags of `vllm serve`."""
+
+import pytest
+
+from mbt_cli.backends.vllm import VLLMBackend, known_flags
+from mbt_cli.core.serve_flags import flags_of, unknown_flags
+
+KINDS = {
+    "max_model_len": "value",
+    "enforce_eager": "boolean",
+    "headless": "switch",
+    "allowed_origins": "json",
+    "lora_modules": "list",
+    "speculative_config": "value",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "flags"),
+    [
+        ("max_model_len", 4096, ("--max-model-len", "4096")),
+        ("max-model-len", 4096, ("--max-model-len", "4096")),
+        ("enforce_eager", True, ("--enforce-eager",)),
+        ("enforce_eager", False, ("--no-enforce-eager",)),
+        ("headless", True, ("--headless",)),
+        ("headless", False, ()),
+        ("allowed_origins", ["*"], ("--allowed-origins", '["*"]')),
+        ("lora_modules", ["a=b", "c=d"], ("--lora-modules", "a=b", "c=d")),
+        ("speculative_config", {"n": 2}, ("--speculative-config", '{"n":2}')),
+        ("unheard_of", ["a", "b"], ("--unheard-of", "a", "b")),
+    ],
+)
+def test_each_value_becomes_the_flag_that_vllm_wants(key, value, flags):
+    assert flags_of({key: value}, KINDS) == flags
+
+
+def test_an_unknown_key_comes_with_its_nearest_name():
+    assert unknown_flags({"max_model_length": 1, "enforce-eager": True}, KINDS) == [
+        ("max_model_length", "max_model_len")
+    ]
+
+
+def test_the_shipped_list_knows_the_flags_that_presets_rest_on():
+    kinds = known_flags()
+
+    assert kinds["max_model_len"] == "value"
+    assert kinds["trust_remote_code"] == "boolean"
+    assert kinds["served_model_name"] == "list"
+
+
+@pytest.mark.parametrize(
+    ("serve", "words"),
+    [
+        (
+            {"max_model_length": 1},
+            "vLLM has no flag `max_model_length`, did you mean `max_model_len`",
+        ),
+        ({"tensor_parallel_size": 2}, "is said by `place.tensor_parallel_size`"),
+        ({"trust-remote-code": True}, r"is said by `backend\.trust_remote_code`"),
+    ],
+)
+def test_a_serve_table_refuses_what_it_cannot_hold(serve, words):
+    with pytest.raises(ValueError, match=words):
+        VLLMBackend(model="org/model", serve=serve)
+
+
+def test_the_models_own_generation_config_is_left_out_unless_the_manifest_wants_it():
+    plain = VLLMBackend(model="org/model")
+    wanted = VLLMBackend(model="org/model", serve={"generation_config": "auto"})
+
+    assert plain.flags()[:2] == ("--generation-config", "vllm")
+    assert wanted.flags()[:2] == ("--generation-config", "auto")
+
+
+def test_where_it_is_served_never_enters_the_identity_and_how_it_is_served_does():
+    narrow = VLLMBackend(model="org/model", serve={"dtype": "bfloat16"})
+    wide = VLLMBackend(
+        model="org/model", serve={"dtype": "bfloat16"}, place={"tensor_parallel_size": 4}
+    )
+    other = VLLMBackend(model="org/model", serve={"dtype": "float16"})
+
+    assert narrow.identity() == wide.identity()
+    assert narrow.identity() != other.identity()
