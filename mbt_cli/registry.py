@@ -8,6 +8,8 @@ from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.backends.llamacpp import LlamaCppBackend
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.backends.scripted import ScriptedBackend
+from mbt_cli.backends.transformers import TransformersBackend
+from mbt_cli.backends.vllm import VLLMBackend
 from mbt_cli.benchmarks.gsm8k import GSM8K
 from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.benchmarks.math500 import MATH500
@@ -67,7 +69,12 @@ _ByKind = Field(discriminator="kind")
 _OrName = BeforeValidator(_named)
 
 AnyBackend = Annotated[
-    CannedBackend | LlamaCppBackend | OpenAIBackend | ScriptedBackend,
+    CannedBackend
+    | LlamaCppBackend
+    | OpenAIBackend
+    | ScriptedBackend
+    | TransformersBackend
+    | VLLMBackend,
     _ByKind,
 ]
 AnyBenchmark = Annotated[

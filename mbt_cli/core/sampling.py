@@ -1,6 +1,6 @@
 """How a model's replies are drawn: everything that changes a reply is said, nothing is assumed."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ class Sampling(Settings):
     """Nucleus sampling: keep the likeliest tokens up to this mass; 1 keeps all."""
     top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all (it is then not sent: some endpoints refuse it)."""
-    max_tokens: int | Literal["rest"] = Field(gt=0)
+    max_tokens: Annotated[int, Field(gt=0)] | Literal["rest"]
     """Tokens a reply may have, reasoning included; `rest` is what the context leaves."""
     seedable: bool = True
     """Whether a seed is sent with each request."""
