@@ -1,0 +1,325 @@
+"""Scores of small cells, worked out by hand."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mbt_cli.core.measures import ScoreInputs
+from mbt_cli.core.summaries import restricted, summarise, summarise_all
+from mbt_cli.errors import StageError
+from mbt_cli.scores.aes import AES, aes
+from mbt_cli.scores.answer_hit import AnswerHitRate
+from mbt_cli.scores.answer_inclusive_errors import AnswerInclusiveErrors
+from mbt_cli.scores.answer_rate import AnswerRate
+from mbt_cli.scores.avg_at_k import AvgAtK
+from mbt_cli.scores.containment import Containment
+from mbt_cli.scores.degeneration import Degeneration
+from mbt_cli.scores.exact_match import ExactMatch
+from mbt_cli.scores.f1_score import F1Score
+from mbt_cli.scores.judge_accuracy import JudgeAccuracy
+from mbt_cli.scores.maj_at_k import MajAtK
+from mbt_cli.scores.official_exact_match import OfficialExactMatch
+from mbt_cli.scores.official_f1 import OfficialF1
+from mbt_cli.scores.pass_at_k import PassAtK
+from mbt_cli.scores.substring_match import SubstringMatch
+from mbt_cli.scores.tokens import Tokens
+from mbt_cli.scores.tokens_per_correct import TokensPerCorrect
+
+SCHEMA = {
+    "question_id": pl.String,
+    "sample": pl.Int64,
+    "answer": pl.String,
+    "reply": pl.String,
+    "reasoning": pl.String,
+    "finish_reason": pl.String,
+    "completion_tokens": pl.Int64,
+    "failure": pl.String,
+    "gold_answer": pl.String,
+    "gold_aliases": pl.List(pl.String),
+}
+ROLLOUT = {
+    "sample": 0,
+    "answer": "Oslo",
+    "reply": "<answer>Oslo</answer>",
+    "reasoning": "It is Oslo.",
+    "finish_reason": "stop",
+    "completion_tokens": 100,
+    "failure": None,
+    "gold_answer": "Oslo",
+    "gold_aliases": [],
+}
+FAILED = {"answer": None, "reply": None, "failure": "http_500", "completion_tokens": None}
+CUT = {"answer": None, "reply": "", "finish_reason": "length", "completion_tokens": 900}
+
+
+def rollouts(*changes):
+    rows = [
+        {"question_id": f"q{number}", **ROLLOUT, **change} for number, change in enumerate(changes)
+    ]
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def verdicts(column, values, *, failures=(), votes=1):
+    """One verdict per question and vote; `failures` are the places of unread ones."""
+    return pl.DataFrame(
+        {
+            "question_id": [f"q{i // votes}" for i in range(len(values))],
+            "sample": [0] * len(values),
+            "vote": [i % votes for i in range(len(values))],
+            column: values,
+            "failure": ["unreadable" if i in failures else None for i in range(len(values))],
+        },
+        schema_overrides={"failure": pl.String},
+    )
+
+
+def measured(score, inputs):
+    return {measure.metric: measure for measure in score.measure(inputs)}
+
+
+def value(measure):
+    return summarise(measure, resamples=10, seed=0)["value"]
+
+
+def test_a_cut_reply_is_wrong_and_a_failed_one_has_no_value():
+    inputs = ScoreInputs(rollouts({}, {"answer": "Bergen"}, CUT, FAILED), "hotpotqa")
+
+    row = summarise(measured(ExactMatch(), inputs)["exact_match"], resamples=10, seed=0)
+
+    assert row["value"] == pytest.approx(1 / 3)
+    assert (row["n"], row["failed"]) == (3, 1)
+
+
+def test_samples_are_averaged_within_their_question_first():
+    frame = rollouts({}, {"answer": "x"}, {"answer": "x"}, {"answer": "x"})
+    frame = frame.with_columns(
+        question_id=pl.Series(["q0", "q1", "q1", "q1"]), sample=pl.Series([0, 0, 1, 2])
+    )
+
+    # q0 is 1, q1 is 0: one half, though one sample of four is right
+    assert value(measured(ExactMatch(), ScoreInputs(frame, "musique"))["exact_match"]) == 0.5
+
+
+def test_plain_counts_and_lengths():
+    loop = "So it is Oslo, or is it Bergen? Let me think again. " * 30
+    inputs = ScoreInputs(
+        rollouts({}, {**CUT, "reasoning": loop}, {"answer": ""}, FAILED), "hotpotqa"
+    )
+
+    found = {
+        name: value(measure)
+        for score in (AnswerRate(), Tokens(), Degeneration())
+        for name, measure in measured(score, inputs).items()
+    }
+
+    assert found == {
+        "answer_rate": pytest.approx(1 / 3),
+        "tokens": pytest.approx(1100 / 3),
+        "degeneration": pytest.approx(1 / 3),
+        "degeneration_loops": pytest.approx(1 / 3),
+    }
+
+
+def test_text_that_repeats_a_little_is_no_loop():
+    text = " ".join(f"Step {i}: look at document {i}." for i in range(80))
+    frame = rollouts({"reply": text}, {"reply": "ha " * 20}, {"reply": "ha " * 60})
+
+    loops = measured(Degeneration(), ScoreInputs(frame, "hotpotqa"))["degeneration_loops"]
+
+    assert loops.questions["value"].to_list() == [0.0, 0.0, 1.0]
+
+
+def test_a_share_of_questions_has_wilsons_interval():
+    inputs = ScoreInputs(rollouts({}, {"answer": ""}), "hotpotqa")
+
+    row = summarise(measured(AnswerRate(), inputs)["answer_rate"], resamples=10, seed=0)
+
+    # Wilson of 1 of 2 at z = 1.96: 0.5 +- 0.4055
+    assert row["low"] == pytest.approx(0.0945, abs=1e-3)
+    assert row["high"] == pytest.approx(0.9055, abs=1e-3)
+    assert json.loads(row["settings"])["interval"] == "wilson"
+
+
+def test_judge_accuracy_leaves_unread_verdicts_out_and_says_what_they_could_change():
+    inputs = ScoreInputs(
+        rollouts({}, {}, {}, {}, FAILED),
+        "hotpotqa",
+        {"answer_match": verdicts("grade", ["A", "B", "C", None, None], failures={3, 4})},
+    )
+
+    found = measured(JudgeAccuracy(), inputs)
+
+    assert value(found["judge_accuracy"]) == pytest.approx(1 / 3)
+    assert found["judge_accuracy"].questions["failed"].sum() == 2
+    assert value(found["judge_unread"]) == pytest.approx(1 / 4)
+    assert value(found["judge_accuracy_if_unread_wrong"]) == pytest.approx(1 / 4)
+    assert value(found["judge_accuracy_if_unread_right"]) == pytest.approx(2 / 4)
+
+
+def test_votes_decide_by_majority_and_a_tie_has_no_value():
+    grades = ["A", "A", "B", "B", "B", "A", "A", "B", None]
+    judged = verdicts("grade", grades, failures={8}, votes=3)
+    inputs = ScoreInputs(rollouts({}, {}, {}), "hotpotqa", {"answer_match": judged})
+
+    found = measured(JudgeAccuracy(), inputs)
+
+    assert found["judge_accuracy"].questions["value"].to_list() == [1.0, 0.0, None]
+    # 2 of 3, 2 of 3, and 1 of the 2 that could be read
+    assert value(found["judge_vote_agreement"]) == pytest.approx((2 / 3 + 2 / 3 + 1 / 2) / 3)
+
+
+def test_scores_that_need_a_judge_give_no_number_without_verdicts():
+    inputs = ScoreInputs(rollouts({}), "hotpotqa")
+
+    assert JudgeAccuracy().measure(inputs) == []
+    assert AES().measure(inputs) == []
+    assert TokensPerCorrect().measure(inputs) == []
+
+
+def test_the_same_vote_twice_is_refused():
+    judged = pl.concat([verdicts("grade", ["A"])] * 2)
+    inputs = ScoreInputs(rollouts({}), "hotpotqa", {"answer_match": judged})
+
+    with pytest.raises(StageError, match="verdicts have 2 rows that share a key"):
+        JudgeAccuracy().measure(inputs)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "tokens", "base", "expected"),
+    [
+        (77.5, 657, (73.8, 1156), 0.582),
+        (89.9, 497, (89.2, 530), 0.086),
+        (71.0, 1113, (73.8, 1156), -0.153),
+        (73.8, 1156, (73.8, 1156), 0.0),
+    ],
+)
+def test_aes_equals_the_worked_examples_and_the_formula_on_a_drop(accuracy, tokens, base, expected):
+    found = aes(
+        np.array([accuracy]),
+        np.array([tokens]),
+        base=(np.array([base[0]]), np.array([base[1]])),
+        weights=(1, 3, 5),
+    )
+
+    assert found[0] == pytest.approx(expected, abs=6e-4)
+
+
+def test_aes_is_paired_with_its_baseline_by_question():
+    base = ScoreInputs(
+        rollouts({"answer": "x"}, {}, {"completion_tokens": 9999}).head(2), "hotpotqa"
+    )
+    own = rollouts({"completion_tokens": 50}, {"completion_tokens": 50}, {})
+    score = AES(accuracy="exact_match", beta=2)
+
+    (found,) = score.measure(ScoreInputs(own, "hotpotqa", baseline=base))
+
+    # q2 has no partner. Accuracy 0.5 -> 1, tokens 100 -> 50: 1 * 0.5 + 2 * 1
+    assert value(found) == pytest.approx(2.5)
+    assert found.settings == {
+        "alpha": 1.0,
+        "beta": 2.0,
+        "gamma": 5.0,
+        "accuracy": "exact_match",
+        "length": "all",
+    }
+
+
+def test_tokens_per_correct_pays_for_wrong_replies_too():
+    inputs = ScoreInputs(rollouts({}, {"answer": "x", "completion_tokens": 500}, FAILED), "musique")
+
+    (found,) = TokensPerCorrect(accuracy="exact_match").measure(inputs)
+
+    assert value(found) == pytest.approx(600.0)  # 300 a reply, one half right
+
+
+def test_answer_hits_with_and_without_a_judge():
+    frame = rollouts(
+        {},
+        {"reasoning": "The Osloers say Bergen.", "answer": "Bergen"},
+        {"reasoning": "", "reply": "It is Oslo. <answer>Bergen</answer>", "answer": "Bergen"},
+        {**CUT, "reasoning": "Oslo, Oslo, Oslo"},
+    )
+    judged = verdicts("hit", [True, False, True, None])
+    right = verdicts("grade", ["A", "B", "B", "B"])
+    inputs = ScoreInputs(frame, "hotpotqa", {"answer_hit": judged, "answer_match": right})
+
+    hits = {k: value(m) for k, m in measured(AnswerHitRate(), inputs).items()}
+    errors = {k: value(m) for k, m in measured(AnswerInclusiveErrors(), inputs).items()}
+
+    assert hits == {
+        "answer_hit": 0.5,  # the cut one was not judged and counts as no hit
+        "answer_hit_unread": 0.0,
+        "answer_hit_not_judged": 0.25,
+        "answer_hit_substring": 1.0,  # `osloers` holds `oslo`
+        "answer_hit_words": 0.75,
+    }
+    assert errors["answer_inclusive_errors"] == 0.25
+    assert errors["answer_inclusive_errors_of_errors"] == pytest.approx(1 / 3)
+    assert errors["answer_inclusive_errors_substring"] == 0.75
+    assert errors["answer_inclusive_errors_words"] == 0.5
+
+
+ALL = (
+    ExactMatch(),
+    SubstringMatch(),
+    F1Score(),
+    Containment(),
+    OfficialExactMatch(),
+    OfficialF1(),
+    AvgAtK(),
+    MajAtK(),
+    PassAtK(),
+    AnswerRate(),
+    Tokens(),
+    Degeneration(),
+    AnswerHitRate(),
+    TokensPerCorrect(accuracy="f1_score"),
+)
+
+
+@given(
+    answers=st.lists(st.sampled_from(["Oslo", "oslo city", "x", "", None]), min_size=6, max_size=6),
+    order=st.permutations(range(6)),
+)
+@settings(max_examples=15, deadline=None)
+def test_every_score_is_the_same_for_rows_in_any_order(answers, order):
+    frame = rollouts(*({"answer": answer} for answer in answers)).with_columns(
+        question_id=pl.Series([f"q{i // 2}" for i in range(6)]),
+        sample=pl.Series([i % 2 for i in range(6)]),
+    )
+
+    rows = [
+        summarise_all(
+            [(m, None) for score in ALL for m in score.measure(ScoreInputs(table, "musique"))],
+            resamples=20,
+            seed=1,
+        )
+        for table in (frame, frame[list(order)])
+    ]
+
+    for one, other in zip(*rows, strict=True):
+        assert one == {k: pytest.approx(v) if k != "settings" else v for k, v in other.items()}
+
+
+def test_a_breakdown_is_the_measure_over_some_of_its_questions():
+    inputs = ScoreInputs(rollouts({}, {"answer": "x"}, {}), "hotpotqa")
+    measure = measured(ExactMatch(), inputs)["exact_match"]
+
+    part = restricted(measure, pl.Series(["q1", "q2"]))
+
+    assert value(part) == 0.5
+
+
+def test_a_breakdown_of_the_inputs_does_not_see_what_was_made_of_all_rows():
+    from dataclasses import replace
+
+    inputs = ScoreInputs(rollouts({}, {"answer": "x"}), "hotpotqa")
+    ExactMatch().measure(inputs)
+
+    part = replace(inputs, rollouts=inputs.rollouts.head(1))
+
+    assert value(measured(ExactMatch(), part)["exact_match"]) == 1.0
