@@ -1,0 +1,157 @@
+"""Summary rows, paired differences, and the comparison of two cells."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mbt_cli.core import rows
+from mbt_cli.core.comparison import METRICS, compare
+from mbt_cli.core.measures import Measure
+from mbt_cli.core.summaries import summarise, summarise_all
+
+
+def measure(values, *, ids=None, metric="exact_match", **more):
+    ids = ids or [f"q{i}" for i in range(len(values))]
+    questions = pl.DataFrame(
+        {
+            "question_id": ids,
+            "n": [int(v is not None) for v in values],
+            "failed": [int(v is None) for v in values],
+            "value": values,
+        },
+        schema_overrides={"value": pl.Float64},
+    )
+    return Measure(metric=metric, unit="percent", questions=questions, **more)
+
+
+def ratio(means):
+    return means["tokens"] / means["right"]
+
+
+def test_a_summary_has_the_columns_and_counts_of_its_schema():
+    row = summarise(measure([1.0, 0.0, None]), resamples=100, seed=1)
+
+    frame = pl.DataFrame([row], schema=rows.SUMMARY)
+    assert frame.columns == rows.SUMMARY.names()
+    assert (row["value"], row["n"], row["failed"]) == (0.5, 2, 1)
+    assert row["low"] == 0.0
+    assert row["high"] == 1.0
+    assert row["baseline"] is None
+
+
+def test_the_difference_is_over_common_questions_whatever_their_order():
+    own = measure([1.0, 1.0, 0.0, 1.0], ids=["a", "b", "c", "only own"])
+    base = measure([0.0, 0.0, 1.0, 0.0], ids=["c", "b", "a", "only base"])
+
+    row = summarise(own, baseline=base, resamples=200, seed=1)
+
+    # on a, b, c: own 1 1 0, baseline 1 0 0
+    assert row["value"] == 0.75
+    assert row["baseline"] == pytest.approx(1 / 3)
+    assert row["difference"] == pytest.approx(1 / 3)
+    assert json.loads(row["settings"]) == {"paired_questions": 3, "test": "paired bootstrap"}
+
+
+def test_zero_one_measures_are_tested_by_mcnemar():
+    own = measure([1.0] * 6 + [0.0], binary=True)
+    base = measure([0.0] * 5 + [1.0, 1.0], binary=True)
+
+    row = summarise(own, baseline=base, resamples=50, seed=1)
+
+    # own alone right 5 times, the baseline alone once: 2 * (1 + 6) / 2 ** 6
+    assert row["p"] == pytest.approx(0.21875)
+    assert json.loads(row["settings"])["test"] == "mcnemar"
+
+
+def test_means_over_several_samples_are_not_tested_by_mcnemar():
+    own, base = measure([0.5, 1.0], binary=True), measure([0.0, 1.0], binary=True)
+
+    row = summarise(own, baseline=base, resamples=50, seed=1)
+
+    assert json.loads(row["settings"])["test"] == "paired bootstrap"
+
+
+def test_a_cell_against_itself_differs_by_nothing():
+    own = measure(np.random.default_rng(0).random(30).tolist())
+
+    row = summarise(own, baseline=own, resamples=200, seed=1)
+
+    assert row["difference"] == 0.0
+    assert row["p"] == 1.0
+
+
+def test_a_measure_without_any_value_has_no_number():
+    row = summarise(measure([None, None]), baseline=measure([1.0, 0.0]), resamples=50, seed=1)
+
+    assert [row[k] for k in ("value", "low", "high", "difference", "p")] == [None] * 5
+    assert (row["n"], row["failed"]) == (0, 2)
+
+
+def test_resamples_in_which_a_ratio_is_undefined_are_left_out_and_said():
+    questions = pl.DataFrame(
+        {
+            "question_id": ["a", "b"],
+            "n": [1, 1],
+            "failed": [0, 0],
+            "tokens": [10.0, 30.0],
+            "right": [1.0, 0.0],
+        }
+    )
+    row = summarise(Measure("cost", "tokens", questions, ratio), resamples=400, seed=1)
+
+    # b drawn twice (a quarter of the resamples): 30 / 0
+    assert row["value"] == pytest.approx(40.0)
+    assert 0.15 < json.loads(row["settings"])["undefined_resamples"] < 0.35
+
+
+def test_what_is_summarised_beside_changes_nothing():
+    first, second = measure([1.0, 0.0, 1.0]), measure([0.5, 0.25], metric="other")
+
+    together = summarise_all([(first, None), (second, first)], resamples=100, seed=3)
+
+    assert together[0] == summarise(first, resamples=100, seed=3)
+    assert together[1] == summarise(second, baseline=first, resamples=100, seed=3)
+
+
+def test_a_comparison_says_who_alone_was_right_and_where_they_differ_most():
+    first = [measure([1.0, 1.0, 0.0, 1.0], binary=True), measure([0.9] * 4, metric="f1_score")]
+    second = [measure([0.0, 1.0, 1.0, 0.0], binary=True), measure([0.5], metric="alone")]
+
+    found = compare(first, second, resamples=200, seed=1)
+
+    assert found.metrics.schema == METRICS
+    (row,) = found.metrics.to_dicts()
+    assert (row["first"], row["second"], row["difference"]) == (0.75, 0.5, 0.25)
+    assert (row["first_better"], row["second_better"], row["equal"]) == (2, 1, 1)
+    assert row["p"] == 1.0  # 2 * (1 + 3) / 2 ** 3
+    assert row["test"] == "mcnemar"
+    assert found.questions.rows() == [
+        ("exact_match", "q0", 1.0, 0.0, 1.0),
+        ("exact_match", "q2", 0.0, 1.0, -1.0),
+        ("exact_match", "q3", 1.0, 0.0, 1.0),
+        ("exact_match", "q1", 1.0, 1.0, 0.0),
+    ]
+
+
+def test_p_values_of_a_comparison_are_corrected_over_its_metrics():
+    size = 12
+    first = [measure([1.0] * size, metric=name, binary=True) for name in ("a", "b")]
+    second = [
+        measure([0.0] * size, metric="a", binary=True),
+        measure([0.0] * 6 + [1.0] * 6, metric="b", binary=True),
+    ]
+
+    found = compare(first, second, resamples=100, seed=1)
+
+    # exact: 2 / 2 ** 12 and 2 / 2 ** 6; Holm doubles the smaller one
+    assert found.metrics["p"].to_list() == pytest.approx([2 / 4096, 2 / 64])
+    assert found.metrics["p_holm"].to_list() == pytest.approx([4 / 4096, 2 / 64])
+
+
+def test_cells_without_common_questions_have_nothing_to_compare():
+    found = compare([measure([1.0], ids=["a"])], [measure([1.0], ids=["b"])], resamples=10, seed=1)
+
+    assert found.metrics.is_empty()
+    assert found.questions.is_empty()
