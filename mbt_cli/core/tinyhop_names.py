@@ -113,6 +113,7 @@ _COMPANY_WORDS = {
 OLD_NAME_KINDS = ("town", "region")
 """Kinds whose aliases are older names, which only a document can tell."""
 _EARLIEST_YEAR = 1801
+_PATIENT_TRIES = 12
 _YEARS = 199
 
 
@@ -125,12 +126,22 @@ class Namer:
     used: set[str] = field(default_factory=set)
 
     def entity(self, kind: str) -> Entity:
-        """A new entity of a kind, with the short forms of its name as aliases."""
+        """A new entity of a kind, with the short forms of its name as aliases.
+
+        Where the words run low (many documents), words of works and first names may come again,
+        and names of one word become names of two.
+        """
+        attempt = 0
         while True:
             parts = self._parts(kind)
-            if not self.used & set(parts):
-                self.used.update(parts)
+            if attempt >= _PATIENT_TRIES and len(parts) == 1:
+                parts = (f"{parts[0]} {self._parts(kind)[0]}",)
+            own = parts[-1] if kind == "person" else " ".join(parts)
+            needed = {own, *(parts if attempt < _PATIENT_TRIES else ())}
+            if not self.used & needed:
+                self.used.update(parts, (own,))
                 return self._entity(kind, parts)
+            attempt += 1
 
     def year(self) -> Entity:
         """A year that no other fact of the question has, so that comparisons have no ties."""

@@ -1,0 +1,150 @@
+"""Every bad habit of a teacher lands under its own reason; good texts pass."""
+
+import pytest
+
+from mbt_cli.core.gates import Candidate, Gates, Inspector, reason_of
+
+GOOD = (
+    "We are asked where the author of The Blue Door was born, so the answer is a town. The novel "
+    "is by Tom Hale.\n\nThe document on Tom Hale says that he was born in Dover. Could it be "
+    "another Hale? No, there is only one. So the answer is Dover."
+)
+
+
+def problem(text, *, finish="stop", reasoning=None, answers=("Dover",), **settings):
+    candidate = Candidate(text, reasoning, finish, answers)
+    return Inspector(Gates(**settings)).problem("q1", candidate)
+
+
+def test_a_good_trace_passes_every_gate():
+    assert problem(GOOD) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        ("  \n ", "empty"),
+        (f"<think>{GOOD}</think> {GOOD}", "tags"),
+        (f"{GOOD} <answer>Dover</answer>", "tags"),
+        (f"[THINK]{GOOD}[/THINK]", "tags"),
+        (f"## Understanding\n\n{GOOD}", "markdown"),
+        (f"{GOOD}\n\n**Dover** it is.", "markdown"),
+        (f"{GOOD}\n\n- first this\n- then that", "markdown"),
+        (f"1. We look.\n2. We find.\n\n{GOOD}", "markdown"),
+        (f"```\n{GOOD}\n```", "markdown"),
+        (f"{GOOD}\n\n| a | b |\n", "markdown"),
+        (f"As the draft says, it is Dover. {GOOD}", "leak"),
+        (f"The original draft was wrong. {GOOD}", "leak"),
+        (f"The student's reasoning stops here. {GOOD}", "leak"),
+        (f"{GOOD} The provided answer is Dover.", "leak"),
+        (f"{GOOD} This agrees with the gold answer.", "leak"),
+        (f"{GOOD} The answer was given.", "leak"),
+        (f"According to the solution, it is Dover. {GOOD}", "leak"),
+        (f"As instructed, we go on. {GOOD}", "leak"),
+        (f"We follow the five phases. {GOOD}", "leak"),
+        (f"Phase 1: we look.\n\n{GOOD}", "leak"),
+        (f"Here is the rewritten thinking. {GOOD}", "leak"),
+        ("So it is Dover.", "too_short"),
+        (GOOD.replace("Dover", "Calais"), "no_answer"),
+        (GOOD + " So the answer is Dover, that is to say it." * 12, "tail_loop"),
+    ],
+)
+def test_a_bad_habit_fails_under_its_own_reason(text, reason):
+    assert reason_of(problem(text) or "passed") == reason
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter", None])
+def test_a_reply_that_was_cut_is_not_training_data(finish):
+    assert reason_of(problem(GOOD, finish=finish) or "passed") == "not_finished"
+
+
+def test_reasoning_in_place_of_a_reply_is_refused():
+    assert reason_of(problem("", reasoning=GOOD) or "passed") == "reasoning_only"
+
+
+def test_reasoning_pasted_into_the_reply_is_refused():
+    assert reason_of(problem(f"{GOOD} Done.", reasoning=GOOD) or "passed") == "reasoning_in_text"
+
+
+def test_own_reasoning_beside_the_reply_is_fine():
+    assert problem(GOOD, reasoning="I should write this with care." * 20) is None
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "He was picked twelfth in the draft of 2003.",
+        "Ann was a student of Tom.",
+        "The student newspaper was founded in 1920.",
+        "The prompt arrival surprised all.",
+        "Two to the fifth is 2**5 and 2**6 is twice that.",
+        "Phase 2 of the trial began in 1999, as the document says.",
+        "1914 was the year. It is a given that he was there.",
+    ],
+)
+def test_plain_words_that_look_like_leaks_pass(sentence):
+    assert problem(f"{GOOD} {sentence}") is None
+
+
+def test_an_alias_counts_as_the_answer():
+    assert problem(GOOD, answers=("Port of Kent", "dover")) is None
+
+
+def test_an_answer_is_found_as_a_whole_word_only():
+    text = GOOD.replace("Dover", "Norway").replace(" No,", " Surely not,")
+
+    assert reason_of(problem(text, answers=("no",)) or "passed") == "no_answer"
+
+
+def test_an_answer_of_signs_alone_is_found_as_it_stands():
+    text = f"{GOOD} The sign is +."
+
+    assert problem(text, answers=("+",)) is None
+    assert problem(GOOD, answers=("+",)) is not None
+
+
+def test_the_second_of_two_equal_traces_is_dropped_and_other_questions_are_not_touched():
+    inspector = Inspector(Gates())
+    same = Candidate(GOOD, None, "stop", ("Dover",))
+    other = Candidate(
+        " ".join(reversed(GOOD.split())), None, "stop", ("Dover",)
+    )  # same words, no run of five in common
+
+    found = [
+        inspector.problem("q1", same),
+        inspector.problem("q1", same),
+        inspector.problem("q1", other),
+        inspector.problem("q2", same),
+    ]
+
+    assert [reason_of(p) if p else None for p in found] == [None, "near_duplicate", None, None]
+
+
+def test_a_failed_trace_does_not_count_as_an_earlier_one():
+    inspector = Inspector(Gates())
+    cut = Candidate(GOOD, None, "length", ("Dover",))
+    whole = Candidate(GOOD, None, "stop", ("Dover",))
+
+    assert inspector.problem("q1", cut) is not None
+    assert inspector.problem("q1", whole) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ({"no_tags": False}, f"{GOOD} <answer>Dover</answer>"),
+        ({"no_markdown": False}, f"{GOOD}\n\n**Dover** it is."),
+        ({"no_leaks": False}, f"{GOOD} The provided answer is Dover."),
+        ({"min_words": 0}, "So it is Dover."),
+        ({"names_answer": False}, GOOD.replace("Dover", "Calais")),
+        ({"no_tail_loop": False}, GOOD + " So the answer is Dover, that is to say it." * 12),
+    ],
+)
+def test_each_gate_can_be_switched_off(setting, text):
+    assert problem(text) is not None
+    assert problem(text, **setting) is None
+
+
+def test_a_user_can_name_more_leaks():
+    assert reason_of(problem(GOOD, leak_patterns=("another hale",)) or "passed") == "leak"
