@@ -18,6 +18,8 @@ from mbt_cli.errors import StageError
 
 Counts = npt.NDArray[np.int64]
 
+_FEW = 32  # samples a question that are compared one with each other
+
 
 def powers_of_two(samples: Samples) -> list[int]:
     """1, 2, 4, ... up to the fewest samples that any question has."""
@@ -78,9 +80,9 @@ class Ballots:
     """Which samples gave the same answer to the same question.
 
     Args:
-        answer: Number of each row's answer, shape (rows,); answers of one question are side by
-            side, in the order of the questions.
-        question: The question of each answer, shape (answers,).
+        answer: Number of each row's answer, shape (rows,); equal for the same answer to the same
+            question, and below the length of `question`.
+        question: The question of each answer's number, ascending; some numbers are not in use.
     """
 
     answer: Counts
@@ -88,13 +90,44 @@ class Ballots:
 
 
 def ballots(samples: Samples, answers: pl.Series) -> Ballots:
-    """Number the distinct (question, answer) pairs; `answers` are texts without nulls."""
+    """Find the same answers among each question's samples; `answers` are texts without nulls.
+
+    Where samples are few and even, they are compared place by place, texts by a hash that is
+    checked afterwards; otherwise the pairs are ranked, which is slower and always fits.
+    """
+    widest = int(samples.counts().max(initial=0))
+    places = len(samples.ids) * widest
+    if widest <= _FEW and places <= 2 * len(answers):
+        cast = _ballots_by_place(samples, answers, widest)
+        if (answers == answers.gather(cast.first_row)).all():
+            return Ballots(cast.answer, np.repeat(np.arange(len(samples.ids)), widest))
     pairs = pl.DataFrame({"question": samples.question, "answer": answers})
     number = pairs.select(pl.struct("question", "answer").rank("dense")).to_series().to_numpy()
     answer = number.astype(np.int64) - 1
     question = np.zeros(answer.max(initial=-1) + 1, np.int64)
     question[answer] = samples.question
     return Ballots(answer, question)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByPlace:
+    answer: Counts
+    first_row: Counts  # the row that first gave the answer of each row, by its hash
+
+
+def _ballots_by_place(samples: Samples, answers: pl.Series, widest: int) -> _ByPlace:
+    place = samples.question * widest + samples.rank
+    row = np.full(len(samples.ids) * widest, -1)
+    row[place] = np.arange(len(place))
+    hashed = answers.hash().to_numpy()[row].reshape(-1, widest)
+    is_row = (row >= 0).reshape(-1, widest)
+    first = np.tile(np.arange(widest), (len(samples.ids), 1))
+    for late in range(1, widest):
+        for early in range(late - 1, -1, -1):
+            same = (hashed[:, late] == hashed[:, early]) & is_row[:, late] & is_row[:, early]
+            first[same, late] = early
+    answer = samples.question * widest + first.reshape(-1)[place]
+    return _ByPlace(answer, row[answer])
 
 
 def maj_at_k(samples: Samples, cast: Ballots, scores: Values, may_vote: Values, k: int) -> Values:

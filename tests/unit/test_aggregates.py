@@ -128,6 +128,18 @@ def test_a_row_without_a_key_is_refused():
         samples_of(frame([("q", None, "x", 1.0), ("q", 1, "x", 1.0)]))
 
 
+def test_uneven_samples_are_grouped_like_even_ones():
+    # one question with 40 samples and three with one take the other way of grouping
+    rows = [("q", n, "xyz"[n % 3], float(n % 3 == 1)) for n in range(40)]
+    rows += [(name, 0, "x", 1.0) for name in "rst"]
+    samples, scores, votes, cast = parts(rows)
+
+    # 14 x, 13 y, 13 z among 40: x wins with 0; the first two: x and y tie
+    assert maj_at_k(samples, cast, scores, votes, 40).tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert maj_at_k(samples, cast, scores, votes, 2).tolist() == [0.5, 1.0, 1.0, 1.0]
+    assert len(set(cast.answer.tolist())) == 6
+
+
 ANSWERS = st.sampled_from(["", "x", "y", "z"])
 TABLES = st.lists(
     st.lists(st.tuples(ANSWERS, st.sampled_from([0.0, 1.0, 0.25])), min_size=4, max_size=5),
