@@ -105,7 +105,7 @@ def _json_lines(path: Path) -> Iterator[Record]:
 
 def _record(where: str, line: bytes) -> Record:
     try:
-        value = orjson.loads(line)
+        value = orjson.loads(line.strip())
     except orjson.JSONDecodeError as error:
         return Record(where, None, f"is not JSON: {error}")
     return _object(where, value)
