@@ -45,6 +45,9 @@ REPLY = pl.Schema(
 
 ROLLOUTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "answer": _TEXT, **REPLY})
 
+GATE = "gate_"
+"""Begins a failure that a gate gave to a trace: the reply itself came as it should."""
+
 # one worked solution or trace; `rollout_*` and `solution_*` name what it was made from
 TRACES = pl.Schema(
     {

@@ -9,6 +9,7 @@ import polars as pl
 
 from mbt_cli.core.chat import Message
 from mbt_cli.core.progress import Silent
+from mbt_cli.core.rows import GATE
 from mbt_cli.inference.journal import JournalIndex
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.states import CellState, States
@@ -78,7 +79,9 @@ def _known(folder: Path) -> Iterator[Callable[[str], bool]]:
     """Whether a request's reply is there: in the rows, or in the journal of a run that goes on."""
     keys: set[str] = set()
     if (folder / ROWS).is_file():
-        good = pl.scan_parquet(folder / ROWS, glob=False).filter(pl.col("failure").is_null())
+        failure = pl.col("failure")
+        is_good = failure.is_null() | failure.str.starts_with(GATE)
+        good = pl.scan_parquet(folder / ROWS, glob=False).filter(is_good)
         keys = set(good.select("request_key").collect()["request_key"])
     if not (folder / JOURNAL).is_dir():
         yield keys.__contains__

@@ -72,6 +72,8 @@ class Stage(Settings, ABC):
     """Fields that name a prompt template."""
     placeholders: ClassVar[frozenset[str]] = frozenset()
     """What its templates may hold."""
+    needed: ClassVar[tuple[str, ...]] = ()
+    """Fields that it cannot run without; a `source` stands in for them."""
 
     kind: str
     """Which verb this stage is."""

@@ -12,6 +12,7 @@ import polars as pl
 
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.progress import Progress
+from mbt_cli.core.rows import GATE
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.errors import Interrupted, MbtError, StageError, Stopped
 from mbt_cli.inference.asking import import_rows
@@ -29,8 +30,9 @@ from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
 
 _log = logging.getLogger(__name__)
 
-INHERITED = "rollout_failed"
-"""A failure that a row has from what it was made from; the stage itself did not fail there."""
+INHERITED = ("rollout_failed", "solution_failed", "no_solution", "not_in_source", GATE)
+"""How failures begin that a row has from what it was made from, or from a gate; the stage itself
+did not fail there, so they never count against `max_failed_share`."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +206,8 @@ class _FailureCount:
     def add(self, frame: pl.DataFrame) -> None:
         self._rows += frame.height
         if "failure" in frame.columns:
-            own = pl.col("failure").is_not_null() & ~pl.col("failure").str.starts_with(INHERITED)
-            self._reasons.update(frame.filter(own)["failure"])
+            failures = frame["failure"].drop_nulls()
+            self._reasons.update(f for f in failures if not f.startswith(INHERITED))
 
     def check(self, address: str) -> None:
         failed = self._reasons.total()
