@@ -17,7 +17,7 @@ from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.tables import read_document
-from mbt_cli.manifest.toml_text import read_manifest_tree
+from mbt_cli.manifest.toml_text import manifest_text, read_manifest_tree
 from mbt_cli.stages.cell import Cell
 
 
@@ -63,7 +63,8 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
     models.check_all()
     meeting = _expanded(document, blocks, problems)
     drafts = [*meeting.questions.values(), *(d for ds in meeting.stages.values() for d in ds)]
-    resolver = Resolver(document, models, path.parent, problems)
+    text = manifest_text(path, overrides)
+    resolver = Resolver(document, models, path.parent, problems, text)
     drafts, left_out = without_missing_sources(drafts)
     cells = [cell for draft in drafts if (cell := resolver.cell(draft)) is not None]
     for block in blocks:

@@ -26,12 +26,13 @@ class Resolver:
     """Makes cells of drafts; what is wrong becomes a problem, and the cell None."""
 
     def __init__(
-        self, document: Document, models: Models, folder: Path, problems: Problems
+        self, document: Document, models: Models, folder: Path, problems: Problems, text: str = ""
     ) -> None:
         self._document = document
         self._models = models
         self._folder = folder
         self._problems = problems
+        self._text = text
         self._stages: dict[str, Stage | None] = {}
         self._templates: dict[tuple[str, frozenset[str]], Template | None] = {}
         self._judges: dict[str, Judge | None] = {}
@@ -61,6 +62,7 @@ class Resolver:
             templates=templates,
             inputs={n: tuple(d.address for d in ds) for n, ds in draft.inputs.items() if ds},
             source=source_of(draft),
+            manifest=self._text,
         )
         return Cell(stage, resolution)
 

@@ -48,6 +48,16 @@ def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
     return tree
 
 
+def manifest_text(path: Path, overrides: Sequence[str]) -> str:
+    """A manifest as it was written, below what it extends, and what `--set` changed in it."""
+    text = path.read_text(encoding="utf-8")
+    study = tomllib.loads(text).get("study")
+    parent = study.get("extends") if isinstance(study, dict) else None
+    before = [manifest_text(path.parent / str(parent), ())] if parent is not None else []
+    after = [f"# --set {override}\n" for override in overrides]
+    return "\n".join([*before, f"# {path.name}\n{text}", *after])
+
+
 def _extended(path: Path, seen: tuple[Path, ...]) -> Tree:
     tree = read_toml(path)
     study = tree.get("study")

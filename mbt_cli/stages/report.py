@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import polars as pl
 from pydantic import Field
@@ -13,6 +13,7 @@ from mbt_cli.errors import UsageError
 from mbt_cli.registry import AnyFigure, AnyTable
 from mbt_cli.stages.base import InputRule, Stage, StageInput
 from mbt_cli.stages.work import LoadedInput, Resolution, Work
+from mbt_cli.store.page import PageInputs, write_page
 from mbt_cli.store.reading import read_parquet_file
 from mbt_cli.store.references import read_reference
 from mbt_cli.store.reports import study_cells, write_tables
@@ -22,7 +23,7 @@ _SUMMARY = "files/summary.parquet"
 
 
 class ReportStage(Stage):
-    """Make tables and figures from score artifacts."""
+    """Make tables, figures and a page to read them on from score artifacts."""
 
     kind: Literal["report"] = "report"
     scores: StageInput
@@ -33,6 +34,8 @@ class ReportStage(Stage):
     """Names of figures, or tables with a name's settings."""
     reference: str | None = None
     """CSV file with published numbers that stand beside ours."""
+    traces: Annotated[int, Field(ge=0)] | Literal["all"] = 1_000
+    """Traces of each rollout cell that the page shows, by question; 0 for a page without any."""
 
     summary: ClassVar[str] = "make the tables and figures"
     inputs: ClassVar[Mapping[str, InputRule]] = {
@@ -45,11 +48,26 @@ class ReportStage(Stage):
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         inputs = report_inputs(work)
         built = [table.build(inputs) for table in self.tables]
-        write_tables(work.files, self._beside_reference(built, inputs))
+        shown = self._beside_reference(built, inputs)
+        write_tables(work.files, shown)
         for figure in self.figures:
             figure.draw(inputs, work.files)
+        write_page(work.files, self._page_inputs(work, inputs, shown))
         counts = [{"table": table.name, "rows": table.rows.height} for table in built]
         yield pl.DataFrame(counts, schema=_ROWS)
+
+    def _page_inputs(self, work: Work, inputs: ReportInputs, tables: list[TableData]) -> PageInputs:
+        found = work.resolution
+        return PageInputs(
+            study=found.study,
+            address=found.address,
+            study_folder=work.study_folder,
+            scores=[cell.address for cell in work.inputs.get("scores", ())],
+            missing=inputs.missing,
+            tables=tables,
+            manifest=found.manifest,
+            traces=None if self.traces == "all" else self.traces,
+        )
 
     def _beside_reference(self, built: list[TableData], inputs: ReportInputs) -> list[TableData]:
         if self.reference is None:

@@ -67,6 +67,7 @@ class Resolution:
         models: Role (`model`, `teacher`, `judge_model`) to model.
         templates: Prompt field to template.
         inputs: Input field to the addresses that it reads.
+        manifest: Text of the manifest, for a report to show.
     """
 
     study: str
@@ -79,6 +80,7 @@ class Resolution:
     templates: Mapping[str, Template] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     source: str | None = None
+    manifest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
