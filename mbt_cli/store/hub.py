@@ -1,18 +1,24 @@
 """Files of a Hugging Face hub repository, by pinned revision, from the cache or the network.
 
-HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE are honoured as huggingface_hub does; a token
-comes from the environment and never goes into a message.
+HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE count as huggingface_hub has them. A
+repository may also be a folder on this machine that holds the same files.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from mbt_cli.errors import MbtError, MissingInputError, UsageError
+from mbt_cli.errors import MbtError, MissingInputError
 
 RepoType = Literal["dataset", "model"]
+_FIRST_PAUSE_SECONDS = 1.0
+
+
+class HubBusyError(MbtError):
+    """The hub did not answer, or answered that it cannot now: worth another try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,50 +43,218 @@ class HubRequest:
     """Files of one repository.
 
     Args:
-        pattern: Path in the repository, `*` for any text.
+        repo: `organisation/name`, or a local folder with the same files.
+        patterns: Paths in the repository, `*` for any text.
         revision: Commit, tag or branch.
+        skip: Patterns of files that are left where they are.
     """
 
     repo: str
-    pattern: str
+    patterns: tuple[str, ...]
     revision: str = "main"
     type: RepoType = "dataset"
+    skip: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HubFiles:
-    """Files that are now on this disk, and the commit that they are of."""
+    """Files that are now on this disk, sorted by name, and the commit that they are of.
 
+    `commit` is None for a local folder: its files count by their bytes.
+    """
+
+    folder: Path
     paths: tuple[Path, ...]
-    commit: str
+    commit: str | None
 
 
-def fetch_files(request: HubRequest, access: HubAccess) -> HubFiles:
-    """The files a request names, fetched where the cache does not hold them.
+@dataclass(frozen=True, slots=True)
+class HubSize:
+    """What a request would fetch: files and bytes in all, and those not here yet."""
+
+    commit: str | None
+    files: int
+    bytes: int
+    missing_files: int
+    missing_bytes: int
+
+
+def local_folder(repo: str) -> Path | None:
+    """The folder that a repository's name stands for, if it is one on this machine."""
+    path = Path(repo).expanduser()
+    return path if path.is_dir() else None
+
+
+def fetch_files(request: HubRequest, access: HubAccess, *, attempts: int = 3) -> HubFiles:
+    """The files that a request names, fetched where the cache does not hold them.
+
+    An interrupted download goes on where it stopped; what the cache holds is never asked for.
 
     Raises:
-        MissingInputError: The repository, revision or file is not there, or not in the cache while
-            offline.
-        MbtError: The hub does not answer, or wants a login.
+        MissingInputError: The repository, revision or files are not there, or not in the cache
+            while offline, or a login is missing.
+        MbtError: The hub did not answer in so many attempts.
     """
-    names = _names(request, access)
-    if not names:
+    folder = local_folder(request.repo)
+    if folder is not None:
+        return _found(request, folder, None)
+    for attempt in range(1, attempts + 1):
+        try:
+            snapshot = Path(_snapshot(request, access))
+            return _found(request, snapshot, snapshot.name)
+        except HubBusyError:
+            if attempt == attempts:
+                raise
+            time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+    raise AssertionError("the loop returns or raises")
+
+
+def size_of(request: HubRequest, access: HubAccess) -> HubSize:
+    """What a request would fetch, asked of the hub without fetching.
+
+    Raises:
+        MissingInputError: As `fetch_files`; sizes are not known offline.
+        MbtError: The hub did not answer.
+    """
+    folder = local_folder(request.repo)
+    if folder is not None:
+        paths = _found(request, folder, None).paths
+        return HubSize(None, len(paths), sum(path.stat().st_size for path in paths), 0, 0)
+    from huggingface_hub import snapshot_download
+
+    with _errors_of(request, access):
+        files = snapshot_download(
+            request.repo,
+            repo_type=request.type,
+            revision=request.revision,
+            allow_patterns=list(request.patterns),
+            ignore_patterns=list(request.skip) or None,
+            cache_dir=access.cache,
+            token=access.token,
+            endpoint=access.endpoint,
+            dry_run=True,
+        )
+    missing = [file for file in files if file.will_download]
+    return HubSize(
+        commit=files[0].commit_hash if files else None,
+        files=len(files),
+        bytes=sum(file.file_size or 0 for file in files),
+        missing_files=len(missing),
+        missing_bytes=sum(file.file_size or 0 for file in missing),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRepo:
+    """A repository of the hub cache on this machine."""
+
+    repo: str
+    type: str
+    commits: tuple[str, ...]
+    bytes: int
+
+
+def cached_repos(access: HubAccess) -> Sequence[CachedRepo]:
+    """What the hub cache holds, by name; nothing where there is no cache yet."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        info = scan_cache_dir(access.cache)
+    except CacheNotFound:
+        return ()
+    repos = (
+        CachedRepo(
+            repo=repo.repo_id,
+            type=repo.repo_type,
+            commits=tuple(sorted(revision.commit_hash for revision in repo.revisions)),
+            bytes=repo.size_on_disk,
+        )
+        for repo in info.repos
+    )
+    return sorted(repos, key=lambda repo: (repo.type, repo.repo))
+
+
+def _snapshot(request: HubRequest, access: HubAccess) -> str:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    with _errors_of(request, access):
+        return snapshot_download(
+            request.repo,
+            repo_type=request.type,
+            revision=request.revision,
+            allow_patterns=list(request.patterns),
+            ignore_patterns=list(request.skip) or None,
+            cache_dir=access.cache,
+            local_files_only=access.offline,
+            token=access.token,
+            endpoint=access.endpoint,
+        )
+
+
+def _found(request: HubRequest, folder: Path, commit: str | None) -> HubFiles:
+    """The files of a snapshot or folder; sorted, so that shards keep their order."""
+    paths = {
+        path
+        for pattern in request.patterns
+        for path in folder.glob(pattern)
+        if path.is_file() and not any(path.relative_to(folder).match(skip) for skip in request.skip)
+    }
+    if not paths:
         raise MissingInputError(
-            f"`{request.repo}` has no file `{request.pattern}` at `{request.revision}`",
+            f"`{request.repo}` has no file {_named(request)}",
             hint="name another `config`, split or `revision`",
         )
-    raise UsageError("hub sources are not there yet", hint=", ".join(names))
+    return HubFiles(folder, tuple(sorted(paths)), commit)
 
 
-def _names(request: HubRequest, access: HubAccess) -> Sequence[str]:
-    raise MbtError(f"`{request.repo}`: hub sources are not built yet {access.offline}")
+def _named(request: HubRequest) -> str:
+    patterns = " or ".join(f"`{pattern}`" for pattern in request.patterns)
+    return f"{patterns} at `{request.revision}`"
 
 
-def matching(names: Sequence[str], pattern: str) -> tuple[str, ...]:
-    """Names that a pattern names, sorted, so shards keep their order.
+@contextmanager
+def _errors_of(request: HubRequest, access: HubAccess) -> Iterator[None]:
+    """What huggingface_hub raises, in the user's words."""
+    from huggingface_hub import errors
 
-    Example:
-        >>> matching(["d/b-1.parquet", "d/b-0.parquet", "README.md"], "d/b-*.parquet")
-        ('d/b-0.parquet', 'd/b-1.parquet')
-    """
-    return tuple(sorted(name for name in names if fnmatchcase(name, pattern)))
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise MissingInputError(
+            f"`{request.repo}` is gated, and this machine may not read it",
+            hint=f"accept its terms on its page, then {_login(access)}",
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise MissingInputError(f"`{request.repo}` has no revision `{request.revision}`") from error
+    except errors.RepositoryNotFoundError as error:
+        raise MissingInputError(
+            f"`{request.repo}` is not on the hub, or is private",
+            hint=f"check the name; if it is private, {_login(access)}",
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.DryRunError) as error:
+        raise _not_reached(request, access) from error
+    except (errors.HfHubHTTPError, OSError) as error:
+        raise HubBusyError(f"the hub did not give `{request.repo}`: {_line(error)}") from error
+
+
+def _not_reached(request: HubRequest, access: HubAccess) -> MbtError:
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    message = f"`{request.repo}` {_named(request)} is not in the cache"
+    if access.offline or HF_HUB_OFFLINE:
+        return MissingInputError(
+            f"{message}, and the network is off",
+            hint="run `mbt data fetch` where there is a network, or unset HF_HUB_OFFLINE",
+        )
+    return HubBusyError(f"{message}, and the hub does not answer", hint="try again later")
+
+
+def _login(access: HubAccess) -> str:
+    return "use a token that may read it" if access.token else "set HF_TOKEN or run `hf auth login`"
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -17,7 +17,7 @@ from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.questions import Document, Question
 from mbt_cli.errors import StageError, UsageError
 from mbt_cli.store.disk import sha256_of_file
-from mbt_cli.store.hub import HubAccess, HubRequest, fetch_files
+from mbt_cli.store.hub import HubAccess, HubRequest, fetch_files, local_folder
 from mbt_cli.store.records import Record, data_files, parquet_columns, read_records
 from mbt_cli.store.tiers import read_tiers
 
@@ -107,8 +107,11 @@ def source_fingerprint(
         return found
     if benchmark.source == "hub":
         request = hub_request(benchmark, split)
-        hub = {"repo": request.repo, "revision": request.revision, "files": request.pattern}
-        return {**found, "hub": hub}
+        if local_folder(request.repo) is None:
+            named = {"repo": request.repo, "revision": request.revision}
+            return {**found, "hub": {**named, "files": request.patterns[0]}}
+        paths = fetch_files(request, HubAccess(offline=True)).paths
+        return {**found, "files": [file_sha256(path) for path in paths]}
     return {**found, "files": [file_sha256(path) for path in _local_paths(benchmark, split)]}
 
 
@@ -121,7 +124,9 @@ def hub_request(benchmark: BenchmarkFiles, split: str) -> HubRequest:
     official = benchmark.hub
     if official is None:
         raise UsageError("this benchmark has no hub repository", hint="name its `files` instead")
-    if benchmark.repo not in (None, official.repo) and benchmark.revision is None:
+    repo = benchmark.repo or official.repo
+    is_pinned = benchmark.revision or repo == official.repo or local_folder(repo)
+    if not is_pinned:
         raise UsageError(
             f"`repo = {benchmark.repo!r}` has no `revision`",
             hint="name the commit, so that the study can be run again on the same rows",
@@ -129,8 +134,8 @@ def hub_request(benchmark: BenchmarkFiles, split: str) -> HubRequest:
     name = benchmark.splits.get(split) or official.split_names.get(split, split)
     config = benchmark.config or official.config
     return HubRequest(
-        repo=benchmark.repo or official.repo,
-        pattern=official.pattern.format(config=config, split=name),
+        repo=repo,
+        patterns=(official.pattern.format(config=config, split=name),),
         revision=benchmark.revision or official.revision,
     )
 
@@ -255,9 +260,10 @@ def _stored(position: int, question: Question) -> dict[str, Json]:
         "position": position,
         "question": question.question,
         "answer": question.answer,
-        "answer_aliases": question.answer_aliases,
+        # lists, since Polars builds a series of its own for every tuple
+        "answer_aliases": list(question.answer_aliases),
         "context": [
-            {"title": document.title, "sentences": document.sentences}
+            {"title": document.title, "sentences": list(document.sentences)}
             for document in question.context
         ],
         "supporting": [
