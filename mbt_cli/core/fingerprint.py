@@ -7,6 +7,7 @@ A spec is plain JSON made from settings. Fields marked `RunOnly` never enter it;
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,6 +21,8 @@ UNSET = "(not set)"
 
 _SHOWN_CHARACTERS = 60
 _LARGEST_INTEGER = 2**63
+_SPECS_KEPT = 4096
+_UNMARKED: frozenset[Any] = frozenset()
 
 
 def spec_of(settings: object) -> Json:
@@ -37,12 +40,12 @@ def spec_of(settings: object) -> Json:
         >>> spec_of({"template": "ab12", "votes": [1, 2]})
         {'template': 'ab12', 'votes': [1, 2]}
     """
-    return _stable(settings, "", (RunOnly,))
+    return _spec(settings, (RunOnly,))
 
 
 def base_spec_of(settings: object) -> Json:
     """`spec_of` without the fields that only add rows when they grow."""
-    return _stable(settings, "", (RunOnly, Grows))
+    return _spec(settings, (RunOnly, Grows))
 
 
 def growth_of(settings: object) -> dict[str, int | None]:
@@ -137,20 +140,24 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _marks(model: BaseModel, field: str) -> set[Any]:
-    metadata = type(model).model_fields[field].metadata
-    return {mark if isinstance(mark, type) else type(mark) for mark in metadata}
+@cache
+def _fields(kind: type[BaseModel]) -> tuple[tuple[str, frozenset[Any]], ...]:
+    """Each field of a class with its marks; read once, since a study has thousands of cells."""
+    return tuple(
+        (field, frozenset(mark if isinstance(mark, type) else type(mark) for mark in info.metadata))
+        for field, info in kind.model_fields.items()
+    )
 
 
-def _children(value: object) -> Iterator[tuple[str, object, set[Any]]]:
+def _children(value: object) -> Iterator[tuple[str, object, frozenset[Any]]]:
     """Key, value and marks of what a model, mapping or sequence holds."""
     if isinstance(value, BaseModel):
-        for field in type(value).model_fields:
-            yield field, getattr(value, field), _marks(value, field)
-    elif isinstance(value, Mapping):
-        yield from ((str(key), held, set()) for key, held in value.items())
+        for field, marks in _fields(type(value)):
+            yield field, getattr(value, field), marks
+    elif isinstance(value, (dict, Mapping)):
+        yield from ((str(key), held, _UNMARKED) for key, held in value.items())
     elif isinstance(value, list | tuple):
-        yield from ((str(number), held, set()) for number, held in enumerate(value))
+        yield from ((str(number), held, _UNMARKED) for number, held in enumerate(value))
 
 
 def _marked(value: object, path: str, mark: type) -> Iterator[tuple[str, Any]]:
@@ -161,21 +168,48 @@ def _marked(value: object, path: str, mark: type) -> Iterator[tuple[str, Any]]:
             yield from _marked(held, _join(path, key), mark)
 
 
+class _Same:
+    """Makes a frozen object the key of a cache: by who it is, since equal ones are rare."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: BaseModel) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+
+def _spec(settings: object, left_out: tuple[type, ...]) -> Json:
+    """The spec, made once for a model that many cells share."""
+    if isinstance(settings, BaseModel) and settings.model_config.get("frozen"):
+        return _spec_once(_Same(settings), left_out)
+    return _stable(settings, "", left_out)
+
+
+@lru_cache(maxsize=_SPECS_KEPT)
+def _spec_once(same: _Same, left_out: tuple[type, ...]) -> Json:
+    return _stable(same.value, "", left_out)
+
+
 def _stable(value: object, path: str, left_out: tuple[type, ...]) -> Json:
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, (str, bool)):
         return value
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         return _stable_number(value, path)
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         _check_keys(value, path)
-    if isinstance(value, BaseModel | Mapping):
+    if isinstance(value, (dict, BaseModel, Mapping)):
         spec = {
             key: _stable(held, _join(path, key), left_out)
             for key, held, marks in _children(value)
-            if not marks.intersection(left_out)
+            if not (marks and marks.intersection(left_out))
         }
         return {**_version_of(value), **spec}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_stable(held, _join(path, key), left_out) for key, held, _ in _children(value)]
     raise TypeError(
         f"`{path}` holds {value!r}, a {type(value).__name__}, which no fingerprint can hold"

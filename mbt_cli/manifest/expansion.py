@@ -96,12 +96,9 @@ class Expansion:
         reference, name = self._leading_reference(block, draft.fields)
         if reference is None:
             return
-        wanted = {**draft.axes, **change}
-        for other in self._meeting.matching(block, name, reference):
-            axes = other.joined_axes if reference.is_joined else other.axes
-            if all(wanted.get(a) == v for a, v in axes.items()):
-                draft.inputs["baseline_rollouts"] = (other,)
-                draft.inputs["baseline_verdicts"] = self._verdicts_on(block, draft, other)
+        for other in self._meeting.within(block, name, reference, {**draft.axes, **change}):
+            draft.inputs["baseline_rollouts"] = (other,)
+            draft.inputs["baseline_verdicts"] = self._verdicts_on(block, draft, other)
 
     def _verdicts_on(self, block: Block, draft: Draft, rollouts: Draft) -> tuple[Draft, ...]:
         written = draft.fields.get("verdicts")
@@ -111,8 +108,7 @@ class Expansion:
         reference = self._meeting.reference(block, "verdicts", rule, written)
         if reference is None:
             return ()
-        found = self._meeting.matching(block, "verdicts", reference)
-        return tuple(d for d in found if d.inputs["rollouts"][0] is rollouts)
+        return self._meeting.made_from(block, "verdicts", reference, rollouts)
 
     def _check_references(self, block: Block) -> None:
         """Say what is wrong with the inputs of a stage that came to no cell."""

@@ -48,7 +48,7 @@ class Meeting:
         self._order = order
         self._circles = circles
         self._found: dict[tuple[str, str, str], list[Draft]] = {}
-        self._indexes: dict[tuple[str, str, str, tuple[str, ...]], Mapping[Any, list[Draft]]] = {}
+        self._indexes: dict[tuple[Any, ...], Mapping[Any, Any]] = {}
         self.stages: dict[str, list[Draft]] = {}
         self.questions: dict[str, Draft] = {}
 
@@ -88,6 +88,36 @@ class Meeting:
             found.extend(meet)
         return tuple(found)
 
+    def within(
+        self, block: Block, name: str, reference: Reference, axes: Mapping[str, str]
+    ) -> list[Draft]:
+        """Cells of a reference all of whose axes have the values that `axes` says."""
+        key = (block.name, name, reference.words(), "axes")
+        if key not in self._indexes:
+            by_keys: dict[tuple[str, ...], dict[tuple[str, ...], list[Draft]]] = {}
+            for draft in self.matching(block, name, reference):
+                own = draft.joined_axes if reference.is_joined else draft.axes
+                values = by_keys.setdefault(tuple(own), {})
+                values.setdefault(tuple(own.values()), []).append(draft)
+            self._indexes[key] = by_keys
+        return [
+            draft
+            for names, values in self._indexes[key].items()
+            for draft in values.get(tuple(axes.get(n) for n in names), ())
+        ]
+
+    def made_from(
+        self, block: Block, name: str, reference: Reference, rollouts: Draft
+    ) -> tuple[Draft, ...]:
+        """Cells of a reference that were made from these rollouts."""
+        key = (block.name, name, reference.words(), "rollouts")
+        if key not in self._indexes:
+            index = defaultdict(list)
+            for draft in self.matching(block, name, reference):
+                index[id(draft.inputs["rollouts"][0])].append(draft)
+            self._indexes[key] = index
+        return tuple(self._indexes[key].get(id(rollouts), ()))
+
     def questions_of(self, axes: Mapping[str, str]) -> Draft:
         """The questions cell of a benchmark's split, made when it is first needed."""
         own = {"benchmark": axes["benchmark"], "split": axes["split"]}
@@ -100,7 +130,7 @@ class Meeting:
     def _meeting_of(
         self, block: Block, draft: Draft, name: str, reference: Reference, stage: str
     ) -> list[Draft]:
-        all_of_it = [d for d in self.matching(block, name, reference) if d.stage == stage]
+        all_of_it = self._of_stage(block, name, reference, stage)
         if not all_of_it:
             return []
         theirs = all_of_it[0].axes
@@ -112,6 +142,18 @@ class Meeting:
                 index[tuple(other.axes[a] for a in shared)].append(other)
             self._indexes[key] = index
         return list(self._indexes[key].get(tuple(draft.axes[a] for a in shared), ()))
+
+    def _of_stage(
+        self, block: Block, name: str, reference: Reference, stage: str
+    ) -> Sequence[Draft]:
+        key = (block.name, name, reference.words(), "stage")
+        if key not in self._indexes:
+            index = defaultdict(list)
+            for draft in self.matching(block, name, reference):
+                index[draft.stage].append(draft)
+            self._indexes[key] = index
+        found: Sequence[Draft] = self._indexes[key].get(stage, ())
+        return found
 
     def _match(self, block: Block, name: str, reference: Reference) -> list[Draft]:
         whole_stage = self._axes.where(f"stage.{block.name}.where", block.envelope.where)
