@@ -12,6 +12,7 @@ from mbt_cli.core.shown_tables import ShownCell, heading, reading_notes, shown_r
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.dry_run import Rehearsal
 from mbt_cli.planning.execute import RunReport
+from mbt_cli.planning.unread import Unread, unread
 from mbt_cli.settings import Machine
 from mbt_cli.store.cells import cell_folder
 from mbt_cli.store.reports import read_table
@@ -34,10 +35,16 @@ def stage_counts(manifest: Manifest) -> RenderableType:
                 axes.setdefault(axis, set()).add(value)
         words = " x ".join(f"{axis} {len(values)}" for axis, values in axes.items())
         table.add_row(stage, of_stage[0].kind, str(cells), words)
-    if not manifest.left_out:
-        return table
-    left = f"{len(manifest.left_out)} optional cells are left out: their source is not there"
-    return Group(table, Text(left, style="yellow"))
+    lines = [f"nothing reads {_shown_unread(lonely)}" for lonely in unread(manifest)]
+    if manifest.left_out:
+        count = len(manifest.left_out)
+        lines.append(f"{count} optional cells are left out: their source is not there")
+    return Group(table, *(Text(line, style="yellow") for line in lines))
+
+
+def _shown_unread(lonely: Unread) -> str:
+    count = f"{len(lonely.addresses)} of {lonely.of} cells of {lonely.stage}"
+    return f"{count}: {', '.join(lonely.apart)}" if lonely.apart else count
 
 
 def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
