@@ -31,7 +31,7 @@ def stoppable(command: str) -> Iterator[None]:
             "interrupted; everything done so far is kept", hint=_again(command)
         ) from None
     except (Interrupted, Stopped) as error:
-        error.hint = error.hint or _again(command)
+        error.hint = _again(command)
         raise
     finally:
         for number, handler in before.items():

@@ -29,13 +29,16 @@ def with_questions(work: Work, rollouts: str = "rollouts") -> pl.DataFrame:
     Raises:
         StageError: A rollout's question is not among the questions, or a rollout stands twice.
     """
-    questions = (
-        work.lazy("questions")
-        .select(_QUESTION_COLUMNS)
-        .rename({"answer": "gold_answer", "answer_aliases": "gold_aliases"})
+    return joined_with_questions(work.lazy(rollouts), work.lazy("questions"))
+
+
+def joined_with_questions(rollouts: pl.LazyFrame, questions: pl.LazyFrame) -> pl.DataFrame:
+    """The same for frames: `rows.ROLLOUTS` and `rows.QUESTIONS`."""
+    gold = questions.select(_QUESTION_COLUMNS).rename(
+        {"answer": "gold_answer", "answer_aliases": "gold_aliases"}
     )
-    left = work.lazy(rollouts).drop("messages")
-    joined = left.join(questions, on="question_id", how="left", maintain_order="left").collect()
+    left = rollouts.drop("messages")
+    joined = left.join(gold, on="question_id", how="left", maintain_order="left").collect()
     lost = joined.filter(pl.col("question").is_null())
     if lost.height:
         raise StageError(

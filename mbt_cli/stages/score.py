@@ -63,6 +63,7 @@ class ScoreStage(Stage):
                 summaries.extend(settings.summaries(_only(own, by, group), by, str(group)))
         pl.DataFrame(summaries, schema=rows.SUMMARY).write_parquet(work.files / "summary.parquet")
         work.outcome.notes.update(_models_behind(work))
+        work.outcome.notes["reads"] = {k: list(v) for k, v in work.resolution.inputs.items()}
         for measure in _measures(self.metrics, own):
             yield _score_rows(measure)
 

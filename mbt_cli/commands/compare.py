@@ -1,0 +1,29 @@
+"""`mbt compare`: is one cell better than another, on the questions that both have?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="Cell folder or glob, such as `runs/x/scores/*`.")],
+    second: Annotated[str, typer.Argument(help="What it is compared with.")],
+    show: Annotated[int, typer.Option(help="Questions that differ most to show.")] = 0,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.", min=100)] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare cells paired by question: differences, intervals, p values, who alone was right."""
+    from rich.console import Console
+
+    from mbt_cli.commands.compare_view import cells_of, comparison_json, comparison_view
+    from mbt_cli.stages.comparing import compared, pairs
+
+    out = Console(highlight=False)
+    for left, right in pairs(cells_of(first), cells_of(second)):
+        comparison = compared(left, right, resamples=resamples, seed=seed)
+        if as_json:
+            typer.echo(comparison_json(left, right, comparison))
+        else:
+            out.print(comparison_view(Path(left), Path(right), comparison, show))

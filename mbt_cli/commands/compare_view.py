@@ -1,0 +1,98 @@
+"""A comparison for people and for scripts."""
+
+from collections.abc import Sequence
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mbt_cli.core.comparison import Comparison
+from mbt_cli.core.number_text import number_text
+from mbt_cli.errors import UsageError
+from mbt_cli.store.lineage import LINEAGE
+
+
+def cells_of(pattern: str) -> Sequence[Path]:
+    """Finished cells at or below the paths that a glob matches.
+
+    Raises:
+        UsageError: There is none.
+    """
+    roots = [Path(p) for p in sorted(glob(pattern))]  # noqa: PTH207  a pattern may be absolute
+    found = sorted({p.parent for root in roots for p in root.rglob(LINEAGE)})
+    if not found:
+        raise UsageError(
+            f"`{pattern}` holds no finished cell",
+            hint="cells are in runs/STUDY/STAGE/AXIS=VALUE/...",
+        )
+    return found
+
+
+def comparison_json(first: Path, second: Path, comparison: Comparison) -> str:
+    """One JSON object: both folders, and a row a metric."""
+    rows = comparison.metrics.to_dicts()
+    return orjson.dumps({"first": str(first), "second": str(second), "metrics": rows}).decode()
+
+
+def comparison_view(first: Path, second: Path, comparison: Comparison, show: int) -> RenderableType:
+    """A table of differences, and the questions that differ most."""
+    table = Table(title="paired on common questions", title_justify="left")
+    for column in ("metric", "first", "second", "difference", "95 %", "p", "p Holm", "questions"):
+        table.add_column(column, justify="left" if column == "metric" else "right")
+    table.add_column("first better", justify="right")
+    table.add_column("second better", justify="right")
+    for row in comparison.metrics.iter_rows(named=True):
+        table.add_row(*_cells(row))
+    parts: list[RenderableType] = [Text(f"first:  {first}\nsecond: {second}"), table]
+    if show:
+        parts.append(_questions(comparison, show))
+    return Group(*parts)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    def text(value: float | None) -> str:
+        return number_text(value, unit=row["unit"], decimals=_decimals(row["unit"]))
+
+    return [
+        row["metric"] + (" (%)" if row["unit"] == "percent" else ""),
+        text(row["first"]),
+        text(row["second"]),
+        text(row["difference"]),
+        f"{text(row['low'])} to {text(row['high'])}",
+        _p(row["p"]),
+        _p(row["p_holm"]),
+        str(row["questions"]),
+        _count(row["first_better"]),
+        _count(row["second_better"]),
+    ]
+
+
+def _decimals(unit: str) -> int:
+    return 1 if unit in ("percent", "tokens") else 3
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _questions(comparison: Comparison, show: int) -> RenderableType:
+    table = Table(title="questions that differ most", title_justify="left")
+    for column in ("metric", "question", "first", "second"):
+        table.add_column(column)
+    for metric in comparison.metrics["metric"]:
+        differing = comparison.questions.filter(
+            (comparison.questions["metric"] == metric) & (comparison.questions["difference"] != 0)
+        )
+        for row in differing.head(show).iter_rows(named=True):
+            table.add_row(metric, row["question_id"], f"{row['first']:g}", f"{row['second']:g}")
+    return table
