@@ -1,0 +1,140 @@
+"use strict";
+// Tables that sort, figures, and what stands behind a number.
+
+(() => {
+  const { el } = mbt;
+
+  const fileLinks = (folder, names) =>
+    names.length
+      ? el("p", { class: "files" }, "Files: ", names.flatMap((name, k) => [
+          k ? " · " : "",
+          el("a", { href: `${folder}/${name}`, download: name }, name.replace(/^.*\./, ".")),
+        ]))
+      : null;
+
+  mbt.views.tables = async (values) => {
+    const overview = await mbt.load("overview");
+    const sections = overview.tables.map((table) => section(table, overview));
+    const toc = el("nav", { class: "toc", "aria-label": "Tables" }, overview.tables.map((table) =>
+      el("a", { href: mbt.link("tables", { table: table.name }) }, table.title)));
+    const wanted = values.get("table");
+    queueMicrotask(() => {
+      const found = wanted && document.getElementById(`table-${wanted}`);
+      if (found) found.scrollIntoView();
+    });
+    return el("div", { class: "page" }, sections.length > 1 ? toc : null, warnings(overview), sections);
+  };
+
+  const warnings = (overview) => {
+    const told = [
+      [overview.missing, "not run yet; their numbers are shown as a dash"],
+      [overview.lost, "no longer on the disk when this page was made"],
+      [overview.changed, "changed since the scores were computed: their traces are not those behind the numbers"],
+    ];
+    return told.filter(([cells]) => cells.length).map(([cells, what]) =>
+      el("details", { class: "warning" },
+        el("summary", {}, `${mbt.count(cells.length)} cell${cells.length > 1 ? "s" : ""}: ${what}`),
+        el("ul", {}, cells.slice(0, 500).map((address) => el("li", {}, el("code", {}, address))))));
+  };
+
+  const section = (table, overview) => {
+    const body = el("tbody", {});
+    const detail = el("div", { class: "behind", "aria-live": "polite" });
+    const heads = table.columns.map((column, k) => head(table, column, k, body, detail, overview));
+    fill(table, table.rows.map((_, k) => k), body, detail, overview);
+    return el("section", { class: "card", id: `table-${table.name}` },
+      el("h2", {}, table.title),
+      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.title },
+        el("table", {}, el("thead", {}, el("tr", {}, heads)), body)),
+      detail,
+      table.notes.length ? el("ul", { class: "notes" }, table.notes.map((note) => el("li", {}, note))) : null,
+      fileLinks("tables", overview.files.tables.filter((name) => name.replace(/\.[a-z]+$/, "") === table.name)));
+  };
+
+  const head = (table, column, k, body, detail, overview) => {
+    const th = el("th", { scope: "col", class: column.kind });
+    const sort = () => {
+      const first = column.best === "low" || column.kind === "label" ? "ascending" : "descending";
+      const now = th.getAttribute("aria-sort");
+      const next = !now ? first : now === "ascending" ? "descending" : "ascending";
+      for (const other of th.parentNode.children) other.removeAttribute("aria-sort");
+      th.setAttribute("aria-sort", next);
+      fill(table, order(table, k, next === "ascending" ? 1 : -1), body, detail, overview);
+    };
+    th.append(el("button", { type: "button", onclick: sort }, column.title));
+    return th;
+  };
+
+  /** Row numbers by one column; what has no number stays at the end. */
+  const order = (table, k, sign) => {
+    const key = (row) => {
+      const cell = table.rows[row][k];
+      return cell.v !== undefined ? cell.v : table.columns[k].kind === "label" ? cell.t : null;
+    };
+    return table.rows.map((_, row) => row).sort((a, b) => {
+      const [x, y] = [key(a), key(b)];
+      if (x === null || y === null) return (x === null) - (y === null) || a - b;
+      const less = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
+      return less * sign || a - b;
+    });
+  };
+
+  const fill = (table, rows, body, detail, overview) => {
+    body.replaceChildren(...rows.map((row) => el("tr", {}, table.rows[row].map((cell, k) => {
+      if (table.columns[k].kind === "label") return el("th", { scope: "row", class: "label" }, cell.t);
+      const text = cell.r === "best" ? el("b", {}, cell.t) : cell.r === "second" ? el("u", {}, cell.t) : cell.t;
+      const tied = cell.d ? el("sup", { title: "not significantly different from the best" }, "†") : null;
+      const interval = cell.i ? el("small", {}, ` [${cell.i.join(", ")}]`) : null;
+      const about = `${table.columns[k].title}: ${cell.t}. Show what is behind it`;
+      return el("td", { class: "number" },
+        el("button", { type: "button", class: "plain", "aria-label": about, onclick: () => behind(table, row, k, detail, overview) },
+          text, tied, interval));
+    }))));
+  };
+
+  /** What a number is made of, and where its traces and lineage are. */
+  const behind = (table, row, k, detail, overview) => {
+    const cell = table.rows[row][k];
+    const address = table.addresses[row];
+    const labels = table.rows[row].filter((_, c) => table.columns[c].kind === "label").map((c) => c.t);
+    const facts = [
+      cell.n !== undefined ? `n ${mbt.count(cell.n)}` : null,
+      cell.f !== undefined ? `failed ${mbt.count(cell.f)}` : null,
+      cell.i ? `95 % interval ${cell.i.join(" to ")}` : null,
+      cell.v !== undefined ? `unrounded ${cell.v}` : null,
+    ].filter(Boolean);
+    const rollouts = (address && overview.rollouts_of[address]) || [];
+    detail.replaceChildren(
+      el("p", {}, el("strong", {}, `${table.columns[k].title}: ${cell.t}`), ` — ${labels.join(" / ")}`),
+      facts.length ? el("p", {}, facts.join(" · ")) : "",
+      el("p", {},
+        rollouts.length ? el("a", { href: mbt.link("traces", { a: rollouts[0], b: "none" }) }, "its traces") : "",
+        rollouts.length && address ? " · " : "",
+        address ? el("a", { href: mbt.link("lineage", { cell: address }) }, "its lineage") : ""),
+      el("p", {}, "Raw rows: ", el("code", {}, `mbt report MANIFEST --trace ${table.name} ${row + 1} ${table.columns[k].key}`)),
+    );
+  };
+
+  mbt.views.figures = async () => {
+    const overview = await mbt.load("overview");
+    const names = [...new Set(overview.files.figures.map((name) => name.replace(/\.[a-z]+$/, "")))];
+    if (!names.length) return el("div", { class: "page" }, el("p", { class: "empty" }, "This report has no figures. Name some with figures = [...] on the report stage."));
+    return el("div", { class: "page" }, names.map((name) => {
+      const own = overview.files.figures.filter((file) => file.replace(/\.[a-z]+$/, "") === name);
+      const shown = own.find((file) => file.endsWith(".svg")) || own.find((file) => file.endsWith(".png"));
+      return el("section", { class: "card" },
+        el("h2", {}, title(name)),
+        shown ? el("figure", {}, el("img", { src: `figures/${shown}`, alt: `Figure: ${title(name)}` })) : null,
+        fileLinks("figures", own));
+    }));
+  };
+
+  const title = (name) => name.replace(/_/g, " ").replace(/^./, (letter) => letter.toUpperCase());
+
+  mbt.views.manifest = async () => {
+    const { manifest } = await mbt.load("overview");
+    return el("div", { class: "page" }, el("section", { class: "card" },
+      el("h2", {}, "Manifest"),
+      manifest ? el("pre", { class: "code", tabindex: "0" }, manifest) : el("p", { class: "empty" }, "The manifest's text is not part of this report.")));
+  };
+})();

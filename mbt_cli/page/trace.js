@@ -1,0 +1,145 @@
+"use strict";
+// One question and one trace on the screen.
+
+(() => {
+  const { el, foreign } = mbt;
+  const LONG = 6000;
+  const PHASES = ["understanding and filtering", "planning", "execution and monitoring", "self-correction", "verification"];
+
+  /** Text of any length; what is very long is folded until asked for. */
+  const longText = (text, tag, props) => {
+    if (text.length <= LONG) return foreign(text, tag, props);
+    const node = foreign(text.slice(0, LONG), tag, props);
+    const more = el("button", { type: "button", class: "more" }, `show the other ${mbt.count(text.length - LONG)} characters`);
+    more.addEventListener("click", () => node.replaceChildren(text));
+    node.append("… ", more);
+    return node;
+  };
+
+  mbt.question = (question, set) => {
+    const supporting = new Set((question.supporting || []).map((s) => `${s.sentence} ${s.title}`));
+    const titles = new Set((question.supporting || []).map((s) => s.title));
+    const documents = question.context || [];
+    const open = documents.length > 0 && documents.length <= 4;
+    return el("section", { class: "card question" },
+      el("p", { class: "where" },
+        [set.benchmark, set.split, question.difficulty, question.hops ? `${question.hops} hops` : null, question.question_type].filter(Boolean).join(" · "),
+        " · ", foreign(question.question_id)),
+      foreign(question.question, "h2"),
+      el("p", { class: "gold" }, el("span", { class: "tag good" }, "gold answer"), " ", foreign(question.answer, "strong"),
+        (question.answer_aliases || []).length ? [" — also ", question.answer_aliases.map((alias, k) => [k ? ", " : "", foreign(alias)])] .flat(3) : null),
+      documents.length
+        ? el("details", { class: "documents", open },
+            el("summary", {}, `${documents.length} documents, ${documents.filter((d) => titles.has(d.title)).length} of them supporting`),
+            el("ol", { start: "0" }, documents.map((document) => {
+              const supports = titles.has(document.title);
+              return el("li", { class: supports ? "supporting" : null },
+                el("h4", {}, foreign(document.title), supports ? el("span", { class: "tag good" }, "supporting") : null),
+                el("p", { dir: "auto" }, document.sentences.flatMap((sentence, k) =>
+                  [supporting.has(`${k} ${document.title}`) ? foreign(sentence.trim(), "mark") : foreign(sentence.trim()), " "])));
+            })))
+        : null);
+  };
+
+  const marks = (record, cell) => {
+    const judge = cell.judges.findIndex((j) => j.judge === "redundancy");
+    const verdict = record.verdicts.find((v) => v.judge === judge && v.said.answer_paragraph !== null && v.said.answer_paragraph !== undefined);
+    return verdict ? verdict.said : null;
+  };
+
+  const phases = (record, cell) => {
+    const judge = cell.judges.findIndex((j) => j.judge === "phases");
+    const verdict = record.verdicts.find((v) => v.judge === judge && v.said.l_obs !== null && v.said.l_obs !== undefined);
+    if (!verdict) return null;
+    const seen = new Set(verdict.said.phases || []);
+    return el("div", { class: "phases" },
+      el("span", { class: "level" }, `level ${verdict.said.l_obs} of 5`),
+      el("ol", { "aria-label": "Phases" }, PHASES.map((name, k) =>
+        el("li", { class: seen.has(k + 1) ? "seen" : "unseen" },
+          el("span", { "aria-hidden": "true" }, seen.has(k + 1) ? "● " : "○ "), name,
+          el("span", { class: "hidden" }, seen.has(k + 1) ? " (shown)" : " (not shown)")))));
+  };
+
+  const paragraphs = (record, marked) => {
+    const redundant = new Set(marked ? marked.redundant_paragraphs : []);
+    const reached = marked ? marked.answer_paragraph : 0;
+    if (!record.paragraphs.length) return el("p", { class: "empty" }, record.failure ? "No reply, so no trace." : "There is no trace: the model answered directly.");
+    return el("ol", { class: "paragraphs" }, record.paragraphs.map((text, k) => {
+      const names = [
+        k + 1 === reached ? ["reached", "answer reached"] : null,
+        redundant.has(k + 1) ? ["redundant", "redundant"] : null,
+      ].filter(Boolean);
+      return el("li", { class: names.map(([name]) => name).join(" ") || null },
+        names.map(([name, words]) => el("span", { class: `tag ${name}` }, words)),
+        longText(text, "p"));
+    }));
+  };
+
+  const summaryOfMarks = (marked, count) => marked
+    ? el("p", { class: "where" }, marked.answer_paragraph
+        ? `answer reached in paragraph ${marked.answer_paragraph} of ${count}, ${marked.redundant_paragraphs.length} redundant`
+        : `the answer is never reached; ${marked.redundant_paragraphs.length} of ${count} paragraphs redundant`)
+    : null;
+
+  const said = (verdict) => Object.entries(verdict.said)
+    .filter(([, value]) => value !== null && value !== undefined)
+    .map(([name, value]) => `${name} ${Array.isArray(value) ? `[${value.join(", ")}]` : value}`).join(" · ");
+
+  const verdicts = (record, cell) => {
+    if (!record.verdicts.length) return null;
+    return el("div", { class: "verdicts" }, el("h4", {}, "Verdicts"), record.verdicts.map((verdict) => {
+      const judge = cell.judges[verdict.judge];
+      const votes = record.verdicts.filter((v) => v.judge === verdict.judge).length;
+      return el("details", {},
+        el("summary", {}, el("strong", {}, judge.judge), votes > 1 ? ` vote ${verdict.vote + 1}` : "",
+          " — ", verdict.failure ? el("span", { class: "tag bad" }, "failed") : said(verdict) || "nothing to judge"),
+        el("p", { class: "where" }, verdict.asked ? `by ${judge.model || "unknown"}` : "known by rule, nobody was asked"),
+        verdict.failure ? el("p", { class: "bad" }, foreign(verdict.failure)) : null,
+        verdict.reply ? longText(verdict.reply, "pre", { class: "reply" }) : null);
+    }));
+  };
+
+  const reply = (record) => {
+    const whole = !record.within && !record.before;
+    if (whole) return null;
+    const body = record.within
+      ? [record.before ? longText(record.before, "pre") : null, el("p", { class: "where" }, "[the trace above]"), record.after ? longText(record.after, "pre") : null]
+      : [longText(record.before, "pre")];
+    return el("details", { class: "sent", open: !record.within && record.before.length < 1200 }, el("summary", {}, "The reply as it was sent"), body);
+  };
+
+  const OUTCOME = { true: ["good", "right"], false: ["bad", "wrong"], undefined: ["none", "not judged"] };
+
+  mbt.verdictTag = (cell, row, by) => {
+    const [kind, words] = OUTCOME[mbt.right(cell, row, by)];
+    return el("span", { class: `tag ${kind}` }, words);
+  };
+
+  /** A column: one method's trace. */
+  mbt.trace = (record, cell, row, context) => {
+    const marked = marks(record, cell);
+    const facts = [
+      record.completion_tokens !== null ? `${mbt.count(record.completion_tokens)} tokens` : null,
+      record.finish ? `finish ${record.finish}` : null,
+      record.attempts > 1 ? `${record.attempts} attempts` : null,
+      record.seconds ? `${record.seconds.toFixed(1)} s` : null,
+      `seed ${record.seed}`,
+    ].filter(Boolean).join(" · ");
+    return el("article", { class: "card trace", "aria-label": `Trace of ${context.label}` },
+      el("header", {},
+        el("h3", {}, el("span", { class: "side" }, context.side), context.label),
+        mbt.verdictTag(cell, row, context.by),
+        mbt.has(cell, row, "cut") ? el("span", { class: "tag warn" }, "truncated") : null,
+        mbt.has(cell, row, "failed") ? el("span", { class: "tag bad" }, "failed") : null),
+      el("p", { class: "where" }, context.samples, facts),
+      record.failure ? el("p", { class: "bad" }, foreign(record.failure)) : null,
+      el("p", { class: "final" }, el("span", { class: "tag none" }, "answer"), " ",
+        (record.answer || "").trim() ? foreign(record.answer, "strong") : el("em", {}, "none")),
+      phases(record, cell),
+      summaryOfMarks(marked, record.paragraphs.length),
+      paragraphs(record, marked),
+      reply(record),
+      verdicts(record, cell),
+      el("p", { class: "where" }, el("a", { href: mbt.link("lineage", { cell: cell.address }) }, "lineage"), " · request ", el("code", {}, (record.key || "none").slice(0, 16))));
+  };
+})();

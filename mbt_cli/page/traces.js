@@ -1,0 +1,287 @@
+"use strict";
+// The trace browser: filters, a list that only draws what is seen, two methods side by side.
+
+(() => {
+  const { el, foreign } = mbt;
+  const ROW = 64;
+
+  const OUTCOMES = [["any", "any outcome"], ["a_right", "A right"], ["a_wrong", "A wrong"], ["a_only", "A right and B wrong"],
+    ["b_only", "A wrong and B right"], ["both_right", "both right"], ["both_wrong", "both wrong"]];
+  const SHOWS = [["all", "all traces"], ["cut", "truncated"], ["failed", "failed"], ["no_answer", "without an answer"],
+    ["disagree", "judge and exact match disagree"], ["votes_differ", "votes disagree"], ["unread", "unreadable verdict"]];
+  const BY = [["auto", "judge, else exact match"], ["judge", "judge"], ["match", "exact match"]];
+
+  let keys = null;
+
+  mbt.views.traces = async (values) => {
+    const index = mbt.prepare(await mbt.load("index"));
+    if (!index.cells.some((cell) => cell.count)) {
+      return el("div", { class: "page" }, el("p", { class: "empty" }, "This report holds no traces. Say how many with traces = 1000 (or \"all\") on the report stage."));
+    }
+    const browser = new Browser(index, values);
+    mbt.browser = browser;
+    queueMicrotask(() => browser.start());
+    return browser.root;
+  };
+
+  class Browser {
+    constructor(index, values) {
+      this.index = index;
+      this.found = { cell: [], row: [], other: [] };
+      this.at = -1;
+      this.run = 0;
+      this.read(values);
+      this.count = el("p", { class: "count", role: "status" });
+      this.space = el("div", { class: "space" });
+      this.list = el("div", { class: "list", tabindex: "0", role: "listbox", "aria-label": "Traces found; j and k go down and up" }, this.space);
+      this.list.addEventListener("scroll", () => requestAnimationFrame(() => this.draw()));
+      this.form = el("form", { class: "filters", onsubmit: (event) => event.preventDefault() });
+      this.detail = el("div", { class: "reading", tabindex: "-1" });
+      this.root = el("div", { class: "browser" },
+        el("aside", { "aria-label": "Filters and list" }, this.form, this.count, this.list,
+          el("p", { class: "keys" }, el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " next, previous · ", el("kbd", {}, "/"), " search · ", el("kbd", {}, "x"), " swap A and B")),
+        this.detail);
+      document.removeEventListener("keydown", keys);
+      keys = (event) => this.key(event);
+      document.addEventListener("keydown", keys);
+      new ResizeObserver(() => this.draw()).observe(this.list);
+    }
+
+    /** State from the address bar. */
+    read(values) {
+      const { cells } = this.index;
+      const number = (name) => cells.findIndex((cell) => cell.address === values.get(name));
+      let a = number("a");
+      if (a < 0 && values.get("a") !== "any") a = cells.findIndex((cell) => cell.count);
+      const set = a >= 0 ? cells[a].set : this.index.sets.findIndex((s) => s.address === values.get("set"));
+      let b = number("b");
+      if (values.get("b") !== "none" && (b < 0 || cells[b].set !== set)) {
+        b = a >= 0 ? cells.findIndex((cell, k) => k !== a && cell.set === set && cell.count) : -1;
+      }
+      this.wanted = {
+        set, a, b,
+        difficulty: values.get("difficulty") || "", outcome: values.get("outcome") || "any",
+        show: values.get("show") || "all", by: values.get("by") || "auto", text: values.get("text") || "",
+      };
+      this.inside = values.get("inside") === "1";
+      this.goal = { q: values.get("q"), s: values.get("s"), m: values.get("m") };
+    }
+
+    start() {
+      this.controls();
+      this.apply();
+    }
+
+    note() {
+      const { cells, sets } = this.index;
+      const { set, a, b, difficulty, outcome, show, by, text } = this.wanted;
+      const cell = cells[this.found.cell[this.at]];
+      const row = this.found.row[this.at];
+      mbt.note("traces", {
+        set: a < 0 && set >= 0 ? sets[set].address : "",
+        a: a < 0 ? "any" : cells[a].address, b: b < 0 ? "none" : cells[b].address,
+        difficulty, outcome: outcome === "any" ? "" : outcome, show: show === "all" ? "" : show, by: by === "auto" ? "" : by, text,
+        inside: this.inside ? "1" : "",
+        q: cell ? sets[cell.set].id[cell.traces.question[row]] : this.goal.q,
+        s: cell ? cell.traces.sample[row] : this.goal.s,
+        m: cell && a < 0 ? cell.address : "",
+      });
+    }
+
+    change(name, value) {
+      const cell = this.index.cells[this.found.cell[this.at]];
+      if (cell) {
+        const row = this.found.row[this.at];
+        this.goal = { q: this.index.sets[cell.set].id[cell.traces.question[row]], s: String(cell.traces.sample[row]), m: cell.address };
+      }
+      this.wanted[name] = value;
+      if (name === "set") {
+        const own = this.index.cells.map((c, k) => [c, k]).filter(([c]) => c.set === value && c.count).map(([, k]) => k);
+        [this.wanted.a, this.wanted.b] = value < 0 ? [-1, -1] : [own[0], own.length > 1 ? own[1] : -1];
+      }
+      if (name !== "text") this.controls();
+      this.apply();
+    }
+
+    controls() {
+      const { cells, sets } = this.index;
+      const { wanted } = this;
+      const own = cells.map((cell, k) => [cell, k]).filter(([cell]) => (wanted.set < 0 || cell.set === wanted.set) && cell.count);
+      const others = own.map(([cell]) => cell);
+      const methods = own.map(([cell, k]) => [String(k), (wanted.set < 0 ? `${sets[cell.set].benchmark} · ` : "") + mbt.label(cell, others)]);
+      const tiers = [...new Set(sets.filter((_, k) => wanted.set < 0 || k === wanted.set).flatMap((set) => set.difficulty))].filter(Boolean);
+      const number = (name) => (value) => this.change(name, Number(value));
+      const text = (name) => (value) => this.change(name, value);
+      this.search = el("input", { type: "search", id: "text", value: wanted.text, placeholder: "question, answer or id", oninput: (event) => this.change("text", event.target.value) });
+      const focused = document.activeElement && document.activeElement.id;
+      this.form.replaceChildren(
+        mbt.select("Benchmark", "set", [["-1", "all"], ...sets.map((set, k) => [String(k), `${set.benchmark}, ${set.split}`])], String(wanted.set), number("set")),
+        mbt.select("Difficulty", "difficulty", [["", "all"], ...tiers.map((tier) => [tier, tier])], wanted.difficulty, text("difficulty")),
+        mbt.select("Method A", "a", [["-1", "any method"], ...methods], String(wanted.a), number("a")),
+        mbt.select("Method B", "b", [["-1", "none"], ...methods], String(wanted.b), number("b")),
+        mbt.select("Outcome", "outcome", OUTCOMES, wanted.outcome, text("outcome")),
+        mbt.select("Show", "show", SHOWS, wanted.show, text("show")),
+        mbt.select("Right by", "by", BY, wanted.by, text("by")),
+        el("label", { class: "field", for: "text" }, el("span", {}, "Search"), this.search),
+        el("label", { class: "check" }, el("input", { type: "checkbox", id: "inside", checked: this.inside, onchange: (event) => { this.inside = event.target.checked; this.apply(); } }),
+          " search inside traces and verdicts too (reads them all)"));
+      if (focused) document.getElementById(focused)?.focus();
+    }
+
+    async apply() {
+      this.run += 1;
+      const { run } = this;
+      const began = performance.now();
+      if (this.inside && this.wanted.text.trim()) {
+        await this.applyInside(run);
+        if (run !== this.run) return;
+      } else {
+        this.found = mbt.filter(this.index, this.wanted);
+      }
+      this.milliseconds = performance.now() - began;
+      const all = this.index.cells.reduce((sum, cell) => sum + cell.count, 0);
+      const shown = this.index.cells.some((cell) => cell.count < cell.rows);
+      this.count.textContent = `${mbt.count(this.found.row.length)} of ${mbt.count(all)} traces${shown ? ` (of ${mbt.count(this.index.cells.reduce((sum, cell) => sum + cell.rows, 0))} in the study)` : ""}`;
+      this.space.style.height = `${this.found.row.length * ROW}px`;
+      this.choose(this.goalRow());
+    }
+
+    async applyInside(run) {
+      const among = mbt.filter(this.index, { ...this.wanted, text: "" });
+      const progress = (done, all) => { this.count.textContent = `reading ${mbt.count(done)} of ${mbt.count(all)} traces…`; };
+      const kept = await mbt.searchTexts(this.index, among, this.wanted.text, progress, () => run !== this.run);
+      if (kept) this.found = kept;
+    }
+
+    /** Place of the trace that the address bar names, else the first. */
+    goalRow() {
+      const { q, s, m } = this.goal;
+      if (q) {
+        let first = -1;
+        for (let k = 0; k < this.found.row.length; k += 1) {
+          const cell = this.index.cells[this.found.cell[k]];
+          const row = this.found.row[k];
+          if (this.index.sets[cell.set].id[cell.traces.question[row]] !== q) continue;
+          if ((!s || String(cell.traces.sample[row]) === s) && (!m || cell.address === m)) return k;
+          if (first < 0) first = k;
+        }
+        if (first >= 0) return first;
+      }
+      return this.found.row.length ? 0 : -1;
+    }
+
+    choose(at) {
+      this.at = Math.min(at, this.found.row.length - 1);
+      const top = this.at * ROW;
+      if (top < this.list.scrollTop) this.list.scrollTop = top;
+      if (top + ROW > this.list.scrollTop + this.list.clientHeight) this.list.scrollTop = top + ROW - this.list.clientHeight;
+      this.draw();
+      this.note();
+      this.show();
+    }
+
+    draw() {
+      const first = Math.max(0, Math.floor(this.list.scrollTop / ROW) - 4);
+      const last = Math.min(this.found.row.length, first + Math.ceil(this.list.clientHeight / ROW) + 8);
+      const rows = [];
+      for (let k = first; k < last; k += 1) rows.push(this.line(k));
+      this.space.replaceChildren(...rows);
+      this.list.setAttribute("aria-activedescendant", this.at >= 0 ? `trace-${this.at}` : "");
+    }
+
+    line(k) {
+      const { cells, sets } = this.index;
+      const cell = cells[this.found.cell[k]];
+      const row = this.found.row[k];
+      const set = sets[cell.set];
+      const question = cell.traces.question[row];
+      const second = cells[this.wanted.b];
+      const other = this.found.other[k];
+      const node = el("div", {
+        class: `line${k === this.at ? " chosen" : ""}`, role: "option", id: `trace-${k}`, "aria-selected": k === this.at ? "true" : "false",
+        "aria-setsize": this.found.row.length, "aria-posinset": k + 1, onclick: () => this.choose(k),
+      },
+        foreign(set.question[question], "span", { class: "asks" }),
+        el("span", { class: "signs" },
+          this.sign("A", mbt.right(cell, row, this.wanted.by)),
+          other >= 0 ? this.sign("B", mbt.right(second, other, this.wanted.by)) : null,
+          mbt.has(cell, row, "cut") ? el("span", { class: "tag warn" }, "truncated") : null,
+          mbt.has(cell, row, "failed") ? el("span", { class: "tag bad" }, "failed") : null,
+          el("span", { class: "where" }, [
+            this.wanted.a < 0 ? mbt.label(cell, cells.filter((c) => c.set === cell.set)) : null,
+            set.difficulty[question], cell.traces.sample[row] ? `sample ${cell.traces.sample[row]}` : null,
+            cell.traces.tokens[row] !== null ? `${mbt.count(cell.traces.tokens[row])} tokens` : null,
+          ].filter(Boolean).join(" · "))));
+      node.style.top = `${k * ROW}px`;
+      return node;
+    }
+
+    sign(side, right) {
+      const [kind, glyph, words] = right === true ? ["good", "✓", "right"] : right === false ? ["bad", "✗", "wrong"] : ["none", "?", "not judged"];
+      return el("span", { class: `tag ${kind}`, title: `${side} is ${words}` }, `${side} ${glyph}`, el("span", { class: "hidden" }, ` ${words}`));
+    }
+
+    async show() {
+      this.shown = (this.shown || 0) + 1;
+      const { shown } = this;
+      if (this.at < 0) {
+        this.detail.replaceChildren(el("p", { class: "empty" }, "No trace fits these filters."));
+        return;
+      }
+      const { cells, sets } = this.index;
+      const [number, row, other] = [this.found.cell[this.at], this.found.row[this.at], this.found.other[this.at]];
+      const cell = cells[number];
+      const set = sets[cell.set];
+      const asked = cell.traces.question[row];
+      try {
+        const [questions, first, second] = await Promise.all([
+          mbt.load(`questions-${cell.set}-${Math.floor(asked / set.chunk)}`),
+          this.record(number, row),
+          other >= 0 ? this.record(this.wanted.b, other) : null,
+        ]);
+        if (shown !== this.shown) return;
+        const among = cells.filter((c) => c.set === cell.set && c.count);
+        const context = (side, of, at) => ({ side, label: mbt.label(of, among), by: this.wanted.by, samples: this.samples(of, at) });
+        this.detail.replaceChildren(
+          mbt.question(questions[asked % set.chunk], set),
+          el("div", { class: "sides" },
+            mbt.trace(first, cell, row, context("A", cell, row)),
+            second ? mbt.trace(second, cells[this.wanted.b], other, context("B", cells[this.wanted.b], other)) : null));
+        this.detail.scrollTop = 0;
+        this.detail.dataset.ready = String(this.at);
+      } catch (error) {
+        this.detail.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. The page's folder must stay whole: copy all of it.`));
+      }
+    }
+
+    samples(cell, row) {
+      return cell.traces.sample[row] ? `sample ${cell.traces.sample[row]} · ` : "";
+    }
+
+    async record(number, row) {
+      const { chunk, at } = mbt.place(this.index, number, row);
+      return (await mbt.load(chunk))[at];
+    }
+
+    key(event) {
+      if (event.ctrlKey || event.metaKey || event.altKey || mbt.state().view !== "traces") return;
+      const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+      if (typing) {
+        if (event.key === "Escape") this.list.focus();
+        return;
+      }
+      const inList = event.target === this.list;
+      const step = { j: 1, k: -1, ...(inList ? { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 } : {}) }[event.key];
+      if (step && this.found.row.length) {
+        event.preventDefault();
+        this.choose(Math.min(Math.max(this.at + step, 0), this.found.row.length - 1));
+      } else if (event.key === "/") {
+        event.preventDefault();
+        this.search.focus();
+      } else if (event.key === "x" && this.wanted.a >= 0 && this.wanted.b >= 0) {
+        [this.wanted.a, this.wanted.b] = [this.wanted.b, this.wanted.a];
+        this.change("by", this.wanted.by);
+      }
+    }
+  }
+})();
