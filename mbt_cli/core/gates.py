@@ -39,6 +39,26 @@ LEAKS: dict[str, str] = {
 }
 """What gives away that a text was written from another one; matched in any case."""
 
+_NEEDLES: dict[str, tuple[str, ...]] = {
+    "a draft": ("draft",),
+    "a student": ("the student",),
+    "an earlier text": ("original", "previous", "earlier", "given", "provided", "rewrit"),
+    "a given answer": ("answer", "gold", "ground", "reference", "solution"),
+    "a solution": ("solution",),
+    "the instructions": (
+        "instruct",
+        "request",
+        "prompt",
+        "the task",
+        "phase",
+        "as an ai",
+        "here",
+        "below",
+    ),
+    "bold": ("**", "__"),
+}
+"""A pattern is tried only where one of its words is there: four times as fast on clean texts."""
+
 MARKDOWN: dict[str, str] = {
     "heading": r"(?m)^\s{0,3}#{1,6}\s",
     "bold": r"(?<![\w*])\*\*(?=\S)[^*\n]+(?<=\S)\*\*(?![\w*])"
@@ -216,7 +236,10 @@ def _looping(text: str, candidate: Candidate) -> str | None:
 
 
 def _first(gate: str, patterns: dict[str, re.Pattern[str]], text: str) -> str | None:
+    lower = text.lower()
     for name, pattern in patterns.items():
+        if not any(needle in lower for needle in _NEEDLES.get(name, ("",))):
+            continue
         if found := pattern.search(text):
             return f"{gate}: {name} ({' '.join(found[0].split())[:60]})"
     return None
@@ -231,10 +254,9 @@ _MARKDOWN = _compiled(MARKDOWN)
 
 def _shingles(text: str) -> frozenset[tuple[str, ...]]:
     words = normalise(text).split()
-    return frozenset(
-        tuple(words[at : at + _SHINGLE_WORDS])
-        for at in range(max(1, len(words) - _SHINGLE_WORDS + 1))
-    )
+    if len(words) < _SHINGLE_WORDS:
+        return frozenset((tuple(words),))
+    return frozenset(zip(*(words[start:] for start in range(_SHINGLE_WORDS)), strict=False))
 
 
 def _overlap(first: frozenset[tuple[str, ...]], second: frozenset[tuple[str, ...]]) -> float:
