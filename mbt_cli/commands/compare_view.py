@@ -22,7 +22,7 @@ def cells_of(pattern: str) -> Sequence[Path]:
     Raises:
         UsageError: There is none.
     """
-    roots = [Path(p) for p in sorted(glob(pattern))]  # noqa: PTH207  a pattern may be absolute
+    roots = [Path(p) for p in sorted(glob(pattern, recursive=True))]  # noqa: PTH207  a pattern may be absolute
     found = sorted({p.parent for root in roots for p in root.rglob(LINEAGE)})
     if not found:
         raise UsageError(

@@ -99,6 +99,21 @@ def test_show_follows_a_score_back_to_the_questions(mbt, workplace):
     assert "reads questions/benchmark=tiny/split=validation" in shown.out
 
 
+def test_show_prompt_gives_what_a_judge_was_asked(mbt, workplace):
+    mbt("run", "study.toml")
+    cell = workplace / "runs/small/answers"
+    rows = pl.scan_parquet(cell / "**/rows.parquet", hive_partitioning=False).collect()
+    asked = rows.filter(pl.col("asked"))["question_id"][0]
+
+    shown = mbt("show", "runs/small/answers", "--prompt", asked)
+    unknown = mbt("show", "runs/small/answers", "--prompt", "no-such-question")
+
+    assert "--- user" in shown.out
+    assert '{"grade": "A"}' in shown.out
+    assert unknown.code == 2
+    assert "no-such-question" in unknown.err
+
+
 def test_verify_refuses_an_artifact_with_other_bytes(mbt, workplace):
     mbt("rollout", "study.toml")
     rows = workplace / "runs/small" / CELL / "rows.parquet"
