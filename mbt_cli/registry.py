@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.backends.llamacpp import LlamaCppBackend
 from mbt_cli.backends.openai import OpenAIBackend
+from mbt_cli.backends.recorded import RecordedBackend
 from mbt_cli.backends.scripted import ScriptedBackend
 from mbt_cli.backends.transformers import TransformersBackend
 from mbt_cli.backends.vllm import VLLMBackend
@@ -72,6 +73,7 @@ AnyBackend = Annotated[
     CannedBackend
     | LlamaCppBackend
     | OpenAIBackend
+    | RecordedBackend
     | ScriptedBackend
     | TransformersBackend
     | VLLMBackend,

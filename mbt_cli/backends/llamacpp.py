@@ -17,6 +17,7 @@ from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.model import RunOnly
 from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.training_job import TRAINED_GGUF, Weights
 from mbt_cli.errors import BackendError, UsageError
 from mbt_cli.inference.server import Cause, ServerCommand, running_server
 from mbt_cli.interfaces import Backend
@@ -49,6 +50,13 @@ class LlamaCppBackend(Backend):
 
     def identity(self) -> Mapping[str, Json]:
         return {"weights": self._sha256(), "context": self.context}
+
+    def weights(self, place: ServerPlace) -> Weights:
+        path = smollm2_weights(place) if self.model == NAME else self._file()
+        return Weights(model=str(path))
+
+    def serving(self, folder: str, sha256: str) -> Backend:
+        return self.model_copy(update={"model": str(Path(folder) / TRAINED_GGUF)})
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         return self._open(place)

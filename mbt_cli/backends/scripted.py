@@ -1,80 +1,72 @@
-"""Replies read from a file, one for each question: demos and tests with known answers."""
+"""A teacher made by rule for tinyhop: it explains each question from the facts that made it.
+
+It is no model, and is called `scripted` wherever its work appears. It makes the whole chain of
+solutions, traces and rewrites run where no strong model is at hand.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Literal
 
-import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from mbt_cli.backends.canned import completion
-from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.chat import Json, Request, Responder
+from mbt_cli.core.draws import Draws
 from mbt_cli.core.places import ServerPlace
-from mbt_cli.errors import UsageError
+from mbt_cli.core.tinyhop import question_from_id
+from mbt_cli.core.tinyhop_lesson import Lesson, lesson_of
+from mbt_cli.core.tinyhop_teacher import fresh_trace, plain_trace, rewritten_trace, solution
 from mbt_cli.interfaces import Backend
 
-
-class _Line(BaseModel):
-    """One line of the file."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    question_id: str
-    sample: int | None = None
-    reply: str
-    reasoning: str | None = None
-    finish_reason: str | None = "stop"
+_BEGINS = "--- the student's thinking begins ---"
+_ENDS = "--- the student's thinking ends ---"
 
 
 class ScriptedBackend(Backend):
-    """Answers from a file, in this process; a question that it does not hold gets a failure."""
+    """Writes solutions, traces, rewrites and answers for tinyhop questions by rule."""
 
-    kind: Literal["scripted"] = "scripted"
+    kind: Literal["scripted"] = "scripted_teacher"
     """Names the backend in a manifest."""
-    file: str
-    """JSON lines with question_id, reply, and where wanted sample, reasoning, finish_reason; a
-    line without `sample` answers every sample of its question."""
 
     def identity(self) -> Mapping[str, Json]:
-        return {"script": file_sha256(self._path())}
+        return {"kind": self.kind, "version": self.version}
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Responder]:
         return self._open()
 
     @contextmanager
     def _open(self) -> Iterator[Responder]:
-        lines = _lines(self._path(), file_sha256(self._path()))
-
-        def respond(request: Request) -> Mapping[str, Json]:
-            line = lines.get((request.question_id, request.sample))
-            line = line or lines.get((request.question_id, None))
-            if line is None:
-                raise LookupError(f"`{self.file}` has no reply to `{request.question_id}`")
-            return completion(request, line.reply, line.reasoning, line.finish_reason)
-
-        yield Responder(respond, version="scripted")
-
-    def _path(self) -> Path:
-        path = Path(self.file).expanduser()
-        if not path.is_file():
-            raise UsageError(f"there is no script `{self.file}` for the backend `scripted`")
-        return path
+        yield Responder(_respond, version=f"scripted {self.version}", supports_schema=False)
 
 
-@cache
-def _lines(path: Path, sha256: str) -> Mapping[tuple[str, int | None], _Line]:
-    """The file's lines by question and sample, read once for each content."""
-    found = {}
-    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
-        if not text.strip():
-            continue
-        try:
-            line = _Line.model_validate(orjson.loads(text))
-        except (orjson.JSONDecodeError, ValidationError) as error:
-            words = str(error).replace("\n", " ")
-            raise UsageError(f"`{path}`, line {number}: {words}") from error
-        found[line.question_id, line.sample] = line
-    return found
+def _respond(request: Request) -> Mapping[str, Json]:
+    """A completion for one request; LookupError where there is nothing to say to it."""
+    try:
+        lesson = lesson_of(question_from_id(request.question_id))
+    except ValueError as error:
+        raise LookupError(f"the scripted teacher knows tinyhop questions only: {error}") from error
+    purpose = request.purpose.rpartition(":")[2]
+    draws = Draws("scripted", purpose, request.seed)
+    if purpose == "rollout":
+        answer = f"<answer>{lesson.question.answer}</answer>"
+        return completion(request, answer, plain_trace(lesson, draws), "stop")
+    return completion(request, _text(purpose, request, lesson, draws), None, "stop")
+
+
+def _text(purpose: str, request: Request, lesson: Lesson, draws: Draws) -> str:
+    match purpose:
+        case "solution":
+            return solution(lesson, draws)
+        case "mbt_s":
+            return fresh_trace(lesson, draws)
+        case "mbt_r":
+            return rewritten_trace(lesson, _student(request), draws)
+        case "plain":
+            return plain_trace(lesson, draws)
+    raise LookupError(f"the scripted teacher does not do `{request.purpose}`")
+
+
+def _student(request: Request) -> str:
+    """The student's thinking: between the marks of the shipped prompt, else the whole request."""
+    last = request.messages[-1]["content"]
+    begins, ends = last.find(_BEGINS), last.rfind(_ENDS)
+    return last[begins + len(_BEGINS) : ends] if 0 <= begins < ends else last

@@ -13,6 +13,7 @@ from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.model import RunOnly, Settings
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.serve_flags import flags_of
+from mbt_cli.core.training_job import Weights
 from mbt_cli.inference.server import LOOPBACK, Cause, ServerCommand, running_server
 from mbt_cli.interfaces import Backend
 
@@ -22,7 +23,7 @@ _TAKEN = frozenset({"model", "messages", "max_tokens", "seed", "stop", "chat_tem
 _CAUSES = (
     Cause(r"Missing dependencies for serving", 'pip install "transformers[serving]"'),
     Cause(r"out of memory", "take a smaller model, or `serve.quantization`"),
-    Cause(r"trust_remote_code", "read the model's code, then set `backend.trust_remote_code`"),
+    Cause(r"contains custom code", "read the model's code, then set `backend.trust_remote_code`"),
     Cause(r"No such option", "this version does not know a key of `serve`: take it out"),
 )
 
@@ -66,6 +67,15 @@ class TransformersBackend(Backend):
         """Every flag but the address."""
         trust: dict[str, Json] = {"trust_remote_code": True} if self.trust_remote_code else {}
         return flags_of({**trust, **self.serve}, {})
+
+    def weights(self, place: ServerPlace) -> Weights:
+        return Weights(
+            model=self.model, revision=self.revision, trust_remote_code=self.trust_remote_code
+        )
+
+    def serving(self, folder: str, sha256: str) -> Backend:
+        trained = {"model": folder, "revision": None, "weights_sha256": sha256}
+        return self.model_copy(update=trained)
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         return self._open(place)

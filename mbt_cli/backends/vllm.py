@@ -19,6 +19,7 @@ from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.model import RunOnly, Settings
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.serve_flags import flags_of, unknown_flags
+from mbt_cli.core.training_job import Weights
 from mbt_cli.errors import BackendError
 from mbt_cli.inference.server import LOOPBACK, RunningServer, ServerCommand, running_server
 from mbt_cli.interfaces import Backend
@@ -99,6 +100,15 @@ class VLLMBackend(Backend):
         if self.trust_remote_code:
             wide["trust_remote_code"] = True
         return flags_of({**_DEFAULTS, **wide, **place.flags, **self.serve}, known_flags())
+
+    def weights(self, place: ServerPlace) -> Weights:
+        return Weights(
+            model=self.model, revision=self.revision, trust_remote_code=self.trust_remote_code
+        )
+
+    def serving(self, folder: str, sha256: str) -> Backend:
+        trained = {"model": folder, "revision": None, "weights_sha256": sha256}
+        return self.model_copy(update=trained)
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         return self._open(place)

@@ -34,7 +34,8 @@ CAUSES = (
         "accept the model's licence on the hub and set HF_TOKEN",
     ),
     Cause(
-        r"trust_remote_code|trust-remote-code",
+        # its log says trust_remote_code=False at every start
+        r"set the option `trust_remote_code|contains custom code|execute the configuration file",
         "the model brings code of its own: read it, then set `backend.trust_remote_code = true`",
     ),
     Cause(

@@ -20,7 +20,7 @@ from mbt_cli.core.tables import Column, ReportInputs, TableData
 
 COUNTS_NOTE = "n: questions; failed: rollouts without a reply, left out of every number."
 _JUDGED = "judge_accuracy"
-_TOYS = ("embedded", "scripted", "canned")
+_TOYS = ("embedded", "scripted", "canned", "recorded")
 
 
 def metric_table(

@@ -6,7 +6,7 @@ import pytest
 
 from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.backends.openai import OpenAIBackend
-from mbt_cli.backends.scripted import ScriptedBackend
+from mbt_cli.backends.recorded import RecordedBackend
 from mbt_cli.backends.transformers import TransformersBackend
 from mbt_cli.backends.weights import folder_sha256
 from mbt_cli.core.chat import Endpoint, Request
@@ -130,7 +130,7 @@ def test_a_script_answers_its_questions_and_fails_the_others(asking, progress, t
     script = tmp_path / "script.jsonl"
     lines = [{"question_id": "0", "reply": "Oslo", "reasoning": "Hm."}]
     script.write_text("\n".join(json.dumps(line) for line in lines))
-    plan = asking("", ["one", "two"], backend=ScriptedBackend(file=str(script)))
+    plan = asking("", ["one", "two"], backend=RecordedBackend(file=str(script)))
 
     ask(plan, tmp_path / "journal", progress)
 
@@ -144,7 +144,7 @@ def test_a_script_with_a_bad_line_names_it(place, tmp_path):
     script.write_text('{"question_id": "0", "reply": "Oslo"}\n{"question": "1"}\n')
 
     with pytest.raises(UsageError, match="line 2"):
-        ScriptedBackend(file=str(script)).open(place).__enter__()
+        RecordedBackend(file=str(script)).open(place).__enter__()
 
 
 def test_a_folder_is_known_by_its_config_and_weights_alone(tmp_path):

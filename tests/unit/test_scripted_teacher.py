@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mbt_cli.backends.scripted_teacher import ScriptedTeacherBackend
+from mbt_cli.backends.scripted import ScriptedBackend
 from mbt_cli.core.answers import exact_match, extract_answer
 from mbt_cli.core.chat import Request
 from mbt_cli.core.gates import Candidate, Gates, Inspector
@@ -27,7 +27,7 @@ def ask(question, purpose, *, seed=1, trace="We do not know."):
     template = parse_template("mbt_r", source, known=frozenset(names))
     messages = template.fill(dict.fromkeys(names, "...") | {"trace": trace})
     request = Request("key", question.question_id, 0, messages, seed, {}, purpose=purpose)
-    with ScriptedTeacherBackend().open(PLACE) as responder:
+    with ScriptedBackend().open(PLACE) as responder:
         return responder.respond(request)["choices"][0]
 
 
@@ -115,7 +115,7 @@ def test_other_questions_and_other_purposes_are_failed_rows_not_crashes():
         ask(question, "judge:answer_match")
 
     with (
-        ScriptedTeacherBackend().open(PLACE) as responder,
+        ScriptedBackend().open(PLACE) as responder,
         pytest.raises(LookupError, match="tinyhop"),
     ):
         responder.respond(Request("key", "5a7f6fd7", 0, (), 1, {}, purpose="solution"))
