@@ -41,7 +41,6 @@ class Redundancy(Judge):
             "ANSWER_PARAGRAPH_MARKER": _MARKER,
             "REDUNDANT_PARAGRAPH_MARKERS": {"type": "array", "items": _MARKER, "maxItems": 400},
             "CONFIDENCE": {"type": "number", "minimum": 0, "maximum": 1},
-            "NOTES": {"type": "string", "maxLength": 400},
         },
         "required": ["ANSWER_PARAGRAPH_MARKER", "REDUNDANT_PARAGRAPH_MARKERS", "CONFIDENCE"],
         "additionalProperties": False,
