@@ -17,6 +17,8 @@ from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.questions import Question
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.core.templates import Template
+from mbt_cli.core.training_job import Weights
+from mbt_cli.errors import BackendError
 
 
 class Plugin(Settings, ABC):
@@ -51,6 +53,17 @@ class Backend(Plugin):
     @abstractmethod
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint | Responder]:
         """The endpoint, ready while the context lasts; BackendError if it will not come."""
+
+    def weights(self, place: ServerPlace) -> Weights | None:
+        """Where the weights are that it serves, for training; None when it only knows a URL."""
+        return None
+
+    def serving(self, folder: str, sha256: str) -> "Backend":
+        """The same backend with the weights of a trained folder; BackendError if it cannot."""
+        raise BackendError(
+            f"the backend `{self.kind}` cannot serve a trained checkpoint",
+            hint="give the model the backend `vllm`, `transformers` or `llamacpp`",
+        )
 
 
 class Judge(Plugin):

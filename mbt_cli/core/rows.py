@@ -93,3 +93,50 @@ SUMMARY = pl.Schema(
         "settings": _TEXT,  # JSON object
     }
 )
+
+# a train cell's rows: what its run logged
+TRAINING_LOG = pl.Schema(
+    {
+        "step": _COUNT,
+        "epoch": pl.Float64(),
+        "loss": pl.Float64(),
+        "learning_rate": pl.Float64(),
+        "grad_norm": pl.Float64(),
+        "reward": pl.Float64(),  # GRPO: mean over completions
+        "kl": pl.Float64(),  # GRPO
+        "completion_length": pl.Float64(),  # GRPO: mean tokens
+        "tokens": pl.Float64(),  # seen so far, prompts too
+        "tokens_per_second": pl.Float64(),
+        "memory_bytes": _COUNT,  # most that was taken at once: of a GPU, else of the process
+        "seconds": pl.Float64(),  # since this process began
+    }
+)
+
+# what may be trained on, before tokens are counted; `dropped` is null or a short typed reason
+EXAMPLES = pl.Schema(
+    {
+        "source": _TEXT,  # address of the cell
+        "question_id": _TEXT,
+        "sample": _COUNT,
+        "trace_id": _COUNT,
+        "messages": MESSAGES,
+        "completion": _TEXT,
+        "references": pl.List(_TEXT),  # gold answer and aliases
+        "dropped": _TEXT,
+    }
+)
+
+# files/training_set.parquet of a train cell
+TRAINING_SET = pl.Schema(
+    {
+        "source": _TEXT,
+        "question_id": _TEXT,
+        "sample": _COUNT,
+        "trace_id": _COUNT,
+        "prompt": _TEXT,  # as rendered by the chat template
+        "completion": _TEXT,  # what is trained, end of turn included
+        "tokens": _COUNT,
+        "trained_tokens": _COUNT,
+        "dropped": _TEXT,
+    }
+)

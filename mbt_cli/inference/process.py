@@ -15,7 +15,7 @@ from mbt_cli.inference import watchdog
 
 GRACE_SECONDS = 10.0
 """Time a server has to end by itself after SIGTERM."""
-_TAIL_LINES = 200
+_TAIL_LINES = 2_000
 _MASK = b"[secret]"
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHORTEST_SECRET = 8
@@ -28,15 +28,24 @@ class ServerProcess:
         command: Program and arguments; nothing secret, since others can read them.
         environment: The whole environment of the process.
         log: File that gets everything it prints, with every secret of the environment masked.
+        grace_seconds: Time it has to end by itself after SIGTERM.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
         self.command = tuple(command)
         self._secrets = secrets_of(environment)
+        self._grace_seconds = grace_seconds
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         log.parent.mkdir(parents=True, exist_ok=True)
         reading, self._lifeline = os.pipe()
-        wrapped = [sys.executable, "-I", watchdog.__file__, str(reading), str(GRACE_SECONDS)]
+        wrapped = [sys.executable, "-I", watchdog.__file__, str(reading), str(grace_seconds)]
         try:
             self._process = subprocess.Popen(
                 [*wrapped, *command],
@@ -72,7 +81,7 @@ class ServerProcess:
             os.close(self._lifeline)
             self._lifeline = -1
         try:
-            self._process.wait(timeout=GRACE_SECONDS + 5.0)
+            self._process.wait(timeout=self._grace_seconds + 5.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -1,6 +1,6 @@
 """From `[[stage]]` blocks to cells: matrix, variants and leading inputs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mbt_cli.manifest.blocks import Axes, Block
@@ -86,10 +86,21 @@ class Expansion:
             reference = self._meeting.reference(block, name, rule, written)
             if reference is not None:
                 draft.inputs[name] = self._meeting.meeting(block, draft, name, reference)
+                if rule.with_questions:
+                    draft.inputs[QUESTIONS] = self._questions_about(draft.inputs[name])
         if block.kind.reads_questions and {"benchmark", "split"} <= set(draft.axes):
             draft.inputs[QUESTIONS] = (self._meeting.questions_of(draft.axes),)
         if draft.fields.get("baseline"):
             self._look_up_baseline(block, draft, draft.fields["baseline"])
+
+    def _questions_about(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+        """The questions that cells with a benchmark and a split are about, each once."""
+        found = [
+            self._meeting.questions_of(draft.axes)
+            for draft in drafts
+            if {"benchmark", "split"} <= set(draft.axes)
+        ]
+        return tuple(dict.fromkeys(found))
 
     def _look_up_baseline(self, block: Block, draft: Draft, change: Mapping[str, str]) -> None:
         """Inputs of the cell whose axes are this one's with some replaced."""

@@ -30,6 +30,11 @@ class Models:
         self._backends: dict[str, Backend | None] = {}
         self._models: dict[tuple[str, str], Model | None] = {}
 
+    @property
+    def presets(self) -> PresetFolders:
+        """Where presets are found."""
+        return self._presets
+
     def get(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
         """The model with its own sampling, or the stage's where that says one.
 

@@ -4,19 +4,23 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.templates import Template, parse_template
 from mbt_cli.interfaces import Judge
 from mbt_cli.manifest.blocks import Block
 from mbt_cli.manifest.document import Document
-from mbt_cli.manifest.drafts import Draft
+from mbt_cli.manifest.drafts import QUESTIONS, Draft
 from mbt_cli.manifest.models import Models
 from mbt_cli.manifest.optional import source_of
 from mbt_cli.manifest.presets import prompt_file, prompt_names
 from mbt_cli.manifest.problems import Problems, nearest
+from mbt_cli.manifest.recipes import Recipes
+from mbt_cli.manifest.sourcing import Sources
 from mbt_cli.registry import AnyJudge
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.cell import Cell
 from mbt_cli.stages.kinds import IMPLICIT
+from mbt_cli.stages.train import TrainStage
 from mbt_cli.stages.work import Model, Resolution
 
 _JUDGES: TypeAdapter[Judge] = TypeAdapter(AnyJudge)
@@ -36,6 +40,9 @@ class Resolver:
         self._stages: dict[str, Stage | None] = {}
         self._templates: dict[tuple[str, frozenset[str]], Template | None] = {}
         self._judges: dict[str, Judge | None] = {}
+        self._sources = Sources(models.presets, problems)
+        self._recipes = Recipes(models.presets, problems)
+        self._found_recipes: dict[str, Recipe | None] = {}
 
     def cell(self, draft: Draft) -> Cell | None:
         """The draft with all its names resolved."""
@@ -44,13 +51,17 @@ class Resolver:
             return None
         where = f"stage.{draft.stage}"
         judge = self._judge(draft, where)
-        models = self._models_of(draft, stage, where)
-        templates = self._templates_of(stage, judge, where)
+        source, source_map = source_of(draft), self._sources.column_map(draft, stage, where)
+        is_made = source is None or draft.kind == "train"
+        models = self._models_of(draft, stage, where) if is_made else {}
+        templates = self._templates_of(stage, judge, where) if is_made else {}
         benchmark = draft.axes.get("benchmark")
         if benchmark is not None and benchmark not in self._document.benchmarks:
             return None
         if models is None or templates is None or ("judge" in stage.axes and judge is None):
             return None
+        recipe = self._recipe_of(stage, where) if source is None else None
+        self._check_inputs(draft, stage, where)
         resolution = Resolution(
             study=self._document.study.name,
             seed=self._document.study.seed,
@@ -60,11 +71,33 @@ class Resolver:
             benchmark=self._document.benchmarks.get(benchmark) if benchmark else None,
             judge=judge,
             templates=templates,
-            inputs={n: tuple(d.address for d in ds) for n, ds in draft.inputs.items() if ds},
-            source=source_of(draft),
+            inputs={
+                name: tuple(d.address for d in drafts)
+                for name, drafts in draft.inputs.items()
+                if drafts and (source is None or name == QUESTIONS)
+            },
+            source=source,
+            source_map=source_map,
+            recipe=recipe,
             manifest=self._text,
         )
         return Cell(stage, resolution)
+
+    def _recipe_of(self, stage: Stage, where: str) -> Recipe | None:
+        if not isinstance(stage, TrainStage):
+            return None
+        key = repr(stage)
+        if key not in self._found_recipes:
+            self._found_recipes[key] = self._recipes.recipe(stage, where)
+        return self._found_recipes[key]
+
+    def _check_inputs(self, draft: Draft, stage: Stage, where: str) -> None:
+        read = {name: {d.kind for d in drafts} for name, drafts in draft.inputs.items()}
+        for field, what in stage.problems(read):
+            self._problems.add(f"{where}.{field}", what)
+        for field in stage.needed if source_of(draft) is None else ():
+            if getattr(stage, field) is None:
+                self._problems.add(f"{where}.{field}", "is required and not there")
 
     def check_alone(self, block: Block) -> None:
         """Say what is wrong with the fields of a stage that came to no cell."""

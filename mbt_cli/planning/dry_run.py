@@ -18,6 +18,7 @@ from mbt_cli.stages.asking import AsksModel
 from mbt_cli.stages.cell import Cell
 from mbt_cli.stages.runner import hub_access, load_input, server_place
 from mbt_cli.stages.servers import Servers
+from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.stages.work import LoadedInput, Work
 from mbt_cli.store.artifacts import JOURNAL
 from mbt_cli.store.lineage import ROWS
@@ -51,7 +52,7 @@ def rehearse(manifest: Manifest, machine: Machine, addresses: Sequence[str]) -> 
 
 def _rehearsed(states: States, state: CellState, machine: Machine) -> Rehearsal:
     cell = state.cell
-    if not isinstance(cell.stage, AsksModel):
+    if not isinstance(cell.stage, AsksModel) or cell.resolution.source is not None:
         return Rehearsal(cell.address, state.status, state.why)
     missing = [
         a for a in cell.needs if states[a].lineage is None and states[a].cell.kind != "questions"
@@ -94,7 +95,7 @@ def _work(
     cell: Cell, inputs: Mapping[str, tuple[LoadedInput, ...]], folder: Path, machine: Machine
 ) -> Work:
     return Work(
-        resolution=cell.resolution,
+        resolution=with_checkpoints(cell.resolution, inputs),
         inputs=inputs,
         journal=folder / JOURNAL,
         files=folder,

@@ -1,7 +1,7 @@
 """What every stage declares: its fields, what it reads, what it writes, and how it runs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -44,6 +44,7 @@ class InputRule:
         many: Any number of cells may match, none too; otherwise exactly one.
         same_rollouts: Only cells that were made from this cell's own rollouts match.
         partial: Cells that are not made yet are left out, and read when they are there.
+        with_questions: The questions that its cells are about are read too, as `questions`.
     """
 
     kinds: tuple[str, ...]
@@ -51,6 +52,7 @@ class InputRule:
     many: bool = False
     same_rollouts: bool = False
     partial: bool = False
+    with_questions: bool = False
 
 
 class Stage(Settings, ABC):
@@ -74,6 +76,8 @@ class Stage(Settings, ABC):
     """What its templates may hold."""
     needed: ClassVar[tuple[str, ...]] = ()
     """Fields that it cannot run without; a `source` stands in for them."""
+    resolved: ClassVar[tuple[str, ...]] = ()
+    """Fields that count by what they come to stand for, not as they are written."""
 
     kind: str
     """Which verb this stage is."""
@@ -83,6 +87,14 @@ class Stage(Settings, ABC):
     @abstractmethod
     def columns(self, resolution: Resolution) -> pl.Schema:
         """Columns of the rows it writes."""
+
+    def problems(self, read: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
+        """What is wrong between fields and inputs: field and words.
+
+        Args:
+            read: Input field to the kinds of the cells that it reads.
+        """
+        return iter(())
 
     @abstractmethod
     def run(self, work: Work) -> Iterator[pl.DataFrame]:

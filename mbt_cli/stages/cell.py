@@ -7,6 +7,7 @@ from functools import cached_property
 from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import base_spec_of, growth_of, spec_of
 from mbt_cli.stages.base import Stage
+from mbt_cli.stages.sourced import source_spec
 from mbt_cli.stages.work import Resolution
 from mbt_cli.store.sources import source_fingerprint
 
@@ -48,14 +49,16 @@ class Cell:
 
     def _spec(self, as_json: Callable[[object], Json]) -> dict[str, Json]:
         stage, found = self.stage, self.resolution
-        named = {*_NOT_IN_SPEC, *stage.inputs, *stage.models, *stage.prompts}
+        named = {*_NOT_IN_SPEC, *stage.inputs, *stage.models, *stage.prompts, *stage.resolved}
         spec: dict[str, Json] = {k: v for k, v in as_json(stage).items() if k not in named}
         spec["models"] = {role: model.spec() for role, model in found.models.items()}
         spec["templates"] = {name: t.sha256 for name, t in found.templates.items()}
         if found.judge is not None:
             spec["judge"] = as_json(found.judge)
+        if found.recipe is not None:
+            spec["recipe"] = as_json(found.recipe)
         if found.source is not None:
-            spec["source"] = found.source
+            spec["source"] = source_spec(found)
         if stage.kind == "questions" and found.benchmark is not None:
             split = found.axes["split"]
             spec["benchmark"] = _for_split(as_json(found.benchmark), split)

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +17,11 @@ from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.errors import Interrupted, MbtError, StageError, Stopped
 from mbt_cli.inference.asking import import_rows
 from mbt_cli.settings import Machine
+from mbt_cli.stages.asking import AsksModel
 from mbt_cli.stages.cell import Cell
 from mbt_cli.stages.servers import Servers
+from mbt_cli.stages.sourced import sourced_rows
+from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.stages.work import LoadedInput, Work
 from mbt_cli.store.artifacts import JOURNAL, ArtifactWriter, complete_finish
 from mbt_cli.store.cells import axes_of, cell_folder, move_aside, record_failure
@@ -30,7 +33,10 @@ from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
 
 _log = logging.getLogger(__name__)
 
-INHERITED = ("rollout_failed", "solution_failed", "no_solution", "not_in_source", GATE)
+INHERITED = (
+    *("rollout_failed", "solution_failed", "no_solution"),
+    *("not_in_source", "not_valid_in_source", GATE),
+)
 """How failures begin that a row has from what it was made from, or from a gate; the stage itself
 did not fail there, so they never count against `max_failed_share`."""
 
@@ -101,7 +107,7 @@ class Runner:
     def _make(self, job: CellRun, folder: Path, lock: Lock) -> Lineage:
         started, clock = datetime.now(UTC), monotonic()
         cell, journal = job.cell, folder / JOURNAL
-        if (folder / ROWS).is_file() and cell.stage.models:
+        if (folder / ROWS).is_file() and isinstance(cell.stage, AsksModel):
             import_rows(folder / ROWS, journal)
         inputs = {
             name: self._load(job, name, cell.resolution.inputs[name])
@@ -114,7 +120,7 @@ class Runner:
             folder, columns, address=cell.address, fingerprint=job.fingerprint
         ) as writer:
             work = self._work(job, inputs, journal, writer.files)
-            for frame in cell.stage.run(work):
+            for frame in _frames(cell, work):
                 failures.add(frame)
                 writer.write(frame)
             failures.check(cell.address)
@@ -144,7 +150,7 @@ class Runner:
         files: Path,
     ) -> Work:
         return Work(
-            resolution=job.cell.resolution,
+            resolution=with_checkpoints(job.cell.resolution, inputs),
             inputs=inputs,
             journal=journal,
             files=files,
@@ -154,6 +160,12 @@ class Runner:
             progress=self._progress,
             retry_failed=job.retry_failed,
         )
+
+
+def _frames(cell: Cell, work: Work) -> Iterator[pl.DataFrame]:
+    """The cell's rows: made, or from what stands in for making them."""
+    is_sourced = cell.resolution.source_map is not None
+    return sourced_rows(cell.stage, work) if is_sourced else cell.stage.run(work)
 
 
 def _mask_server_logs(folder: Path, environment: Mapping[str, str]) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import polars as pl
 
 from mbt_cli.core.chat import Endpoint, Json, Responder
+from mbt_cli.core.column_maps import ColumnMap
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.progress import Progress
+from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.core.sampling import Sampling
 from mbt_cli.core.templates import Template
@@ -67,7 +69,10 @@ class Resolution:
         models: Role (`model`, `teacher`, `judge_model`) to model.
         templates: Prompt field to template.
         inputs: Input field to the addresses that it reads.
+        source: What stands in for running the cell.
+        source_map: How the source's columns are read, for stages of rows.
         manifest: Text of the manifest, for a report to show.
+        recipe: How a model is trained, for train stages.
     """
 
     study: str
@@ -80,6 +85,8 @@ class Resolution:
     templates: Mapping[str, Template] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     source: str | None = None
+    source_map: ColumnMap | None = None
+    recipe: Recipe | None = None
     manifest: str = ""
 
 

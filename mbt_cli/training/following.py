@@ -1,0 +1,156 @@
+"""What happens beside the steps: the log, checkpoints to resume from, signals, broken numbers."""
+
+import math
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from mbt_cli.core.training_job import LOG
+from mbt_cli.training.problems import StoppedEarly, TrainingError
+
+_WHOLE = "mbt-whole"
+"""Marks a checkpoint that was written to its end."""
+_TOLD = ("epoch", "loss", "learning_rate", "grad_norm", "reward", "kl")
+_KIBIBYTE = 1024
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint; those that a crash cut off are removed."""
+    found: dict[int, Path] = {}
+    for path in folder.glob("checkpoint-*"):
+        if (path / _WHOLE).is_file():
+            found[int(path.name.rpartition("-")[2])] = path
+        else:
+            shutil.rmtree(path)
+    return found[max(found)] if found else None
+
+
+class Follower(TrainerCallback):  # type: ignore[misc]
+    """Writes the log, marks checkpoints, and stops in order when a signal comes.
+
+    Args:
+        folder: The job's folder.
+        resumed_step: Step of the checkpoint that is resumed; later lines of the log go.
+    """
+
+    def __init__(self, folder: Path, resumed_step: int) -> None:
+        self._folder = folder
+        self._is_stopping = False
+        self._begun = time.monotonic()
+        self._first_step = resumed_step
+        self._last = (self._begun, 0.0)
+        self.tokens = 0.0
+        """Tokens seen so far."""
+        self.first_tokens: float | None = None
+        self._keep_log_until(resumed_step)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._stop)
+
+    @property
+    def seconds(self) -> float:
+        """Time since this process began to train."""
+        return time.monotonic() - self._begun
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if logs is None or "loss" not in logs:
+            return
+        if state.is_world_process_zero:
+            self._write(state, logs)
+        for name in ("loss", "grad_norm"):
+            value = float(logs.get(name) or 0.0)
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"{name} became {value} at step {state.global_step}",
+                    "lower `trainer.learning_rate`, set `trainer.max_grad_norm`, look at the "
+                    "longest rows of files/training_set.parquet, or train in float32",
+                )
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        if self._anyone_stopping():
+            control.should_save = True
+            control.should_training_stop = True
+        return control
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        path = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero and path.is_dir():
+            (path / _WHOLE).touch()
+
+    def check_finished(self, state: TrainerState) -> None:
+        """StoppedEarly when a signal ended the training before its last step."""
+        if self._is_stopping and state.global_step < state.max_steps:
+            raise StoppedEarly
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._is_stopping = True
+
+    def _anyone_stopping(self) -> bool:
+        """Whether any process got the signal, so that all of them save the same step."""
+        if not torch.distributed.is_initialized():
+            return self._is_stopping
+        flag = torch.tensor(int(self._is_stopping))
+        if torch.cuda.is_available():
+            flag = flag.cuda()
+        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+        self._is_stopping = bool(flag.item())
+        return self._is_stopping
+
+    def _write(self, state: TrainerState, logs: dict[str, Any]) -> None:
+        now, tokens = time.monotonic(), float(logs.get("num_tokens", 0.0))
+        before, tokens_before = self._last
+        if self.first_tokens is None:
+            self.first_tokens = tokens
+        self._last, self.tokens = (now, tokens), tokens
+        steps = state.global_step - self._first_step
+        left = (state.max_steps - state.global_step) * self.seconds / max(1, steps)
+        pace = (tokens - tokens_before) / (now - before) if tokens_before else None
+        line = {
+            "step": state.global_step,
+            "max_steps": state.max_steps,
+            **{name: logs[name] for name in _TOLD if name in logs},
+            "completion_length": logs.get("completions/mean_length"),
+            "tokens": tokens,
+            "tokens_per_second": pace,
+            "memory_bytes": memory_bytes(),
+            "seconds": round(self.seconds, 3),
+            "seconds_left": round(left, 1),
+        }
+        with (self._folder / LOG).open("ab") as file:
+            file.write(orjson.dumps(line) + b"\n")
+
+    def _keep_log_until(self, step: int) -> None:
+        path = self._folder / LOG
+        if not path.is_file():
+            return
+        text = path.read_bytes()
+        lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
+        kept = [line for line in lines if orjson.loads(line)["step"] <= step]
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(b"".join(kept))
+        partial.replace(path)
+
+
+def memory_bytes() -> int:
+    """Most memory that was taken at once: of the GPU where there is one, else of this process."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE

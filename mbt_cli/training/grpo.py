@@ -1,0 +1,104 @@
+"""Reinforcement by TRL's GRPOTrainer: python -m mbt_cli.training.grpo JOB."""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from datasets import Dataset
+from transformers import set_seed
+from trl import GRPOTrainer
+
+from mbt_cli.core import rows
+from mbt_cli.core.chat_mask import turn_of
+from mbt_cli.core.rewards import REWARDS
+from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
+from mbt_cli.training import models
+from mbt_cli.training.problems import TrainingError, exit_code_of
+from mbt_cli.training.running import arguments, finish, train
+
+RewardFunction = Callable[..., list[float]]
+
+
+def reinforce(job: TrainingJob) -> None:
+    """Train on the rewards of the model's own replies and save what came of it."""
+    recipe = job.recipe
+    tokenizer = models.load_tokenizer(job.weights)
+    tokenizer.padding_side = "left"
+    adapted = models.ModelTokenizer(tokenizer, job.template)
+    asked, end_token = _asked(job, adapted)
+    settings = arguments(
+        job,
+        {
+            "reward_weights": list(recipe.rewards.values()),
+            "chat_template_kwargs": dict(job.template) or None,
+            "use_vllm": recipe.trainer.get("use_vllm", _can_vllm()),
+            "remove_unused_columns": False,
+        },
+    )
+    set_seed(job.seed)
+    trainer = GRPOTrainer(
+        model=models.load_model(job.weights, recipe, quantized=recipe.tuning == "qlora"),
+        reward_funcs=[reward_function(name, recipe.reward_words) for name in recipe.rewards],
+        args=settings,
+        train_dataset=asked,
+        processing_class=tokenizer,
+        peft_config=models.adapter_config(recipe),
+    )
+    follower = train(trainer, job)
+    rewards = [e["reward"] for e in trainer.state.log_history if "reward" in e]
+    facts = {"rows": asked.num_rows, "last_reward": rewards[-1] if rewards else None}
+    finish(trainer, job, follower, end_token=end_token, facts=facts)
+
+
+def reward_function(name: str, words: int) -> RewardFunction:
+    """A reward of core/rewards.py as TRL calls it: a batch of completions to a list."""
+    reward = REWARDS[name]
+
+    def rewarded(
+        completions: Sequence[Any], references: Sequence[Sequence[str]], **_: Any
+    ) -> list[float]:
+        texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
+        return [reward(t, r, words=words) for t, r in zip(texts, references, strict=True)]
+
+    rewarded.__name__ = name
+    return rewarded
+
+
+def _asked(job: TrainingJob, tokenizer: models.ModelTokenizer) -> tuple[Any, int]:
+    """The questions whose prompts are short enough, and the token that ends a turn."""
+    kept, told = [], []
+    end_token = -1
+    for row in pl.read_parquet(job.examples).iter_rows(named=True):
+        turn = turn_of(tokenizer, row["messages"])
+        end_token = turn.end_token
+        length = len(tokenizer.encode(turn.prompt))
+        is_long = length > job.recipe.max_length
+        if not is_long:
+            kept.append({"prompt": row["messages"], "references": row["references"]})
+        own = {name: row[name] for name in ("source", "question_id", "sample", "trace_id")}
+        dropped = f"over_long: {length} tokens" if is_long else None
+        own |= {"prompt": turn.prompt, "tokens": length, "dropped": dropped}
+        told.append({**dict.fromkeys(rows.TRAINING_SET), **own})
+    frame = pl.DataFrame(told, schema=rows.TRAINING_SET)
+    frame.write_parquet(Path(job.files) / TRAINING_SET)
+    if not kept:
+        raise TrainingError(
+            f"all {len(told)} prompts are longer than {job.recipe.max_length} tokens",
+            "raise `recipe.max_length`",
+        )
+    return Dataset.from_list(kept), end_token
+
+
+def _can_vllm() -> bool:
+    can = find_spec("vllm") is not None and torch.cuda.is_available()
+    if not can:
+        print("replies are drawn by transformers: no vLLM with a GPU here", flush=True)  # noqa: T201
+    return can
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(reinforce, sys.argv[1]))

@@ -1,0 +1,158 @@
+"""Weights and tokenizers: loaded for training, saved so that any server can load them."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+
+from mbt_cli.core.chat import Json, Message
+from mbt_cli.core.recipe import Recipe
+from mbt_cli.core.training_job import Weights
+from mbt_cli.training.problems import TrainingError
+
+_FLASH_CAPABILITY = 8
+_QUANTIZED_MARKS = ("hf_quantizer", "is_quantized", "quantization_method")
+
+
+class ModelTokenizer:
+    """A model's tokenizer in the words of `core/chat_mask.py`."""
+
+    def __init__(self, tokenizer: Any, template: Mapping[str, Json]) -> None:
+        self._tokenizer = tokenizer
+        self._template = dict(template)
+        added = {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+        self.special_tokens = frozenset({*tokenizer.all_special_ids, *added})
+        self.end_of_text: str | None = tokenizer.eos_token
+
+    def render(self, messages: Sequence[Message], *, opens_reply: bool) -> str:
+        """The conversation as text."""
+        text = self._tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            tokenize=False,
+            add_generation_prompt=opens_reply,
+            **self._template,
+        )
+        return str(text)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, none added."""
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The exact text of tokens."""
+        text = self._tokenizer.decode(
+            list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return str(text)
+
+
+def load_tokenizer(weights: Weights) -> Any:
+    """The tokenizer; TrainingError where it has no chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(_place(weights), **_named(weights))
+    if not tokenizer.chat_template:
+        raise TrainingError(
+            f"`{weights.model}` has no chat template, so no prompt can be rendered",
+            "take its instruct variant, or add a chat_template.jinja to its folder",
+        )
+    return tokenizer
+
+
+def load_model(weights: Weights, recipe: Recipe, *, quantized: bool = False) -> Any:
+    """The model in the recipe's number type, with the fastest attention that works here."""
+    options: dict[str, Any] = {
+        "dtype": getattr(torch, recipe.dtype),
+        "attn_implementation": attention(recipe),
+    }
+    if quantized:
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=options["dtype"],
+            bnb_4bit_quant_storage=options["dtype"],
+        )
+    model = AutoModelForCausalLM.from_pretrained(_place(weights), **_named(weights), **options)
+    if is_gguf(weights):
+        _forget_quantization(model)
+    return model
+
+
+def attention(recipe: Recipe) -> str:
+    """Which attention is used, with a line that says why."""
+    wanted = recipe.kernels.attention
+    if wanted != "auto":
+        return wanted
+    has_gpu = torch.cuda.is_available()
+    if find_spec("flash_attn") is None:
+        reason = "flash-attn is not installed"
+    elif not has_gpu or torch.cuda.get_device_capability()[0] < _FLASH_CAPABILITY:
+        reason = "no GPU here can run flash attention 2"
+    else:
+        return "flash_attention_2"
+    _say(f"attention: SDPA, since {reason}")
+    return "sdpa"
+
+
+def liger(recipe: Recipe) -> bool:
+    """Whether liger's layer kernels are used."""
+    can = find_spec("liger_kernel") is not None and torch.cuda.is_available()
+    return recipe.kernels.liger == "auto" and can
+
+
+def adapter_config(recipe: Recipe) -> Any:
+    """PEFT's settings; None for full tuning."""
+    return None if recipe.tuning == "full" else LoraConfig(**recipe.lora, task_type="CAUSAL_LM")
+
+
+def merged(weights: Weights, recipe: Recipe, adapter: Path) -> Any:
+    """The base model with the adapter added to its weights, on the CPU."""
+    model = PeftModel.from_pretrained(load_model(weights, recipe), str(adapter))
+    return model.merge_and_unload()
+
+
+def save(model: Any, tokenizer: Any, folder: Path, *, end_token: int) -> None:
+    """Write weights, tokenizer and settings in hub layout; whole or not at all."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.config.use_cache = True
+    known = model.generation_config.eos_token_id
+    ends = known if isinstance(known, list) else [known] if known is not None else []
+    # a server stops where training ended the turn
+    model.generation_config.eos_token_id = list(dict.fromkeys([*ends, end_token]))
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def is_gguf(weights: Weights) -> bool:
+    """Whether the weights are a file for llama.cpp."""
+    return weights.model.endswith(".gguf")
+
+
+def _place(weights: Weights) -> str:
+    return str(Path(weights.model).parent) if is_gguf(weights) else weights.model
+
+
+def _named(weights: Weights) -> dict[str, Any]:
+    if is_gguf(weights):
+        return {"gguf_file": Path(weights.model).name}
+    return {"revision": weights.revision, "trust_remote_code": weights.trust_remote_code}
+
+
+def _forget_quantization(model: Any) -> None:
+    """Weights read from a GGUF are whole numbers again; the marks of the file must go."""
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    for name in _QUANTIZED_MARKS:
+        if hasattr(model, name):
+            setattr(model, name, False if name == "is_quantized" else None)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - goes to the training's log
