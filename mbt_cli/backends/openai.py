@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, field_validator
 
+from mbt_cli.backends.openai_sdk import sdk_transport
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.model import RunOnly
 from mbt_cli.core.places import ServerPlace
@@ -32,6 +34,9 @@ class OpenAIBackend(Backend):
         None
     )
     """Body field for the token limit; left out, OpenAI's own hosts get the new name."""
+    client: Annotated[Literal["own", "sdk"], RunOnly] = "own"
+    """`own` is fast and right for nearly all; `sdk` sends through the package `openai`, for hosted
+    endpoints that want its headers. It is an order of magnitude slower."""
     supports_schema: bool = True
     """Whether replies can be constrained by a JSON schema."""
     sends_seed: bool = True
@@ -58,14 +63,16 @@ class OpenAIBackend(Backend):
 
     @contextmanager
     def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
+        key = self._key(place.environment)
         yield Endpoint(
             base_url=self.base_url,
             model=self.id or "",
-            api_key=self._key(place.environment),
+            api_key=key,
             token_limit_field=self.token_limit_field or self._usual_limit_field(),
             context=self.context,
             supports_schema=self.supports_schema,
             sends_seed=self.sends_seed,
+            transport=partial(sdk_transport, self.base_url, key) if self.client == "sdk" else None,
         )
 
     def _key(self, environment: Mapping[str, str]) -> str | None:

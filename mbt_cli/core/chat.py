@@ -1,6 +1,7 @@
 """What goes to a chat endpoint and what comes back, as values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -60,6 +61,10 @@ class Reply:
     failure: str | None = None
 
 
+Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
+"""Sends one body and gives status, headers and content; TimeoutError or OSError when none came."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """An OpenAI-compatible HTTP endpoint that is ready.
@@ -79,6 +84,8 @@ class Endpoint:
         rest_limit: Token limit to send for `max_tokens = "rest"`; null sends none, so that the
             server gives what its context leaves.
         shape: Turns a body into what the endpoint takes, where it departs from the protocol.
+        transport: Another client than mbt's own for this endpoint; takes the seconds that one
+            reply may take.
         alive: Raises BackendError with the last log lines once the server behind it has died.
     """
 
@@ -94,6 +101,7 @@ class Endpoint:
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     rest_limit: int | None = None
     shape: Callable[[dict[str, Json]], dict[str, Json]] | None = None
+    transport: Callable[[float], AbstractAsyncContextManager[Post]] | None = None
     alive: Callable[[], None] | None = None
 
 

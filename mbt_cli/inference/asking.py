@@ -22,6 +22,7 @@ from mbt_cli.inference.client import BodyRules, open_client
 from mbt_cli.inference.dispatcher import Dispatcher, Ledger, ServerDiedError
 from mbt_cli.inference.importing import import_rows
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
+from mbt_cli.inference.memory import return_freed_memory
 from mbt_cli.inference.responding import answer_in_process
 from mbt_cli.inference.stopping import StopRequest, raising, stopping
 
@@ -183,6 +184,7 @@ class _Run:
                 answer_in_process(self._backlog, self._ledger, source)
             else:
                 asyncio.run(self._dispatch(source))
+                return_freed_memory()
 
     async def _dispatch(self, endpoint: Endpoint) -> None:
         asking, run = self._asking, self._asking.run

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from mbt_cli.core.chat import Endpoint, Json, Request
+from mbt_cli.core.chat import Endpoint, Json, Post, Request
 from mbt_cli.core.replies import Sending
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.inference.backlog import Ticket
@@ -62,20 +62,12 @@ class BodyRules:
 
 
 class Client:
-    """One endpoint and the pool of connections to it."""
+    """One endpoint, and the way to send a body to it."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        rules: BodyRules,
-        session: aiohttp.ClientSession,
-        proxy: str | None,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, rules: BodyRules, post: Post) -> None:
         self._endpoint = endpoint
         self._rules = rules
-        self._session = session
-        self._proxy = proxy
-        self._url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+        self._post = post
 
     async def send(self, ticket: Ticket) -> Outcome:
         """Send a request once.
@@ -83,7 +75,7 @@ class Client:
         Raises:
             BackendError: No request at all can succeed (401, 403, 404, a redirect, no quota).
         """
-        body = orjson.dumps(self._rules.body(self._endpoint, ticket))
+        body = self._rules.body(self._endpoint, ticket)
         seed = self._rules.seed(self._endpoint, ticket.request)
         started = time.monotonic()
 
@@ -91,10 +83,7 @@ class Client:
             return Sending(seed, ticket.attempts, time.monotonic() - started)
 
         try:
-            async with self._session.post(
-                self._url, data=body, proxy=self._proxy, allow_redirects=False
-            ) as response:
-                content = await response.read()
+            status, headers, content = await self._post(body)
         except aiohttp.ConnectionTimeoutError as error:
             return failed("connection", str(error), sending(), can_pass=True, unreachable=True)
         except TimeoutError:
@@ -105,17 +94,31 @@ class Client:
         except (aiohttp.ClientError, OSError) as error:
             words = str(error) or type(error).__name__
             return failed("connection", words, sending(), can_pass=True, unreachable=True)
-        if response.status == 200:
+        if status == 200:
             return outcome_of_body(content, sending())
-        retry_after = response.headers.get("Retry-After")
-        return outcome_of_status(response.status, content, sending(), retry_after=retry_after)
+        return outcome_of_status(status, content, sending(), retry_after=headers.get("Retry-After"))
 
 
 @asynccontextmanager
 async def open_client(
     endpoint: Endpoint, rules: BodyRules, run: RunSettings, environment: Mapping[str, str]
 ) -> AsyncIterator[Client]:
-    """A client with a pool as wide as `run.concurrency`."""
+    """A client for an endpoint: mbt's own, or the one that the endpoint brings."""
+    if endpoint.transport is not None:
+        async with endpoint.transport(run.request_timeout_seconds) as post:
+            yield Client(endpoint, rules, post)
+        return
+    async with _own_transport(endpoint, run, environment) as post:
+        yield Client(endpoint, rules, post)
+
+
+@asynccontextmanager
+async def _own_transport(
+    endpoint: Endpoint, run: RunSettings, environment: Mapping[str, str]
+) -> AsyncIterator[Post]:
+    """A pool of connections as wide as `run.concurrency`."""
+    url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+    proxy = proxy_for(endpoint.base_url, environment)
     headers = {"Content-Type": "application/json"}
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
@@ -126,7 +129,14 @@ async def open_client(
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
     ) as session:
-        yield Client(endpoint, rules, session, proxy_for(endpoint.base_url, environment))
+
+        async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
+            async with session.post(
+                url, data=orjson.dumps(body), proxy=proxy, allow_redirects=False
+            ) as response:
+                return response.status, response.headers, await response.read()
+
+        yield post
 
 
 def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:

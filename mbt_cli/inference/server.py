@@ -22,7 +22,9 @@ LOOPBACK = "127.0.0.1"
 _LINES_SHOWN = 15
 _HEALTH_SECONDS = 5.0
 _SLOWEST_POLL_SECONDS = 0.5
-_LINES_SEARCHED = 200
+_LINES_SEARCHED = 2_000
+_ERRORS_SHOWN = 5
+_ERROR = re.compile(r"\w*(?:Error|Exception)\b: |error: ", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +192,18 @@ class _Started:
         log = self.process.tail(_LINES_SEARCHED)
         causes = self._command.causes
         hints = (c.hint for c in causes if re.search(c.pattern, log, re.IGNORECASE))
-        last = "\n".join(f"  {line}" for line in log.splitlines()[-_LINES_SHOWN:])
+        last = "\n".join(f"  {line}" for line in _telling_lines(log.splitlines()))
         text = f"{message}; its last lines:\n{last}" if last else f"{message}; it printed nothing"
         return BackendError(text, hint=next(hints, f"the whole log is `{self._place.log}`"))
+
+
+def _telling_lines(lines: Sequence[str]) -> list[str]:
+    """The last lines, after the last errors where later noise has pushed those out."""
+    shown = list(lines[-_LINES_SHOWN:])
+    if any(_ERROR.search(line) for line in shown):
+        return shown
+    earlier = [line for line in lines[:-_LINES_SHOWN] if _ERROR.search(line)]
+    return [*earlier[-_ERRORS_SHOWN:], *shown]
 
 
 def _exchange(

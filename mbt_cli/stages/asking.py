@@ -11,7 +11,7 @@ from mbt_cli.core.keys import request_key, request_seed
 from mbt_cli.inference.asking import Asking, ask, replies
 from mbt_cli.stages.work import Model, Work
 
-BATCH_ROWS = 2_000
+BATCH_ROWS = 250
 """Rows that are turned into one frame at a time."""
 
 RetryOn = Literal["length", "empty", "content_filter", "malformed_reply"]
@@ -72,6 +72,7 @@ class AskPlan:
             retry_max_tokens=self.retry_max_tokens,
             retry_failed=work.retry_failed,
             sends_seed=model.sampling.seedable,
+            model_id=model.id,
         )
 
 

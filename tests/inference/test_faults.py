@@ -2,6 +2,7 @@
 
 import pytest
 
+from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.errors import BackendError
 from mbt_cli.inference.asking import ask, replies
 
@@ -133,3 +134,17 @@ def test_the_window_is_as_wide_as_concurrency_and_no_wider(serve, asking, progre
         stats = server.stats()
 
     assert stats["most_in_flight"] == 40
+
+
+def test_the_sdk_client_keeps_the_same_promises(serve, asking, progress, tmp_path):
+    prompts = ["TOO-LONG" if n == 3 else f"question {n}" for n in range(60)]
+    with serve("--refuse", "0.05", "--fail", "0.05", "--drop", "0.02") as server:
+        backend = OpenAIBackend(base_url=server.base_url, id="stub", client="sdk")
+        plan = asking("", prompts, backend=backend)
+        asked = ask(plan, tmp_path / "journal", progress)
+        stats = server.stats()
+
+    failures = [reply.failure for _, reply in replies(plan, tmp_path / "journal")]
+    assert failures[3].startswith("http_400: maximum context length")
+    assert failures.count(None) == 59
+    assert (asked.failed, stats["repeated"]) == (1, 0)
