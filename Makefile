@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 SETUP_TRAIN := .venv-train/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help quickstart setup format lint types layers sizes check test test-embedded clean
+.PHONY: help quickstart setup format lint types layers sizes check test test-embedded clean test-browser
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -50,3 +50,11 @@ test: $(SETUP) ## the tests that need nothing but this machine
 
 clean: ## remove environments and caches (artifacts in runs/ stay)
 	@rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.venv-browser/.installed: pyproject.toml .ci/constraints.txt
+	@test -x .venv-browser/bin/python || $(PYTHON) -m venv .venv-browser
+	@.venv-browser/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e . selenium==4.51.0 pytest
+	@touch $@
+
+test-browser: .venv-browser/.installed ## the HTML report in Chromium (needs the packages chromium and chromium-driver)
+	@.venv-browser/bin/python -m pytest tests/integration/browser -q

@@ -249,6 +249,7 @@
             second ? mbt.trace(second, cells[this.wanted.b], other, context("B", cells[this.wanted.b], other)) : null));
         this.detail.scrollTop = 0;
         this.detail.dataset.ready = String(this.at);
+        if (shown === 1) performance.mark("first trace");
       } catch (error) {
         this.detail.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. The page's folder must stay whole: copy all of it.`));
       }

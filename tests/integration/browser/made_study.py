@@ -33,7 +33,7 @@ _CITIES = ("Cedardale", "Oslo", "Ambleport", "Norwick", "Tallinn", "Graz")
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is; `trace` stands in for the last method's trace of question 0."""
+    """How much there is; `trace` stands in for all texts around question 0 of the last method."""
 
     questions: int = 12
     methods: Sequence[str] = ("base", "mbt_s")
@@ -53,7 +53,9 @@ class MadeStudy:
         """All cells; what a page of them is made from."""
         at = "benchmark=tiny/split=validation"
         questions = f"questions/{at}"
-        self._cell(questions, "questions", self._questions(), (), {"benchmark": {"kind": "tinyhop"}})
+        self._cell(
+            questions, "questions", self._questions(), (), {"benchmark": {"kind": "tinyhop"}}
+        )
         scores = []
         for method in self.size.methods:
             rollouts = f"base/{at}/model=m/variant={method}"
@@ -119,7 +121,8 @@ class MadeStudy:
         made = []
         for q in range(self.size.questions):
             city = _CITIES[q % len(_CITIES)]
-            titles = (f"Harbour {q}", city, f"Mayor of {city}", "Elsewhere")
+            odd = (self.size.trace or "") if q == 0 else ""
+            titles = (f"Harbour {q}", city, f"Mayor of {city}", f"Elsewhere{odd}")
             context = [
                 {"title": t, "sentences": [f"{t} is a place.", f"It belongs to {city}."]}
                 for t in titles
@@ -129,7 +132,7 @@ class MadeStudy:
                     **dict.fromkeys(rows.QUESTIONS),
                     "question_id": f"q{q}",
                     "position": q,
-                    "question": f"Which city does harbour {q} belong to?",
+                    "question": f"Which city does harbour {q} belong to?{odd}",
                     "answer": city,
                     "answer_aliases": [f"City of {city}"],
                     "context": context,
@@ -151,7 +154,9 @@ class MadeStudy:
         answer = "Nowhere" if q % (number + 2) == 0 else city
         trace = "\n\n".join(
             f"{lead} harbour {q}, {method}. " + f"I look at document {k} again. " * (6 + k)
-            for k, lead in enumerate(("The question asks about", "First I find", "So it is", "Wait,"))
+            for k, lead in enumerate(
+                ("The question asks about", "First I find", "So it is", "Wait,")
+            )
         )
         if self.size.trace is not None and q == 0 and number == len(self.size.methods) - 1:
             trace = answer = self.size.trace
@@ -204,6 +209,8 @@ def _said(judge: str, row: dict[str, object]) -> dict[str, object]:
     if judge == "answer_match":
         if row["question_id"] == "q4":
             return {"reply": "who knows", "failure": "unreadable_verdict: no verdict"}
+        if "<" in str(row["answer"]):
+            return {"reply": row["answer"], "failure": f"unreadable_verdict: {row['answer']}"}
         grade = "B" if row["question_id"] == "q3" or not right else "A"
         return {"reply": f'{{"grade": "{grade}"}}', "grade": grade}
     if judge == "phases":
