@@ -2,8 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mbt_cli.core.chat import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a job of a submission runs.
+
+    Args:
+        study: Name of the study.
+        workdir: Folder that the command runs in, whatever the job's own folder is.
+        record: The submission's folder: `logs/` and `events/` are in it.
+        cache: Folder that can be written and executed from, for compiled kernels.
+        folders: Folders of the job's cells, in which progress shows.
+        environment: Variables that are passed on, such as HF_HOME; never a secret.
+        label: What all jobs of a study bear, so that they are found again in a queue.
+    """
+
+    study: str
+    workdir: Path
+    record: Path
+    cache: Path
+    folders: Sequence[Path] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,11 +36,13 @@ class Job:
 
     Args:
         id: Name of the job within its plan.
-        argv: The command, one string an argument; quoting is the launcher's.
+        argv: The command, one string an argument; quoting is the launcher's. An array task adds
+            `--shard N/OF`.
         cells: Addresses of the cells it makes.
         needs: Ids of the jobs that must have succeeded.
-        resources: What it asks of the machine, by the launcher's own names.
+        resources: What it asks of the machine: `gpus`, `nodes`.
         shards: Number of array tasks; 1 is no array.
+        around: Where it runs; null while it is only planned.
     """
 
     id: str
@@ -25,3 +51,10 @@ class Job:
     needs: Sequence[str] = ()
     resources: Mapping[str, Json] = field(default_factory=dict)
     shards: int = 1
+    around: Surroundings | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the command wants on each node."""
+        wanted = self.resources.get("gpus", 0)
+        return wanted if isinstance(wanted, int) else 0

@@ -22,3 +22,5 @@ class RunSettings(Settings):
     """Times a server that died is started again within one cell."""
     drain_seconds: float = Field(default=20, ge=0)
     """Time that replies in flight are waited for after a signal to stop."""
+    expected_tokens_per_second: float | None = Field(default=None, gt=0)
+    """Tokens that its server generates a second, all requests together: `mbt plan` counts on it."""
