@@ -1,7 +1,7 @@
 """One `[[stage]]` as written: its envelope apart from the fields of its kind."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -70,12 +70,14 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
 class Axes:
     """Reads axis values: groups spelled out, names checked."""
 
-    def __init__(self, document: Document, problems: Problems) -> None:
+    def __init__(
+        self, document: Document, problems: Problems, blocks: Sequence[Block] = ()
+    ) -> None:
         self._groups = document.groups
         self._problems = problems
         self._named: Mapping[str, Collection[str]] = {
             "benchmark": document.benchmarks,
-            "model": document.models,
+            "model": {*document.models, *_models_elsewhere(blocks)},
         }
         self._is_broken = document.is_broken
 
@@ -122,3 +124,13 @@ class Axes:
             self._problems.add(where, f"no {axis} `{value}`; {nearest(value, known)}")
             return False
         return True
+
+
+def _models_elsewhere(blocks: Sequence[Block]) -> set[str]:
+    """Models that answered elsewhere: a stage with a `source` may name some of its own."""
+    found: set[str] = set()
+    for block in blocks:
+        if block.envelope.source is not None:
+            written = block.envelope.matrix.get("model", ())
+            found |= {str(v) for v in (written if isinstance(written, list) else [written])}
+    return found

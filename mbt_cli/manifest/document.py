@@ -68,8 +68,9 @@ class StageBlock(Settings):
     """Holds for every input of the stage that has these axes."""
     variants: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     """Named overrides; their names are the axis `variant`."""
-    source: str | None = None
-    """What stands in for running the stage: `hub:ORG/NAME` or a path; `{axis}` is filled in."""
+    source: str | dict[str, Any] | None = None
+    """What stands in for running the stage: `hub:ORG/NAME` or a path, `{axis}` is filled in; or a
+    table with `from` and how its columns are read."""
     optional: bool = False
     """Leave out cells whose source is not there."""
 

@@ -102,7 +102,7 @@ def _blocks(document: Document, problems: Problems) -> list[Block]:
 
 def _expanded(document: Document, blocks: Sequence[Block], problems: Problems) -> Meeting:
     order = [str(raw.get("name")) for raw in document.stage]
-    axes = Axes(document, problems)
+    axes = Axes(document, problems, blocks)
     circles = _circles(blocks, problems)
     meeting = Meeting(axes, problems, order, circles)
     expansion = Expansion(axes, problems, meeting)

@@ -2,18 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from mbt_cli.errors import MissingInputError
 from mbt_cli.manifest.drafts import Draft
+from mbt_cli.store.records import data_files
 
-_HUB = "hub:"
+HUB = "hub:"
 
 
 def source_of(draft: Draft) -> str | None:
     """What stands in for running the cell, with its axes filled in."""
-    if draft.block is None:
-        return None
-    written = draft.fields.get("source", draft.block.envelope.source)
+    written = written_source(draft).get("from")
     return None if written is None else filled(str(written), draft.axes)
+
+
+def written_source(draft: Draft) -> Mapping[str, Any]:
+    """The cell's `source` as a table; empty where it has none."""
+    if draft.block is None:
+        return {}
+    written = draft.fields.get("source", draft.block.envelope.source)
+    if written is None or isinstance(written, Mapping):
+        return written or {}
+    return {"from": written}
 
 
 def filled(written: str, axes: Mapping[str, str]) -> str:
@@ -52,11 +63,22 @@ def without_missing_sources(drafts: Sequence[Draft]) -> tuple[list[Draft], list[
     return kept, [d.address for d in drafts if id(d) in gone]
 
 
+def is_there(source: str) -> bool:
+    """Whether a local source is on this disk: a folder, a file, or a pattern that fits one."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return True
+    try:
+        return bool(data_files(path))
+    except MissingInputError:
+        return False
+
+
 def _is_missing(draft: Draft) -> bool:
     if draft.block is None or not draft.block.envelope.optional:
         return False
     source = source_of(draft)
-    return source is not None and not source.startswith(_HUB) and not Path(source).exists()
+    return source is not None and not source.startswith(HUB) and not is_there(source)
 
 
 def _is_many(draft: Draft, name: str) -> bool:

@@ -22,7 +22,7 @@ class RolloutStage(Stage):
     kind: Literal["rollout"] = "rollout"
     checkpoints: StageInput | None = None
     """Train stages whose checkpoints answer; they bring the axes model and variant."""
-    prompt: str
+    prompt: str | None = None
     """Name of a prompt template, or the path of one's own."""
     samples: Annotated[int, Grows] = Field(ge=1)
     """Rollouts per question."""
@@ -42,6 +42,7 @@ class RolloutStage(Stage):
     models: ClassVar[tuple[str, ...]] = ("model",)
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
     placeholders: ClassVar[frozenset[str]] = frozenset({"question", "documents"})
+    needed: ClassVar[tuple[str, ...]] = ("prompt",)
 
     def columns(self, resolution: Resolution) -> pl.Schema:
         return rows.ROLLOUTS
