@@ -19,6 +19,7 @@ class Surroundings:
         folders: Folders of the job's cells, in which progress shows.
         environment: Variables that are passed on, such as HF_HOME; never a secret.
         label: What all jobs of a study bear, so that they are found again in a queue.
+        mbt: How `mbt` is called here.
     """
 
     study: str
@@ -28,6 +29,7 @@ class Surroundings:
     folders: Sequence[Path] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     label: str = ""
+    mbt: Sequence[str] = ("mbt",)
 
 
 @dataclass(frozen=True, slots=True)

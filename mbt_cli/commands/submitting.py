@@ -1,0 +1,99 @@
+"""What `mbt submit` does with a plan that it has read."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from mbt_cli.commands.opening import open_manifest
+from mbt_cli.errors import StageError
+from mbt_cli.interfaces import Launcher
+from mbt_cli.launchers.local import LocalLauncher, free_gpus
+from mbt_cli.launchers.slurm import SlurmLauncher
+from mbt_cli.launchers.slurm_queue import queued
+from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.planning.local_queue import run_here
+from mbt_cli.planning.plan_document import read_plan
+from mbt_cli.planning.slurm_presets import slurm_preset
+from mbt_cli.planning.states import States
+from mbt_cli.planning.submit import Here, Submitting, check_plan, hand_over, prepare
+
+
+@dataclass(frozen=True)
+class Told:
+    """The options of `mbt submit`; `local` is null for Slurm."""
+
+    local: int | None
+    preset: str
+    dry_run: bool
+    script_dir: Path | None
+    presets: Path | None
+
+
+def submit_plan(text: str, where: str, told: Told) -> None:
+    """Check a plan, then print, write, submit or run its jobs."""
+    plan = read_plan(text, where)
+    named = told.presets or (Path(plan.presets) if plan.presets else None)
+    manifest, machine = open_manifest(Path(plan.manifest), plan.overrides, named)
+    folders = PresetFolders.usual(extra=named or machine.presets, config=machine.config)
+    launcher: Launcher = LocalLauncher() if told.local else slurm_preset(told.preset, folders)
+    check_plan(plan, manifest, States(manifest, machine.runs))
+    record = told.script_dir.resolve() if told.script_dir else None
+    here = Here(machine, record, datetime.now(UTC), _how_called())
+    submitting = prepare(plan, manifest, folders, here, queued)
+    for job in submitting.jobs:
+        launcher.render(job)  # what cannot be rendered is said before anything is submitted
+    out = Console(highlight=False, soft_wrap=True)
+    if told.dry_run:
+        for job in submitting.jobs:
+            out.print(launcher.render(job), markup=False)
+    elif told.script_dir:
+        submitting.keep()
+        for job in submitting.jobs:
+            out.print(str(submitting.write_script(launcher, job)), markup=False)
+    elif not submitting.jobs:
+        out.print(_nothing(submitting))
+    elif isinstance(launcher, SlurmLauncher):
+        _to_slurm(submitting, launcher, out)
+    else:
+        _here(submitting, told.local or 1, out)
+
+
+def _to_slurm(submitting: Submitting, launcher: SlurmLauncher, out: Console) -> None:
+    done = hand_over(submitting, launcher, max_dependencies=launcher.max_dependencies)
+    for job in done.jobs:
+        after = f" after {', '.join(job.after)}" if job.after else ""
+        out.print(f"{job.launcher_id}  {job.id}, {len(job.cells)} cells{after}", markup=False)
+    out.print(f"{len(done.jobs)} jobs submitted; record: {submitting.record}", markup=False)
+    out.print(f"watch: mbt status {submitting.plan.study} --watch", markup=False)
+
+
+def _here(submitting: Submitting, at_once: int, out: Console) -> None:
+    def note(text: str) -> None:
+        out.print(text, markup=False)
+
+    run = run_here(submitting, at_once=at_once, gpus=free_gpus(), note=note)
+    if run.failed:
+        failed = ", ".join(f"`{name}`" for name in run.failed)
+        raise StageError(
+            f"{len(run.failed)} jobs failed ({failed}), {len(run.skipped)} that need them did not "
+            "run",
+            hint=f"mbt status {submitting.plan.study} shows the last lines of their logs",
+        )
+
+
+def _nothing(submitting: Submitting) -> str:
+    if submitting.waiting:
+        return f"nothing to submit: {len(submitting.waiting)} cells are queued or running already"
+    return "nothing to submit: every cell is done"
+
+
+def _how_called() -> Sequence[str]:
+    """This mbt, so that a job runs the same one."""
+    called = Path(sys.argv[0])
+    found = shutil.which(sys.argv[0]) if called.name == "mbt" else None
+    return (str(Path(found).resolve()),) if found else (sys.executable, "-m", "mbt_cli")

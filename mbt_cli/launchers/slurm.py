@@ -1,0 +1,254 @@
+"""Slurm: `sbatch` scripts in full, every value quoted."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from mbt_cli.core.jobs import Job, Surroundings
+from mbt_cli.core.model import Settings
+from mbt_cli.errors import MbtError
+from mbt_cli.interfaces import Launcher
+
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.,:=@%/+*\[\]&|()-]+$")]
+"""A value of a directive: Slurm reads these lines itself, so nothing may need quoting."""
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Time = Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")]
+
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+_SUBMIT_SECONDS = 60
+
+
+class Request(Settings):
+    """What `sbatch` is asked for; a key that is left out is left to the cluster."""
+
+    partition: Word | None = None
+    """Partition; left out, the cluster's default."""
+    qos: Word | None = None
+    """Quality of service."""
+    account: Word | None = None
+    """Account that is charged."""
+    time: Time | None = None
+    """Time limit, `[D-]HH:MM:SS`."""
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of each node, asked for as `--gpus-per-node`."""
+    gres: Word | None = None
+    """Another way to say the GPUs, such as `gpu:h100:4`; `gpus` then says how many those are."""
+    cpus: int | None = Field(default=None, ge=1)
+    """Processors of the one task on each node."""
+    mem: Word | None = None
+    """Memory of each node, such as `480G`; `0` is all of it."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes."""
+    constraint: Word | None = None
+    """Features that nodes must have."""
+    directives: list[Word] = Field(default_factory=list)
+    """More options of `sbatch`, such as `--exclusive`."""
+
+    @field_validator("directives")
+    @classmethod
+    def _are_options(cls, directives: list[str]) -> list[str]:
+        for directive in directives:
+            if not directive.startswith("--"):
+                raise ValueError(f"`{directive}` is no option of sbatch: those begin with `--`")
+        return directives
+
+    def lines(self) -> Iterator[str]:
+        """Options in a fixed order."""
+        for name in ("partition", "qos", "account", "time", "constraint", "mem"):
+            if (value := getattr(self, name)) is not None:
+                yield f"--{name}={value}"
+        yield f"--nodes={self.nodes}"
+        yield "--ntasks-per-node=1"
+        if self.cpus is not None:
+            yield f"--cpus-per-task={self.cpus}"
+        if self.gres is not None:
+            yield f"--gres={self.gres}"
+        elif self.gpus:
+            yield f"--gpus-per-node={self.gpus}"
+        yield from self.directives
+
+
+class SlurmLauncher(Launcher):
+    """Hand jobs to `sbatch`."""
+
+    kind: Literal["slurm"] = "slurm"
+    """Names the launcher in a preset."""
+    note: str | None = None
+    """For people: which cluster this is for, what was not run by us."""
+    gpu_job: Request
+    """What a job that serves or trains a model asks for."""
+    small_job: Request
+    """What a job without a GPU asks for: questions, scores, tables, merging."""
+    modules: list[str] = Field(default_factory=list)
+    """Environment modules that are loaded first."""
+    environment: dict[Variable, str] = Field(default_factory=dict)
+    """Variables for every job; no secret: those come from the environment of `mbt submit`."""
+    setup: list[list[str]] = Field(default_factory=list)
+    """Commands that run before mbt, each a list of words."""
+    container: list[str] = Field(default_factory=list)
+    """Words that stand before the command, such as `["apptainer", "exec", "--nv", "mbt.sif"]`."""
+    mbt: list[str] = Field(default_factory=list)
+    """How mbt is called in a job; left out, as `mbt submit` was."""
+    multi_node: Literal["none", "ray", "srun"] = "none"
+    """With `nodes` above 1: `ray` starts vLLM's cluster first, `srun` one process a node."""
+    signal_seconds: int = Field(default=180, ge=10)
+    """Time before the limit at which a job is told to stop."""
+    max_idle_requeues: int = Field(default=2, ge=0)
+    """Times a job may go back into the queue without having made anything."""
+    array_limit: int = Field(default=8, ge=1)
+    """Tasks of an array that run at once."""
+    max_dependencies: int = Field(default=40, ge=2)
+    """Jobs that one job waits for; more are joined by small jobs in between."""
+
+    @field_validator("environment")
+    @classmethod
+    def _holds_no_secret(cls, environment: dict[str, str]) -> dict[str, str]:
+        for name in environment:
+            if _SECRET.search(name):
+                raise ValueError(f"`{name}` looks like a secret: set it where you submit from")
+        return environment
+
+    def request_for(self, job: Job) -> Request:
+        """What a job asks for.
+
+        Raises:
+            MbtError: It wants more GPUs than the preset gives.
+        """
+        if not job.gpus:
+            return self.small_job
+        if job.gpus > self.gpu_job.gpus * (self.gpu_job.nodes if self._is_wide else 1):
+            raise MbtError(
+                f"job `{job.id}` wants {job.gpus} GPUs and the preset gives {self.gpu_job.gpus}",
+                hint="raise `[gpu_job] gpus`, or lower the model's `place.tensor_parallel_size`",
+            )
+        return self.gpu_job
+
+    @property
+    def _is_wide(self) -> bool:
+        return self.multi_node == "ray"
+
+    def render(self, job: Job) -> str:
+        return self.fill(job, _template("job.sh"))
+
+    def fill(self, job: Job, template: str) -> str:
+        """The script: the template with its marked lines replaced."""
+        if job.around is None:
+            raise MbtError(f"job `{job.id}` has no place to run in")
+        request = self.request_for(job)
+        blocks = {
+            "directives": _directives(self, job, job.around, request),
+            "settings": _settings(self, job, job.around),
+            "modules": [f"module load {shlex.quote(name)}" for name in self.modules],
+            "environment": [
+                *_exports({**job.around.environment, **self.environment}),
+                *(shlex.join(words) for words in self.setup),
+            ],
+            "nodes": _nodes(self.multi_node, request.nodes),
+        }
+        lines: list[str] = []
+        for line in template.splitlines():
+            head, _, name = line.partition("#@ ")
+            lines.extend(blocks[name.strip()] if not head and name else [line])
+        return "\n".join(lines) + "\n"
+
+    def submit(self, script: Path, *, after: Sequence[str]) -> str:
+        """Hand the script to `sbatch`, held back until these jobs have succeeded.
+
+        Raises:
+            MbtError: There is no `sbatch`, or it refuses.
+        """
+        wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes")
+        command = ("sbatch", "--parsable", *(wait if after else ()), str(script))
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_SUBMIT_SECONDS, check=False
+            )
+        except FileNotFoundError:
+            raise MbtError(
+                "there is no `sbatch` here", hint="submit on a login node, or use `--local`"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise MbtError(f"`sbatch` has not answered for {_SUBMIT_SECONDS} s") from None
+        if done.returncode:
+            raise MbtError(f"`sbatch` refuses `{script}`: {done.stderr.strip()}")
+        return done.stdout.strip().partition(";")[0]
+
+
+def _directives(
+    preset: SlurmLauncher, job: Job, around: Surroundings, request: Request
+) -> list[str]:
+    log = around.record / "logs" / (f"{job.id}-%A_%a.log" if job.shards > 1 else f"{job.id}-%j.log")
+    options = [
+        f"--job-name={around.study}/{job.id}",
+        f"--comment={around.label}",
+        *request.lines(),
+        f"--output={_bare(str(log))}",
+        "--open-mode=append",
+        f"--signal=B:USR1@{preset.signal_seconds}",
+        "--requeue",
+    ]
+    if job.shards > 1:
+        options.append(f"--array=1-{job.shards}%{preset.array_limit}")
+    return [f"#SBATCH {option}" for option in options]
+
+
+def _bare(path: str) -> str:
+    """A path in a directive, which Slurm splits at spaces and where quotes are its own.
+
+    Raises:
+        MbtError: The path holds what no directive can say.
+    """
+    if re.search(r"""[\s"'\\#%]""", path.replace("%A_%a", "").replace("%j", "")):
+        raise MbtError(
+            f"no #SBATCH line can name `{path}`: it holds a space, a quote, `#` or `%`",
+            hint="set MBT_RUNS to a folder without",
+        )
+    return path
+
+
+def _settings(preset: SlurmLauncher, job: Job, around: Surroundings) -> list[str]:
+    is_mbt = job.argv[0] == "mbt"
+    argv = [*(preset.mbt or around.mbt), *job.argv[1:]] if is_mbt else job.argv
+    return [
+        f"job={shlex.quote(job.id)}",
+        f"workdir={shlex.quote(str(around.workdir))}",
+        f"record={shlex.quote(str(around.record))}",
+        f"cache={shlex.quote(str(around.cache))}",
+        f"max_idle_requeues={preset.max_idle_requeues} tasks={job.shards}",
+        _array("folders", [str(folder) for folder in around.folders]),
+        _array("command", [*preset.container, *argv]),
+    ]
+
+
+def _array(name: str, words: Sequence[str]) -> str:
+    """A bash array, one word a line where there are several."""
+    inner = "\n".join(f"  {shlex.quote(word)}" for word in words)
+    return f"{name}=(\n{inner}\n)"
+
+
+def _exports(environment: dict[str, str]) -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
+
+
+def _nodes(way: str, nodes: int) -> list[str]:
+    """What is done inside the allocation when it has several nodes."""
+    if nodes == 1 or way == "none":
+        return []
+    head = [
+        'head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        'export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))',
+    ]
+    if way == "srun":
+        return [*head, 'command=(srun --kill-on-bad-exit=1 --ntasks-per-node=1 "${command[@]}")']
+    return [*head, *_template("ray.sh").splitlines()[1:]]
+
+
+def _template(name: str) -> str:
+    inside = Path(__file__).resolve().parents[1] / "_shipped" / "slurm"
+    folder = inside if inside.is_dir() else Path(__file__).resolve().parents[2] / "slurm"
+    return (folder / name).read_text(encoding="utf-8")
