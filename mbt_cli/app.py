@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from mbt_cli.commands import check, compare, plan, run, show
+from mbt_cli.commands import check, compare, plan, report, run, show, view
 from mbt_cli.errors import Interrupted, MbtError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.command("check")(check.check)
 app.command("run")(run.run)
 for verb in run.VERBS:
     app.command(verb, help=run.VERBS[verb])(run.stage_verb(verb))
+app.command("report")(report.report)
+app.command("view")(view.view)
 app.command("show")(show.show)
 app.command("plan")(plan.plan)
 app.command("compare")(compare.compare)

@@ -21,7 +21,6 @@ VERBS: Mapping[str, str] = {
     "train": "Train models on rollouts, traces or rewards.",
     "judge": "Ask a judge model for a verdict on every rollout.",
     "score": "Compute metrics with intervals and paired differences.",
-    "report": "Make the paper's tables and figures.",
 }
 
 

@@ -81,12 +81,15 @@ def read_question_rows(cell: TraceCell) -> pl.LazyFrame:
     return read_rows(cell.folder(cell.questions), cell.questions).sort("position")
 
 
-def read_traces(cell: TraceCell, limit: int | None) -> Iterator[list[Trace]]:
+def read_traces(
+    cell: TraceCell, limit: int | None, questions: Sequence[str] | None = None
+) -> Iterator[list[Trace]]:
     """Rollouts by question and sample, in batches.
 
     Args:
         cell: What to read.
         limit: How many at most; None for all.
+        questions: Ids of the questions wanted; None for all.
 
     Raises:
         ArtifactError: A file is not the one its lineage tells of.
@@ -95,6 +98,8 @@ def read_traces(cell: TraceCell, limit: int | None) -> Iterator[list[Trace]]:
     asked = read_question_rows(cell).select(
         "question_id", "position", gold_answer="answer", gold_aliases="answer_aliases"
     )
+    if questions is not None:
+        asked = asked.filter(pl.col("question_id").is_in(list(questions)))
     keys = rollouts.select(_KEY).join(asked, on="question_id").sort("position", "sample")
     wanted = (keys if limit is None else keys.head(limit)).collect()
     verdicts = [_verdict_rows(cell, judged) for judged in cell.judged]
