@@ -4,9 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders
+
+settings.register_profile("mbt", deadline=None)  # no test depends on time
+settings.load_profile("mbt")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -61,9 +61,13 @@ class Problems:
             fields: Valid keys of that table, for suggestions.
             kind: The table's own `kind`, which Pydantic puts before the key path.
         """
+        told: set[str] = set()
         for detail in error.errors(include_url=False):
             location = detail["loc"][1:] if detail["loc"][:1] == (kind,) else detail["loc"]
             path = _path(location)
+            if path in told:
+                continue  # another way in which a union's value could have been right
+            told.add(path)
             self.add(f"{where}.{path}" if path else where, _words(detail, fields))
 
     def all(self) -> Sequence[Problem]:

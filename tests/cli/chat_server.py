@@ -18,7 +18,7 @@ class ChatServer:
 
     def __init__(self, reply: str = "<answer>Oslo</answer>", delay_seconds: float = 0.0) -> None:
         self._reply = reply
-        self._delay = delay_seconds
+        self.delay_seconds = delay_seconds
         self.asked: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
         self.bodies: list[dict] = []
@@ -60,7 +60,7 @@ class ChatServer:
         self.asked[key] += 1
         self.bodies.append(body)
         self.keys.add(request.headers.get("Authorization", ""))
-        await asyncio.sleep(self._delay)
+        await asyncio.sleep(self.delay_seconds)
         self.answered[key] += 1
         message = {"role": "assistant", "content": self._reply}
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}

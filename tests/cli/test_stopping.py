@@ -86,7 +86,8 @@ def test_a_signal_stops_in_order_and_says_how_to_go_on(workplace, sent, code):
     assert "mbt rollout study.toml" in err
     assert "Traceback" not in err
     journal = workplace / "runs/small" / CELL / "journal"
-    kept = [json.loads(line) for p in journal.glob("*.jsonl") for line in p.open()]
+    lines = [line for p in journal.glob("*.jsonl") for line in p.read_text().splitlines()]
+    kept = [json.loads(line) for line in lines]
     assert len(kept) >= 20
 
 
@@ -103,7 +104,7 @@ def test_a_key_reaches_the_endpoint_and_nothing_else(workplace, mbt):
 
 
 def test_another_process_on_the_same_cell_is_refused_while_the_first_lives(workplace, mbt):
-    with ChatServer(delay_seconds=0.2) as server:
+    with ChatServer(delay_seconds=2) as server:
         (workplace / "study.toml").write_text(study(server))
         first = start(workplace)
         wait_until_answered(server, 8, first)
@@ -111,6 +112,7 @@ def test_another_process_on_the_same_cell_is_refused_while_the_first_lives(workp
         second = mbt("rollout", "study.toml", PARROT_KEY="sk-parrot-secret-123456")
         first.kill()
         first.communicate()
+        server.delay_seconds = 0
         third = mbt("rollout", "study.toml", PARROT_KEY="sk-parrot-secret-123456")
 
     assert second.code == 1

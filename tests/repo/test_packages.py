@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import chain
 
 import pytest
 
@@ -28,7 +29,7 @@ PROMISED = {
 
 def declared() -> set[str]:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     return {re.split(r"[\[>=<~!; ]", line)[0].lower() for line in lines}
 
 
