@@ -81,7 +81,7 @@ class Intake:
             before: Steps that narrowed the data before the teacher was asked.
         """
         work.outcome.notes[FUNNEL] = {**before, **self.funnel()}
-        work.outcome.notes["gates"] = dict(sorted(self._stopped.items()))
+        work.outcome.notes["gates"] = self.stopped()
         replied = self._asked - self._unanswered
         if stopped := self._stopped.total():
             most = ", ".join(f"{n} x {r}" for r, n in self._stopped.most_common(_SHOWN_REASONS))
@@ -90,13 +90,19 @@ class Intake:
             work.progress.note(f"{address}: {passed} of {replied} replies passed ({most})")
 
     def funnel(self) -> dict[str, int]:
-        """How many were left after each step."""
+        """How many were left after each step; gates that stopped nothing are no step."""
         left = self._asked - self._unanswered
         steps = {"asked": self._asked, "replied": left}
         for step, reasons in _STEPS.items():
-            left -= sum(self._stopped[reason] for reason in reasons)
-            steps[step] = left
-        return {**steps, "passed": self._asked - self._unanswered - self._stopped.total()}
+            stopped = sum(self._stopped[reason] for reason in reasons)
+            left -= stopped
+            if stopped:
+                steps[step] = left
+        return {**steps, "passed": left}
+
+    def stopped(self) -> dict[str, int]:
+        """Every gate's reason and how many replies it stopped, in the order of the gates."""
+        return {reason: self._stopped[reason] for group in _STEPS.values() for reason in group}
 
 
 def _is_teachers_own(failure: str | None) -> bool:

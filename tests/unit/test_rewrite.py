@@ -209,8 +209,11 @@ def test_the_funnel_counts_every_step(tmp_path):
     assert funnel["kept"] == 3
     assert funnel["with a solution"] == 2
     assert (funnel["asked"], funnel["replied"]) == (4, 4)
-    assert (funnel["no markdown"], funnel["no leak"], funnel["passed"]) == (4, 2, 2)
-    assert work.outcome.notes["gates"] == {"leak": 2}
+    assert (funnel["no leak"], funnel["passed"]) == (2, 2)
+    # gates that stopped nothing are no step, and count zero
+    assert "no markdown" not in funnel
+    gates = work.outcome.notes["gates"]
+    assert (gates["leak"], gates["markdown"], sum(gates.values())) == (2, 0, 2)
 
 
 def test_near_duplicates_of_one_question_are_dropped_across_its_rollouts(tmp_path):

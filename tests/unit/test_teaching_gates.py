@@ -52,7 +52,8 @@ def test_a_bad_habit_is_a_failure_of_its_own_name(tmp_path, reply, sent, reason)
     assert usable_traces(made.lazy()).collect().is_empty()
     # the reply itself is kept as it came
     assert made["reply"].to_list() == [reply]
-    assert work.outcome.notes["gates"] == {reason.removeprefix("gate_"): 1}
+    stopped = {name: n for name, n in work.outcome.notes["gates"].items() if n}
+    assert stopped == {reason.removeprefix("gate_"): 1}
 
 
 def test_the_final_text_alone_becomes_the_trace(tmp_path):
@@ -108,7 +109,7 @@ def test_what_a_server_fails_at_keeps_its_own_reason(tmp_path):
 
     assert made["failure"].to_list() == ["content_filter"]
     assert work.outcome.notes["funnel"]["replied"] == 0
-    assert work.outcome.notes["gates"] == {}
+    assert not any(work.outcome.notes["gates"].values())
 
 
 def test_usable_traces_take_the_lowest_numbers_whatever_the_order():
