@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from mbt_cli.commands import check, compare, plan, report, run, show, view
+from mbt_cli.commands import check, compare, merge, plan, report, run, show, submit, view
 from mbt_cli.errors import Interrupted, MbtError
 
 app = typer.Typer(
@@ -27,6 +27,8 @@ app.command("report")(report.report)
 app.command("view")(view.view)
 app.command("show")(show.show)
 app.command("plan")(plan.plan)
+app.command("submit")(submit.submit)
+app.command("merge")(merge.merge)
 app.command("compare")(compare.compare)
 
 

@@ -29,5 +29,13 @@ Replace = Annotated[
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Ask again for rows that failed.")
 ]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        help="Ask this share of the requests alone; `mbt merge` makes the rows.",
+        metavar="N/OF",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only errors and results.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Every detail.")]

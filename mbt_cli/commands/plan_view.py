@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mbt_cli.planning.plan_document import Plan, PlannedCell
+from mbt_cli.planning.states import Status
 
-_STATES = ("done", "grown", "stale", "missing", "failed")
+_STATES: tuple[Status, ...] = ("done", "grown", "stale", "missing", "failed")
 
 
 def print_plan(plan: Plan) -> None:

@@ -11,6 +11,7 @@ from mbt_cli.commands.options import (
     Replace,
     RetryFailed,
     Set,
+    ShardOf,
     Verbose,
 )
 
@@ -31,14 +32,16 @@ def run(
     dry_run: DryRun = False,
     replace: Replace = False,
     retry_failed: RetryFailed = False,
+    shard: ShardOf = None,
     presets: Presets = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Run every stage in order, on this machine; what is done is not done again."""
-    from mbt_cli.commands.running import Told, run_cells
+    from mbt_cli.commands.running import Told, run_cells, shard_of
 
-    told = Told(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose)
+    part = shard_of(shard)
+    told = Told(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, part)
     run_cells(manifest, None, told)
 
 

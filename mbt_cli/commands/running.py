@@ -9,6 +9,9 @@ from mbt_cli.commands.opening import open_manifest
 from mbt_cli.commands.screen import screen
 from mbt_cli.commands.signals import stoppable
 from mbt_cli.commands.views import dry_run_view, result_view
+from mbt_cli.core.shards import Shard, parse_shard
+from mbt_cli.errors import UsageError
+from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.dry_run import rehearse
 from mbt_cli.planning.execute import Execution, RunOptions
 from mbt_cli.planning.select import select
@@ -26,18 +29,36 @@ class Told:
     presets: Path | None
     quiet: bool
     verbose: bool
+    shard: Shard | None = None
+
+
+def shard_of(text: str | None) -> Shard | None:
+    """`3/8` as typed."""
+    try:
+        return None if text is None else parse_shard(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _shared(manifest: Manifest, addresses: list[str]) -> list[str]:
+    """The cells that shards share: questions are no part of that, they are made before."""
+    return [a for a in addresses if manifest.cells[a].kind != "questions"]
 
 
 def run_cells(path: Path, kind: str | None, told: Told) -> None:
     """Run the cells of one kind, or of all, that are not done."""
     manifest, machine = open_manifest(path, told.overrides, told.presets)
     addresses = select(manifest, kind=kind, only=told.only or ())
+    if told.shard is not None:
+        addresses = _shared(manifest, addresses)
     out = Console(highlight=False)
     if told.dry_run:
         for rehearsal in rehearse(manifest, machine, addresses):
             out.print(dry_run_view(rehearsal))
         return
-    execution = Execution(manifest, machine, RunOptions(told.replace, told.retry_failed))
+    execution = Execution(
+        manifest, machine, RunOptions(told.replace, told.retry_failed, told.shard)
+    )
     with stoppable(f"mbt {kind or 'run'} {path}"), screen(told.quiet, told.verbose) as progress:
         report = execution.run(addresses, progress)
     for view in result_view(manifest, machine, report, quiet=told.quiet):

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mbt_cli.core.progress import Progress
+from mbt_cli.core.shards import Shard
 from mbt_cli.errors import MissingInputError, StaleError
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.states import CellState, States
@@ -21,10 +22,12 @@ class RunOptions:
     Args:
         replace: Make stale cells again.
         retry_failed: Ask again for rows that failed, in finished cells too.
+        shard: Ask this share of the requests and make no rows.
     """
 
     replace: bool = False
     retry_failed: bool = False
+    shard: Shard | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,10 @@ class Execution:
                 state = self.states[address]
                 if state.status == "done" and not self._is_retried(state):
                     done.append(address)
+                    continue
+                if self._options.shard is not None:
+                    asked = runner.run_shard(self._job(state), self._options.shard)
+                    sent, reused = sent + asked.sent, reused + asked.reused
                     continue
                 lineage = runner.run(self._job(state))
                 made.append(address)

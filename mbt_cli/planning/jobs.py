@@ -8,6 +8,7 @@ would grow beyond the limits, so jobs never wait for each other in a circle.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.keys import sha256_of
 from mbt_cli.planning.sizes import Size, asked_model
@@ -85,7 +86,7 @@ def gpus_of(state: CellState) -> int:
     return gpus
 
 
-def _place_of(model: Model) -> Mapping[str, object]:
+def _place_of(model: Model) -> Mapping[str, Json]:
     place = getattr(model.backend, "place", None)
     return {} if place is None else dict(place.model_dump(mode="json"))
 

@@ -14,12 +14,14 @@ from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.progress import Progress
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.core.shards import Shard
 from mbt_cli.errors import Interrupted, MbtError, StageError, Stopped
-from mbt_cli.inference.asking import import_rows
+from mbt_cli.inference.asking import Asked, import_rows
 from mbt_cli.settings import Machine
 from mbt_cli.stages.asking import AsksModel
 from mbt_cli.stages.cell import Cell
 from mbt_cli.stages.servers import Servers
+from mbt_cli.stages.shards import ask_shard
 from mbt_cli.stages.sourced import sourced_rows
 from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.stages.work import LoadedInput, Work
@@ -90,6 +92,24 @@ class Runner:
                 _log.exception("%s failed", job.cell.address)
                 record_failure(folder, job.cell.address, error, now=datetime.now(UTC))
                 raise
+            finally:
+                _mask_server_logs(folder, self._machine.environment)
+
+    def run_shard(self, job: CellRun, shard: Shard) -> Asked:
+        """Ask one shard's share of a cell's requests; `run` makes the rows when all are there.
+
+        Raises:
+            LockedError: Another process makes the cell, or this shard of it, now.
+            MbtError: Anything else that stopped it; replies so far are kept.
+        """
+        folder = self._folder(job, job.cell.address)
+        held = (shard.number - 1, shard.of)
+        with holding(folder, shard=held), logging_to(folder / "logs", self._machine.environment):
+            groups = job.cell.resolution.inputs
+            inputs = {name: self._load(job, name, groups[name]) for name in groups}
+            work = self._work(job, inputs, folder / JOURNAL, folder)
+            try:
+                return ask_shard(job.cell.stage, work, shard)
             finally:
                 _mask_server_logs(folder, self._machine.environment)
 
