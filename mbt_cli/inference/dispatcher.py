@@ -216,6 +216,8 @@ class Dispatcher:
             self._backlog.counts.retried += 1
             self._backlog.again(ticket, now + wait_seconds)
             return
+        if outcome.unreachable and self._alive is not None:
+            raise ServerDiedError(f"the server runs and cannot be reached: {outcome.reply.failure}")
         self._ledger.keep(ticket, outcome.reply, now)
         if outcome.unreachable:
             self._give_up_on_endpoint(ticket, outcome)

@@ -45,7 +45,11 @@ class ServerProcess:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         log.parent.mkdir(parents=True, exist_ok=True)
         reading, self._lifeline = os.pipe()
-        wrapped = [sys.executable, "-I", watchdog.__file__, str(reading), str(grace_seconds)]
+        self._news, writing = os.pipe()
+        os.set_blocking(self._news, False)
+        self._code: int | None = None
+        ends = [str(reading), str(writing), str(grace_seconds)]
+        wrapped = [sys.executable, "-I", watchdog.__file__, *ends]
         try:
             self._process = subprocess.Popen(
                 [*wrapped, *command],
@@ -53,11 +57,12 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(reading,),
+                pass_fds=(reading, writing),
                 start_new_session=True,
             )
         finally:
             os.close(reading)
+            os.close(writing)
         assert self._process.stdout is not None
         self._pump = threading.Thread(
             target=self._copy_log, args=(self._process.stdout, log), daemon=True
@@ -65,11 +70,17 @@ class ServerProcess:
         self._pump.start()
 
     def exit_code(self) -> int | None:
-        """How the server ended, once everything that it printed is known; null while it runs."""
-        code = self._process.poll()
-        if code is not None:
-            self._pump.join(timeout=2.0)
-        return code
+        """How the server ended; null while it runs.
+
+        Known at once, although what it started may still have its time to end.
+        """
+        if self._code is None:
+            with contextlib.suppress(BlockingIOError):
+                told = os.read(self._news, 16)
+                self._code = int(told) if told else self._process.wait()
+            if self._code is not None:
+                self._pump.join(timeout=0.5)
+        return self._code
 
     def tail(self, lines: int) -> str:
         """The last lines of the log."""
@@ -87,6 +98,10 @@ class ServerProcess:
             self._process.wait()
         self._kill_session()
         self._pump.join(timeout=2.0)
+        if self._news >= 0:
+            self.exit_code()
+            os.close(self._news)
+            self._news = -1
 
     def _kill_session(self) -> None:
         """Kill what a watchdog that was itself killed could not."""

@@ -1,11 +1,12 @@
 """Runs a server as the child of a process that outlives nobody: started as a script, alone.
 
-    python watchdog.py LIFELINE GRACE COMMAND...
+    python watchdog.py LIFELINE NEWS GRACE COMMAND...
 
 The parent holds the write end of the pipe LIFELINE. When it closes, because the parent is done
 or because it was killed, the server's whole process group gets SIGTERM, and SIGKILL after GRACE
-seconds. When the server ends by itself, what is left of its group is killed, and this process
-ends with its exit code. Needs nothing but the standard library, so that it starts at once.
+seconds. When the server ends by itself, its exit code goes into the pipe NEWS at once, and what
+is left of its group is ended likewise. Needs nothing but the standard library, so that it starts
+at once.
 """
 
 import contextlib
@@ -23,8 +24,10 @@ _SET_CHILD_SUBREAPER = 36
 _LOOK_SECONDS = 0.5
 
 
-def main(lifeline: int, grace_seconds: float, command: list[str]) -> int:
+def main(lifeline: int, news: int, grace_seconds: float, command: list[str]) -> int:
     """Run the command until it ends or the lifeline closes; gives its exit code."""
+    for end in (lifeline, news):
+        os.set_inheritable(end, False)
     libc = ctypes.CDLL(None)
     libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
@@ -46,6 +49,9 @@ def main(lifeline: int, grace_seconds: float, command: list[str]) -> int:
         sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
         return 127
     _wait(server, lifeline, parent)
+    if server.returncode is not None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(news, str(_shell_code(server.returncode)).encode())
     return _end(server, grace_seconds)
 
 
@@ -69,6 +75,11 @@ def _end(server: "subprocess.Popen[bytes]", grace_seconds: float) -> int:
     for pid in _orphans(server.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    return _shell_code(code)
+
+
+def _shell_code(code: int) -> int:
+    """An exit code as a shell tells it: 128 and the signal's number after a signal."""
     return code if code >= 0 else 128 - code
 
 
@@ -94,4 +105,4 @@ def _has_ended(child: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))

@@ -23,7 +23,8 @@ words = sys.argv[1:]
 port = words[words.index("--port") + 1]
 print("flags:", *words, flush=True)
 print("key:", os.environ["VLLM_API_KEY"], flush=True)
-child = subprocess.Popen(["sleep", "600"])  # a worker that would outlive a careless stop
+# a worker that would outlive a careless stop, and that takes its time to end
+child = subprocess.Popen(["sh", "-c", "trap 'sleep 4; exit' TERM; while :; do sleep 0.1; done"])
 os.execv(sys.executable, [sys.executable, "{server}", "--port", port, "--key",
     os.environ["VLLM_API_KEY"], *os.environ.get("FAULTS", "").split()])
 """
