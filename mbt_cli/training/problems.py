@@ -1,9 +1,12 @@
 """Why a training stops, in words for a user: memory, disk, numbers that are no numbers."""
 
 import errno
+import fcntl
+import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -35,7 +38,8 @@ def exit_code_of(train: Callable[[TrainingJob], None], job_file: str) -> int:
     """Train, and leave the reason in the job's folder where it fails; gives the exit code."""
     job = TrainingJob.model_validate_json(Path(job_file).read_bytes())
     try:
-        train(job)
+        with _alone(Path(job.folder)):
+            train(job)
     except StoppedEarly:
         return STOPPED
     except (
@@ -56,6 +60,17 @@ def exit_code_of(train: Callable[[TrainingJob], None], job_file: str) -> int:
         (Path(job.folder) / PROBLEM).write_bytes(orjson.dumps(problem))
         return _FAILED
     return 0
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait for an earlier process of this training that still writes its last checkpoint."""
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def explained(error: BaseException, job: TrainingJob) -> TrainingError | None:

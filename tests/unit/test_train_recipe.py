@@ -1,0 +1,174 @@
+"""Recipes: presets, what a stage lays on them, and what a manifest is told when it is wrong."""
+
+import pytest
+
+from mbt_cli.core.recipe import accumulation
+from mbt_cli.errors import ManifestError
+from mbt_cli.planning.states import States
+
+STUDY = """
+[study]
+name = "loop"
+seed = 1
+max_failed_share = 0
+
+[sampling.plain]
+temperature = 0
+max_tokens = 16
+
+[models.teacher]
+backend = { kind = "canned", replies = ["It is <answer>Oslo</answer>"] }
+sampling = "plain"
+
+[models.tiny]
+backend = { kind = "transformers", model = "org/tiny", context = 2048 }
+sampling = "plain"
+
+[benchmarks.tiny]
+kind = "tinyhop"
+limit = 4
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = ["tiny"], split = ["train"], model = ["teacher"] }
+prompt = "answer"
+samples = 2
+
+[[stage]]
+kind = "train"
+name = "sft"
+preset = "sft"
+matrix = { model = ["tiny"] }
+data = { stage = "base", where = { model = "teacher" } }
+target = "reply"
+"""
+CELL = "sft/model=tiny"
+
+
+def recipe(manifest):
+    return manifest.cells[CELL].resolution.recipe
+
+
+def fingerprint(manifest, tmp_path):
+    return States(manifest, tmp_path / "runs")[CELL].fingerprint
+
+
+def test_the_shipped_preset_holds_the_published_settings(load):
+    found = recipe(load(STUDY))
+
+    assert (found.method, found.tuning, found.batch_size) == ("sft", "full", 128)
+    assert found.max_length == 32768
+    assert found.trainer["learning_rate"] == 1e-4
+    assert found.trainer["max_grad_norm"] == 0.3
+    assert found.lora == {
+        "r": 64,
+        "lora_alpha": 32,
+        "lora_dropout": 0.0,
+        "target_modules": "all-linear",
+    }
+
+
+def test_a_stage_changes_single_keys_of_its_preset(load):
+    text = (
+        STUDY + 'trainer = { learning_rate = 3e-4 }\nrecipe = { batch_size = 8, tuning = "lora" }\n'
+    )
+
+    found = recipe(load(text + "lora = { r = 8 }\n"))
+
+    assert found.trainer["learning_rate"] == 3e-4
+    assert found.trainer["lr_scheduler_type"] == "cosine"
+    assert (found.batch_size, found.tuning, found.lora["r"]) == (8, "lora", 8)
+    assert found.lora["lora_alpha"] == 32
+
+
+def test_the_training_reads_the_questions_that_its_data_is_about(load):
+    inputs = load(STUDY).cells[CELL].resolution.inputs
+
+    assert inputs["data"] == ("base/benchmark=tiny/split=train/model=teacher",)
+    assert inputs["questions"] == ("questions/benchmark=tiny/split=train",)
+
+
+def test_a_preset_counts_by_its_content_not_by_its_name(load, tmp_path):
+    by_name = fingerprint(load(STUDY), tmp_path)
+    same = fingerprint(load(STUDY + "trainer = { learning_rate = 1e-4 }\n"), tmp_path)
+    other = fingerprint(load(STUDY + "trainer = { learning_rate = 2e-4 }\n"), tmp_path)
+
+    assert by_name == same
+    assert by_name != other
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'launch = { accelerate = "multi_gpu" }',
+        'tracking = { wandb = "offline" }',
+        "recipe = { device_batch_size = 1 }",
+        "recipe = { save_every_steps = 7 }",
+        'recipe = { kernels = { attention = "sdpa" } }',
+    ],
+)
+def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, line):
+    assert fingerprint(load(STUDY), tmp_path) == fingerprint(load(f"{STUDY}{line}\n"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "what"),
+    [
+        ("trainer = { learning_rat = 1 }", "trainer.learning_rat", "did you mean `learning_rate`?"),
+        ("lora = { rank = 4 }", "lora.rank", "has no such field"),
+        ("launch = { flags = { num_process = 4 } }", "launch.flags.num_process", "num_processes"),
+        ("trainer = { save_steps = 4 }", "trainer.save_steps", "recipe.save_every_steps"),
+        ("recipe = { batchsize = 4 }", "recipe.batchsize", "did you mean `batch_size`?"),
+        ('recipe = { tuning = "half" }', "recipe.tuning", "half"),
+        ('keep = "right"', "keep", "right"),
+        ("weights = { bases = 1 }", "weights.bases", "is no stage of `data`"),
+        ('launch = { accelerate = "tpu" }', "launch.accelerate", "no preset `tpu`"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_nearest_right_one(load, line, where, what):
+    with pytest.raises(ManifestError) as caught:
+        load(f"{STUDY}{line}\n")
+
+    found = {p.where: p.what for p in caught.value.problems}
+    assert what in found[f"stage.sft.{where}"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ('target = "reply"', 'target = "trace"', "stage.sft.target"),
+        ('target = "reply"', "", "stage.sft.target"),
+        ('preset = "sft"', 'preset = "stf"', "stage.sft.preset"),
+    ],
+)
+def test_target_and_preset_are_checked_against_what_there_is(load, old, new, where):
+    with pytest.raises(ManifestError) as caught:
+        load(STUDY.replace(old, new))
+
+    assert where in {p.where for p in caught.value.problems}
+
+
+def test_grpo_takes_its_reward_from_the_stage_and_refuses_unknown_ones(load):
+    grpo = STUDY[: STUDY.rindex("[[stage]]")] + (
+        '[[stage]]\nkind = "train"\nname = "sft"\npreset = "grpo"\nmatrix = { model = ["tiny"] }\n'
+        'questions = { benchmark = "tiny", split = "train" }\n'
+    )
+
+    assert recipe(load(grpo + 'reward = "exact_match"\n')).rewards == {"exact_match": 1.0}
+    assert recipe(load(grpo)).rewards == {"f1_score": 1.0}
+    with pytest.raises(ManifestError, match="no reward `f1`"):
+        load(grpo + 'reward = "f1"\n')
+
+
+@pytest.mark.parametrize(
+    ("batch", "on_device", "devices", "steps"), [(128, 2, 4, 16), (128, 2, 1, 64), (8, 8, 1, 1)]
+)
+def test_accumulation_makes_up_the_batch(batch, on_device, devices, steps):
+    assert accumulation(batch, on_device, devices) == steps
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_sizes_that_do():
+    # 12 = 2 devices x 1, 2, 3 or 6 examples x 6, 3, 2 or 1 steps
+    with pytest.raises(ValueError, match=r"may be: 1, 2, 3, 6$"):
+        accumulation(12, 4, 2)
