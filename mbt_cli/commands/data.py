@@ -1,0 +1,54 @@
+"""`mbt data`: get what a study needs from elsewhere, and see what is here."""
+
+from typing import Annotated
+
+import typer
+
+from mbt_cli.commands.options import ManifestPath, Presets, Set
+
+data = typer.Typer(no_args_is_help=True, help="Get models and data sets, and see what is here.")
+
+
+@data.command("fetch")
+def fetch(
+    manifest: ManifestPath,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only this model, repeatable.", metavar="NAME")
+    ] = None,
+    benchmark: Annotated[
+        list[str] | None, typer.Option(help="Only this benchmark, repeatable.", metavar="NAME")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell sizes; fetch nothing.")] = False,
+    overrides: Set = None,
+    presets: Presets = None,
+) -> None:
+    """Get every model and data set that a manifest names into the local caches."""
+    from rich.console import Console
+
+    from mbt_cli.commands.data_views import needs_view
+    from mbt_cli.commands.opening import open_manifest
+    from mbt_cli.planning.fetching import fetch_all, missing_error, needed_by, stock_of
+
+    found, machine = open_manifest(manifest, overrides, presets)
+    needed = needed_by(found, machine, models=model or (), benchmarks=benchmark or ())
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(needs_view([(one, stock_of(one, machine)) for one in needed]))
+    if dry_run:
+        return
+    results = []
+    for result in fetch_all(needed, machine, lambda one: out.print(f"{one.name}: {one.what}")):
+        results.append(result)
+        out.print(f"  here: {result.path}" if result.error is None else "  could not be fetched")
+    if error := missing_error(results):
+        raise error
+
+
+@data.command("ls")
+def ls() -> None:
+    """Show the models and data sets that are on this machine."""
+    from rich.console import Console
+
+    from mbt_cli.commands.data_views import stock_view
+    from mbt_cli.settings import read_machine
+
+    Console(highlight=False).print(stock_view(read_machine()))
