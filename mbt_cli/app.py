@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from mbt_cli.commands import check, compare, merge, plan, report, run, show, submit, view
+from mbt_cli.commands import check, compare, data, merge, plan, report, run, show, submit, view
 from mbt_cli.errors import Interrupted, MbtError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command("plan")(plan.plan)
 app.command("submit")(submit.submit)
 app.command("merge")(merge.merge)
 app.command("compare")(compare.compare)
+app.add_typer(data.data, name="data")
 
 
 def main() -> None:
