@@ -210,8 +210,8 @@ def hub_access(machine: Machine) -> HubAccess:
     environment = machine.environment
     return HubAccess(
         offline=machine.is_offline,
-        endpoint=environment.get("HF_ENDPOINT"),
-        token=environment.get("HF_TOKEN"),
+        endpoint=environment.get("HF_ENDPOINT") or None,
+        token=environment.get("HF_TOKEN") or None,
     )
 
 

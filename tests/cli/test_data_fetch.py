@@ -1,0 +1,110 @@
+"""`mbt data`: sizes first, then everything a study needs, and what could not be had at the end."""
+
+import pytest
+
+from tests.unit.hub_stand_in import Hub, running
+
+STUDY = """
+[study]
+name = "needs"
+seed = 1
+max_failed_share = 0
+
+[sampling.plain]
+temperature = 0
+max_tokens = 32
+
+[models.small]
+backend = { kind = "vllm", model = "org/small" }
+sampling = "plain"
+
+[models.gated]
+backend = { kind = "vllm", model = "org/gated" }
+sampling = "plain"
+
+[models.hosted]
+backend = { kind = "openai", base_url = "https://example.org/v1", id = "x" }
+sampling = "plain"
+
+[benchmarks.musique]
+kind = "musique"
+source = "hub"
+revision = "0123456789abcdef0123456789abcdef01234567"
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = ["musique"], split = ["validation"], model = ["small", "gated", "hosted"] }
+prompt = "answer"
+samples = 1
+"""
+DEV = "musique_ans_v1.0_dev.jsonl"
+
+
+@pytest.fixture
+def hub():
+    repos = {
+        "models/org/small": {
+            "config.json": b"{}",
+            "model.safetensors": b"w" * 5000,
+            "original/consolidated.00.pth": b"w" * 5000,
+        },
+        "models/org/gated": {"config.json": b"{}"},
+        "datasets/dgslibisey/MuSiQue": {DEV: b"{}" * 100, "other.jsonl": b"{}"},
+    }
+    with running(Hub(repos, refuses={"models/org/gated": "GatedRepo"})) as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def ran(mbt, workplace, hub):
+    (workplace / "needs.toml").write_text(STUDY)
+
+    def run(*arguments, **environment):
+        usual = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(workplace / "hf"), "HF_TOKEN": ""}
+        return mbt("data", *arguments, **{**usual, **environment})
+
+    return run
+
+
+def test_a_dry_run_tells_sizes_and_fetches_nothing(ran, hub):
+    told = ran("fetch", "needs.toml", "--dry-run", "--model", "small", "--benchmark", "musique")
+
+    assert told.code == 0, told.err
+    # config.json and model.safetensors; the copy in another format is left out
+    assert "5.0 kB" in told.out
+    assert "benchmark musique validation" in told.out
+    assert hub.downloads() == []
+
+
+def test_one_that_cannot_be_had_keeps_no_other_away_and_ends_with_exit_1(ran, hub):
+    told = ran("fetch", "needs.toml")
+
+    assert told.code == 1
+    assert "1 of 3 could not be fetched" in told.err
+    assert "model gated: `org/gated` is gated" in told.err
+    assert "HF_TOKEN" in told.err
+    fetched = {path.rpartition("/")[2] for path in hub.downloads()}
+    assert fetched == {"config.json", "model.safetensors", DEV}
+    assert "org/small" in ran("ls").out
+
+
+def test_what_is_here_is_found_again_without_the_network(ran, hub):
+    ran("fetch", "needs.toml", "--benchmark", "musique")
+    before = len(hub.downloads())
+
+    again = ran("fetch", "needs.toml", "--benchmark", "musique", HF_HUB_OFFLINE="1")
+
+    assert again.code == 0, again.err
+    assert len(hub.downloads()) == before
+
+
+def test_a_name_that_the_study_does_not_have_is_exit_2(ran):
+    told = ran("fetch", "needs.toml", "--model", "smal")
+
+    assert told.code == 2
+    assert "did you mean `small`?" in told.err
+
+
+def test_a_study_made_by_rule_needs_nothing(ran):
+    assert "nothing to fetch" in ran("fetch", "study.toml").out
