@@ -32,7 +32,7 @@ class _Line(BaseModel):
 class RecordedBackend(Backend):
     """Answers from a file, in this process; a question that it does not hold gets a failure."""
 
-    kind: Literal["recorded"] = "scripted"
+    kind: Literal["recorded"] = "recorded"
     """Names the backend in a manifest."""
     file: str
     """JSON lines with question_id, reply, and where wanted sample, reasoning, finish_reason; a

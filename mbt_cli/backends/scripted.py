@@ -24,7 +24,7 @@ _ENDS = "--- the student's thinking ends ---"
 class ScriptedBackend(Backend):
     """Writes solutions, traces, rewrites and answers for tinyhop questions by rule."""
 
-    kind: Literal["scripted"] = "scripted_teacher"
+    kind: Literal["scripted"] = "scripted"
     """Names the backend in a manifest."""
 
     def identity(self) -> Mapping[str, Json]:
