@@ -53,7 +53,7 @@ clean: ## remove environments and caches (artifacts in runs/ stay)
 
 .venv-browser/.installed: pyproject.toml .ci/constraints.txt
 	@test -x .venv-browser/bin/python || $(PYTHON) -m venv .venv-browser
-	@.venv-browser/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e . selenium==4.51.0 pytest
+	@.venv-browser/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e . selenium==4.51.0 pytest hypothesis
 	@touch $@
 
 test-browser: .venv-browser/.installed ## the HTML report in Chromium (needs the packages chromium and chromium-driver)

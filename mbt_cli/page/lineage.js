@@ -40,6 +40,11 @@
         button.classList.toggle("dim", !lit.has(other));
         button.setAttribute("aria-pressed", other === address ? "true" : "false");
       }
+      for (const column of columns.querySelectorAll(".cells")) {
+        const first = column.querySelector(".cell.lit");
+        const [box, at] = [column.getBoundingClientRect(), first && first.getBoundingClientRect()];
+        if (at && (at.top < box.top || at.bottom > box.bottom)) column.scrollTop += at.top - box.top - 8;
+      }
       draw();
       describe(panel, nodes.get(address), nodes, overview);
     };
@@ -77,12 +82,9 @@
       edges.replaceChildren(...lines.filter(Boolean));
     };
     new ResizeObserver(draw).observe(canvas);
-    queueMicrotask(() => {
+    setTimeout(() => {
       const wanted = values.get("cell");
-      if (wanted && buttons.has(wanted)) {
-        choose(wanted);
-        buttons.get(wanted).scrollIntoView({ block: "nearest" });
-      }
+      if (wanted && buttons.has(wanted)) choose(wanted);
     });
     return el("div", { class: "page wide" }, canvas, panel);
   };

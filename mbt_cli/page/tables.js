@@ -18,7 +18,7 @@
     const toc = el("nav", { class: "toc", "aria-label": "Tables" }, overview.tables.map((table) =>
       el("a", { href: mbt.link("tables", { table: table.name }) }, table.title)));
     const wanted = values.get("table");
-    queueMicrotask(() => {
+    setTimeout(() => {
       const found = wanted && document.getElementById(`table-${wanted}`);
       if (found) found.scrollIntoView();
     });

@@ -20,7 +20,7 @@
     }
     const browser = new Browser(index, values);
     mbt.browser = browser;
-    queueMicrotask(() => browser.start());
+    setTimeout(() => browser.start()); // once it stands in the page and has a height
     return browser.root;
   };
 
@@ -121,10 +121,11 @@
         mbt.select("Method B", "b", [["-1", "none"], ...methods], String(wanted.b), number("b")),
         mbt.select("Outcome", "outcome", OUTCOMES, wanted.outcome, text("outcome")),
         mbt.select("Show", "show", SHOWS, wanted.show, text("show")),
-        mbt.select("Right by", "by", BY, wanted.by, text("by")),
-        el("label", { class: "field", for: "text" }, el("span", {}, "Search"), this.search),
+        el("label", { class: "field whole", for: "text" }, el("span", {}, "Search"), this.search),
+        el("details", { class: "whole", open: wanted.by !== "auto" || this.inside, ontoggle: () => this.draw() }, el("summary", {}, "More"),
+        mbt.select("An answer is right by", "by", BY, wanted.by, text("by")),
         el("label", { class: "check" }, el("input", { type: "checkbox", id: "inside", checked: this.inside, onchange: (event) => { this.inside = event.target.checked; this.apply(); } }),
-          " search inside traces and verdicts too (reads them all)"));
+          " search inside traces and verdicts too (reads them all)")));
       if (focused) document.getElementById(focused)?.focus();
     }
 
