@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 SETUP_TRAIN := .venv-train/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help quickstart setup format lint types layers sizes check test test-embedded clean test-browser
+.PHONY: help quickstart setup format lint types layers sizes check test test-embedded clean test-browser test-train
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -58,3 +58,14 @@ clean: ## remove environments and caches (artifacts in runs/ stay)
 
 test-browser: .venv-browser/.installed ## the HTML report in Chromium (needs the packages chromium and chromium-driver)
 	@.venv-browser/bin/python -m pytest tests/integration/browser -q
+
+$(SETUP_TRAIN): pyproject.toml .ci/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the CPU build of torch used here is for Python 3.11: make PYTHON=python3.11 test-train"; exit 2; }
+	@test -x .venv-train/bin/python || $(PYTHON) -m venv .venv-train
+	@echo "installing torch, transformers and trl into .venv-train ..."
+	@.venv-train/bin/python -m pip --disable-pip-version-check install -q torch==2.13.0 'transformers[serving]==5.19.0' trl==1.16.0 peft==0.21.0 accelerate==1.15.0 wandb gguf matplotlib
+	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,dev]'
+	@touch $@
+
+test-train: $(SETUP_TRAIN) ## real trainings on this machine: SFT and GRPO, killed, resumed, served
+	@MBT_NO_SKIPS=1 .venv-train/bin/python -m pytest tests/integration/train -q

@@ -9,6 +9,7 @@ from pydantic import Field
 from mbt_cli.core import rows
 from mbt_cli.core.model import RunOnly
 from mbt_cli.stages.base import AxisValues, InputReference, InputRule, Keep, Stage, StageInput
+from mbt_cli.stages.external import take_over
 from mbt_cli.stages.training import train
 from mbt_cli.stages.training_data import Choice, asked_questions, chosen_examples
 from mbt_cli.stages.work import Resolution, Work
@@ -84,6 +85,9 @@ class TrainStage(Stage):
             yield "weights", f"says nothing of `{min(set(named) - set(self.weights))}`"
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
+        if work.resolution.source is not None:
+            yield take_over(work)
+            return
         if self.data is None:
             examples = asked_questions(work)
         else:

@@ -53,12 +53,7 @@ def train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
     """
     recipe = work.resolution.recipe
     if recipe is None:
-        raise StageError(
-            f"`{work.resolution.address}` stands for a checkpoint from elsewhere, which this "
-            "version of mbt cannot take over",
-            hint="name its folder as a model: a `[models.NAME]` with the backend vllm or "
-            "transformers, and roll it out as such",
-        )
+        raise StageError(f"`{work.resolution.address}` has no recipe")
     job = _prepared(work, examples, recipe)
     place = work.place(work.resolution.models["model"].run)
     log = place.log.with_name(place.log.name.replace("server", "train"))

@@ -1,0 +1,91 @@
+"""Real trainings of a made model: killed, resumed, with adapters, by rewards, and served."""
+
+import signal
+
+import polars as pl
+import pytest
+
+FULL, LORA = "sft/model=tiny/variant=full", "sft/model=tiny/variant=lora"
+
+
+@pytest.fixture(scope="module")
+def unbroken(place):
+    """Loss by step of both variants, without interruption."""
+    ran = place.run("train", "study.toml", "--only", "sft")
+    assert ran.code == 0, ran.out
+    return {address: place.rows(address)["loss"].to_list() for address in (FULL, LORA)}
+
+
+@pytest.mark.parametrize(
+    ("variant", "number", "code"),
+    [
+        pytest.param("full", signal.SIGKILL, -9, id="killed"),
+        pytest.param("full", signal.SIGTERM, 75, id="told to stop"),
+        pytest.param("full", signal.SIGUSR1, 75, id="told by the queue"),
+        pytest.param("lora", signal.SIGKILL, -9, id="adapter, killed"),
+    ],
+)
+def test_a_broken_run_ends_as_an_unbroken_one(unbroken, fresh, variant, number, code):
+    address = f"sft/model=tiny/variant={variant}"
+    broken = fresh()
+    assert broken.run("run", "study.toml", "--only", "base").code == 0
+
+    stopped = broken.run_until_step(5, number, "train", "study.toml", "--only", address)
+    resumed = broken.run("train", "study.toml", "--only", address)
+
+    assert stopped.code == code, stopped.out
+    assert resumed.code == 0, resumed.out
+    # 12 questions x 2 samples in batches of 4, twice: 12 steps
+    assert broken.rows(address)["step"].to_list() == list(range(1, 13))
+    assert broken.rows(address)["loss"].to_list() == pytest.approx(unbroken[address], rel=1e-4)
+    log = "".join(path.read_text() for path in broken.cell(address).glob("logs/*.train.log"))
+    assert "resuming from step" in log
+
+
+def test_the_loss_falls(unbroken):
+    for losses in unbroken.values():
+        assert losses[-1] < losses[0] - 0.2
+
+
+def test_the_training_set_is_written_with_what_is_trained(unbroken, place):
+    rows = pl.read_parquet(place.cell(FULL) / "files" / "training_set.parquet")
+
+    assert rows.height == 24
+    assert set(rows["completion"]) == {
+        "It is <answer>Oslo</answer><|im_end|>",
+        "It is <answer>Rome</answer><|im_end|>",
+    }
+    assert rows["prompt"].str.ends_with("<|im_start|>assistant\n").all()
+    assert (rows["trained_tokens"] < rows["tokens"]).all()
+    assert (place.cell(FULL) / "files" / "loss.png").stat().st_size > 1000
+
+
+def test_the_lineage_tells_what_was_trained_on(unbroken, place):
+    told = place.lineage(LORA)["notes"]
+
+    assert told["funnel"] == {"rows": 24, "chosen": 24, "trained": 24}
+    assert told["training"]["steps"] == 12
+    assert told["training"]["tuning"] == "lora"
+    # r 4 on q, k, v, o, gate, up, down of two layers of width 32: 2 x 4 x (32+32 + 32+16 + 32+16
+    # + 32+32 + 32+64 + 32+64 + 64+32) = 4,096
+    assert told["training"]["trained_parameters"] == 4096
+
+
+def test_a_trained_cell_is_a_model(unbroken, place):
+    ran = place.run("rollout", "study.toml", "--only", "trained")
+
+    assert ran.code == 0, ran.out
+    for variant in ("full", "lora"):
+        address = f"trained/benchmark=tiny/split=validation/model=tiny/variant={variant}"
+        rows = place.rows(address)
+        assert rows.height == 12
+        assert rows["failure"].null_count() == 12
+
+
+def test_reinforcement_raises_its_reward(place):
+    ran = place.run("train", "study.toml", "--only", "rl")
+
+    assert ran.code == 0, ran.out
+    rewards = place.rows("rl/model=tiny")["reward"]
+    assert rewards.len() == 12
+    assert rewards[-4:].mean() > rewards[:4].mean() + 0.02
