@@ -7,27 +7,28 @@ import typer
 
 from mbt_cli.commands.options import Presets, Replace, Set
 
+AnyManifest = Annotated[
+    Path | None, typer.Argument(help="The study's manifest.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="The document, on a terminal too.")]
+MaxCells = Annotated[int, typer.Option(min=1, help="Cells a job may hold.")]
+MaxHours = Annotated[float, typer.Option(min=0.1, help="Hours a job may take, by the estimate.")]
+MaxRows = Annotated[
+    int, typer.Option(min=1, help="Rows of a cell above which it is split into an array.")
+]
+Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of plans instead.")]
+
 
 def plan(
-    manifest: Annotated[
-        Path | None, typer.Argument(help="The study's manifest.", show_default=False)
-    ] = None,
+    manifest: AnyManifest = None,
     overrides: Set = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The document, on a terminal too.")
-    ] = False,
+    as_json: AsJson = False,
     replace: Replace = False,
-    max_cells: Annotated[int, typer.Option(min=1, help="Cells a job may hold.")] = 24,
-    max_hours: Annotated[
-        float, typer.Option(min=0.1, help="Hours a job may take, by the estimate.")
-    ] = 12.0,
-    max_rows: Annotated[
-        int, typer.Option(min=1, help="Rows of a cell above which it is split into an array.")
-    ] = 100_000,
+    max_cells: MaxCells = 24,
+    max_hours: MaxHours = 12.0,
+    max_rows: MaxRows = 100_000,
     presets: Presets = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of plans instead.")
-    ] = False,
+    schema: Schema = False,
 ) -> None:
     """Show what is left to do, job by job: a table, or JSON in a pipe for `mbt submit`."""
     from mbt_cli.commands.opening import open_manifest

@@ -1,0 +1,109 @@
+#!/bin/bash
+# A real Slurm of one node on this machine, to try `mbt submit --slurm` without a cluster.
+#
+#     sudo slurm/one_node.sh start | stop | status
+#
+# Debian or Ubuntu, as root: it installs slurm-wlm and munge and writes /etc/slurm/slurm.conf, so
+# never run it on a machine that belongs to a cluster. One partition `main`, every processor, one
+# pretend GPU, no accounting.
+set -euo pipefail
+
+readonly conf=/etc/slurm/slurm.conf
+readonly mark='# written by one_node.sh'
+
+need_root() {
+  if [ "$(id -u)" -ne 0 ]; then echo 'run this as root' >&2; exit 2; fi
+}
+
+refuse_a_real_cluster() {
+  if [ -s "$conf" ] && ! grep -qxF "$mark" "$conf" && ! grep -qx 'ClusterName=one' "$conf"; then
+    echo "$conf belongs to another Slurm; this script leaves it alone" >&2
+    exit 2
+  fi
+}
+
+install_slurm() {
+  if command -v slurmctld >/dev/null && command -v munged >/dev/null; then return; fi
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq slurm-wlm munge >/dev/null
+}
+
+start_munge() {
+  if pgrep -x munged >/dev/null; then return; fi
+  mkdir -p /run/munge /var/lib/munge /var/log/munge /etc/munge
+  if [ ! -s /etc/munge/munge.key ]; then
+    head -c 1024 /dev/urandom > /etc/munge/munge.key
+  fi
+  chown -R munge: /run/munge /var/lib/munge /var/log/munge /etc/munge
+  chmod 400 /etc/munge/munge.key
+  runuser -u munge -- /usr/sbin/munged
+}
+
+write_conf() {
+  local host
+  host=$(hostname -s)
+  mkdir -p /etc/slurm /var/spool/mbt-slurmctld /var/spool/slurmd /var/log/slurm
+  cat > "$conf" <<CONF
+$mark
+ClusterName=one
+SlurmctldHost=$host(127.0.0.1)
+AuthType=auth/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation=/var/spool/mbt-slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=/var/log/slurm/slurmctld.log
+SlurmdLogFile=/var/log/slurm/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,bf_interval=1
+ReturnToService=2
+MpiDefault=none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+KillWait=5
+MinJobAge=3600
+GresTypes=gpu
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=1000 Gres=gpu:1 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+CONF
+  echo "NodeName=$host Name=gpu File=/dev/null Count=1" > /etc/slurm/gres.conf
+}
+
+start() {
+  need_root
+  refuse_a_real_cluster
+  install_slurm
+  if scontrol ping 2>/dev/null | grep -q UP; then sinfo; return; fi
+  start_munge
+  write_conf
+  slurmctld
+  sleep 1
+  slurmd
+  for _ in $(seq 60); do
+    if sinfo -h -o %T 2>/dev/null | grep -Eq 'idle|mixed|alloc'; then break; fi
+    sleep 0.5
+  done
+  sinfo
+}
+
+stop() {
+  need_root
+  local daemon pid
+  for daemon in slurmd slurmctld; do
+    pid=$(cat "/run/$daemon.pid" 2>/dev/null || true)
+    if [ -n "$pid" ]; then kill "$pid" || true; fi
+  done
+}
+
+case "${1:-start}" in
+  start) start ;;
+  stop) stop ;;
+  status) scontrol ping; sinfo; squeue ;;
+  *) echo 'one_node.sh start | stop | status' >&2; exit 2 ;;
+esac

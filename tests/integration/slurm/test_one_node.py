@@ -1,0 +1,217 @@
+"""A study on a real Slurm of one node: dependencies, arrays, requeues, failures, cancelling."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SMALL_STUDY
+
+BUSY_SECONDS = 120
+# a model that takes its time: one reply a second, so that a signal finds requests left
+SLOW_SERVER = """
+import json, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+class Slow(BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with Path("asked.txt").open("a") as file:
+            file.write(f"{body['seed']}\\n")
+        time.sleep(1)
+        message = {"role": "assistant", "content": "<answer>Oslo</answer>"}
+        reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                 "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+        data = json.dumps(reply).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+Path("port.txt").write_text(str(server.server_port))
+server.serve_forever()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _slurm():
+    if shutil.which("sbatch") is None:
+        pytest.skip("no Slurm here: start one with `slurm/one_node.sh start`")
+    done = subprocess.run(["sinfo", "-h"], capture_output=True, text=True, check=False)
+    if done.returncode or "main" not in done.stdout:
+        pytest.skip("Slurm does not answer: start it with `slurm/one_node.sh start`")
+
+
+class Place:
+    """A folder in which mbt is called."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self.study = name
+        self.record_folder = folder / "runs" / name / "submissions"
+
+    def mbt(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "mbt_cli", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=BUSY_SECONDS,
+            check=False,
+        )
+
+    def submit(self, *options: str) -> str:
+        plan = self.mbt("plan", "study.toml", *options)
+        assert plan.returncode == 0, plan.stderr
+        done = self.mbt("submit", "--slurm", "--preset", "one-node", stdin=plan.stdout)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def states(self) -> dict[str, dict]:
+        done = self.mbt("status", self.study, "--json")
+        return {cell["address"]: cell for cell in json.loads(done.stdout)["cells"]}
+
+    def queue(self) -> list[str]:
+        shown = subprocess.run(
+            ["squeue", "-h", "-o", "%j"], capture_output=True, text=True, check=True
+        )
+        return [n for n in shown.stdout.split() if n.startswith(f"{self.study}/")]
+
+    def wait_until(self, is_so) -> None:
+        end = time.monotonic() + BUSY_SECONDS
+        while not is_so():
+            assert time.monotonic() < end, self.mbt("status", self.study).stdout
+            time.sleep(0.5)
+
+
+@pytest.fixture
+def place(tmp_path, request):
+    name = f"t{os.getpid()}-{abs(hash(request.node.name)) % 10_000}"
+    (tmp_path / "study.toml").write_text(SMALL_STUDY.replace('"small"', f'"{name}"'))
+    made = Place(tmp_path, name)
+    yield made
+    subprocess.run(["scancel", *_ids(made)], check=False) if _ids(made) else None
+
+
+def _ids(place: Place) -> list[str]:
+    shown = subprocess.run(
+        ["squeue", "-h", "-o", "%A %j"], capture_output=True, text=True, check=True
+    )
+    lines = (line.split() for line in shown.stdout.splitlines())
+    return [number for number, name in lines if name.startswith(f"{place.study}/")]
+
+
+def test_a_study_runs_as_dependent_jobs_and_arrays(place):
+    # 12 rows a rollout cell and at most 5 a job: every cell that asks is an array of three
+    place.submit("--max-rows", "5")
+    second = place.submit("--max-rows", "5")
+    place.wait_until(lambda: not place.queue())
+
+    states = place.states()
+    assert "nothing to submit" in second
+    assert {cell["doing"] for cell in states.values()} == {"done"}
+    lineage = json.loads(
+        next((place.folder / "runs" / place.study / "base").rglob("lineage.json")).read_text()
+    )
+    assert lineage["requests"] == {"sent": 0, "retried": 0, "reused": 12, "failed": 0}
+    assert len(list(place.record_folder.iterdir())) == 1
+
+
+@pytest.fixture
+def slow(place):
+    server = subprocess.Popen([sys.executable, "-c", SLOW_SERVER], cwd=place.folder)
+    place.wait_until((place.folder / "port.txt").exists)
+    port = (place.folder / "port.txt").read_text()
+    text = (
+        (place.folder / "study.toml")
+        .read_text()
+        .replace(
+            'backend = { kind = "canned", replies = ["It is <answer>Oslo</answer>", "no idea"] }',
+            f'backend = {{ kind = "openai", base_url = "http://127.0.0.1:{port}/v1" }}\n'
+            "run = { concurrency = 2, drain_seconds = 3 }",
+        )
+    )
+    (place.folder / "study.toml").write_text(text)
+    yield place
+    server.terminate()
+    server.wait()
+
+
+def test_a_signalled_job_goes_back_into_the_queue_and_repeats_no_reply(slow):
+    slow.submit()
+    asked = slow.folder / "asked.txt"
+    slow.wait_until(lambda: asked.exists() and len(asked.read_text().split()) >= 4)
+    (job,) = _ids_of(slow, "base-1")
+
+    subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    slow.wait_until(lambda: "requeued" in slow.mbt("status", slow.study).stdout)
+    # Slurm lets a requeued job rest for two minutes
+    subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
+    slow.wait_until(lambda: not slow.queue())
+
+    seeds = asked.read_text().split()
+    events = slow.mbt("status", slow.study).stdout
+    assert {cell["doing"] for cell in slow.states().values()} == {"done"}
+    # 6 questions x 2 samples x 2 prompts; the two prompts share their seeds
+    assert len(seeds) == 24
+    assert "base-1: stopped by a signal with everything kept; requeued" in events
+
+
+def _ids_of(place: Place, job: str) -> list[str]:
+    (record,) = place.record_folder.glob("*/jobs.json")
+    jobs = json.loads(record.read_text())["jobs"]
+    return [j["launcher_id"] for j in jobs if j["id"] == job]
+
+
+def test_children_of_a_failed_job_are_cancelled_with_a_reason(place):
+    text = (place.folder / "study.toml").read_text()
+    broken = text.replace(
+        'kind = "canned", replies = [\'{"grade": "A"}\']', 'kind = "canned", replies = ["?"]'
+    )
+    (place.folder / "study.toml").write_text(broken)
+
+    place.submit()
+    place.wait_until(lambda: not place.queue())
+
+    shown = place.mbt("status", place.study).stdout
+    states = place.states()
+    failed = [c for a, c in states.items() if a.startswith("answers/") and c["doing"] == "failed"]
+    assert "unreadable_verdict" in failed[0]["why"]
+    assert failed[0]["log"]
+    assert {c["doing"] for a, c in states.items() if a.startswith("scores/")} == {"cancelled"}
+    assert "never ran: job" in shown
+    assert "go on: mbt plan study.toml | mbt submit --slurm" in shown
+
+
+def test_cancel_empties_the_queue(slow):
+    slow.submit()
+    slow.wait_until(lambda: (slow.folder / "asked.txt").exists())
+
+    done = slow.mbt("cancel", slow.study)
+    slow.wait_until(lambda: not slow.queue())
+
+    assert done.stdout.startswith("cancelled ")
+    assert {c["doing"] for a, c in slow.states().items() if a.startswith("scores/")} == {
+        "cancelled"
+    }
+
+
+def test_an_edited_manifest_changes_nothing_that_is_queued(slow):
+    slow.submit()
+    slow.wait_until(lambda: (slow.folder / "asked.txt").exists())
+
+    (slow.folder / "study.toml").write_text("this is no manifest")
+    slow.wait_until(lambda: not slow.queue())
+
+    assert {cell["doing"] for cell in slow.states().values()} == {"done"}
