@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 SETUP_TRAIN := .venv-train/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help quickstart setup format lint types layers sizes check test test-embedded clean test-browser test-train
+.PHONY: help quickstart setup format lint types layers sizes check test test-quickstart test-browser test-train clean test-browser test-train
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ check: lint types layers sizes ## everything but the tests: format, lint, types,
 
 test: $(SETUP) ## the tests that need nothing but this machine
 	@$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-quickstart: $(SETUP) ## the main job on the real embedded model
+	@$(BIN)/python -m pytest tests/integration/quickstart -q
 
 clean: ## remove environments and caches (artifacts in runs/ stay)
 	@rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,84 @@
+"""The main job on the real embedded model: SmolLM2-135M under llama.cpp."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.skipif(
+    find_spec("xllamacpp") is None, reason='no xllamacpp: pip install "mbt-cli[embedded]"'
+)
+QUICKSTART = str(REPOSITORY / "manifests/quickstart.toml")
+SMALL = ("--set", "benchmarks.tinyhop.limit=3")
+FILES = {
+    "hotpotqa": "hotpotqa/hotpot_dev_distractor_v1.sample100.json",
+    "musique": "musique/musique_ans_v1.0_dev.sample100.jsonl",
+    "2wikimultihopqa": "2wikimultihopqa/dev.sample82.json",
+}
+
+
+def mbt(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mbt_cli", *arguments],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+
+
+def replies(folder: Path) -> list[tuple[str, str]]:
+    rows = pl.scan_parquet(folder / "runs/quickstart/base/**/rows.parquet", hive_partitioning=False)
+    return sorted(rows.select("request_key", "reply").collect().rows())
+
+
+def test_the_quickstart_runs_to_its_table_and_then_asks_nothing_again(tmp_path):
+    first = mbt(tmp_path, "run", QUICKSTART, *SMALL)
+    second = mbt(tmp_path, "run", QUICKSTART, *SMALL)
+
+    assert first.returncode == 0, first.stderr
+    assert "smollm2-135m" in first.stdout
+    assert "toy judge" in first.stdout
+    assert second.returncode == 0
+    assert "0 model calls" in second.stdout
+    assert "smollm2-135m" in second.stdout
+
+
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path):
+    only = ("rollout", QUICKSTART, *SMALL, "--only", "base/prompt=answer")
+    folders = [tmp_path / name for name in ("one", "two", "other")]
+    for folder, extra in zip(folders, ((), (), ("--set", "study.seed=43")), strict=True):
+        folder.mkdir()
+        assert mbt(folder, *only, *extra).returncode == 0
+
+    one, two, other = map(replies, folders)
+    assert one == two
+    assert {key for key, _ in one}.isdisjoint({key for key, _ in other})
+    assert [text for _, text in one] != [text for _, text in other]
+
+
+def test_real_benchmark_rows_run_to_a_table(tmp_path, shared):
+    study = (REPOSITORY / "manifests/quickstart.toml").read_text()
+    start, _, rest = study.partition("[benchmarks.tinyhop]")
+    tables = "".join(
+        f'[benchmarks.{name}]\nkind = "{name}"\nlimit = 1\n'
+        f'files = {{ validation = "{shared / "data" / file}" }}\n'
+        for name, file in FILES.items()
+    )
+    text = start + tables + "[[stage]]" + rest.partition("[[stage]]")[2]
+    text = text.replace('benchmark = ["tinyhop"]', f"benchmark = {list(FILES)}")
+    text = text.replace('["answer", "answer_example", "metacognitive"]', '["answer"]')
+    (tmp_path / "real.toml").write_text(text)
+
+    ran = mbt(tmp_path, "run", "real.toml", "--set", "sampling.student.max_tokens=48")
+
+    assert ran.returncode == 0, ran.stderr
+    assert all(name in ran.stdout for name in FILES)
