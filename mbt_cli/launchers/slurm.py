@@ -94,8 +94,8 @@ class SlurmLauncher(Launcher):
     """Words that stand before the command, such as `["apptainer", "exec", "--nv", "mbt.sif"]`."""
     mbt: list[str] = Field(default_factory=list)
     """How mbt is called in a job; left out, as `mbt submit` was."""
-    multi_node: Literal["none", "ray", "srun"] = "none"
-    """With `nodes` above 1: `ray` starts vLLM's cluster first, `srun` one process a node."""
+    multi_node: Literal["none", "ray"] = "none"
+    """With `nodes` above 1: `ray` joins the nodes for vLLM before the command starts."""
     signal_seconds: int = Field(default=180, ge=10)
     """Time before the limit at which a job is told to stop."""
     max_idle_requeues: int = Field(default=2, ge=0)
@@ -240,11 +240,9 @@ def _nodes(way: str, nodes: int) -> list[str]:
     if nodes == 1 or way == "none":
         return []
     head = [
-        'head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        'head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
         'export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))',
     ]
-    if way == "srun":
-        return [*head, 'command=(srun --kill-on-bad-exit=1 --ntasks-per-node=1 "${command[@]}")']
     return [*head, *_template("ray.sh").splitlines()[1:]]
 
 

@@ -1,0 +1,270 @@
+"""Scripts that launchers write: whole, readable, and deaf to what values would like to run."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from mbt_cli.core.jobs import Job, Surroundings
+from mbt_cli.errors import ManifestError, MbtError, UsageError
+from mbt_cli.launchers.local import LocalLauncher
+from mbt_cli.launchers.slurm import SlurmLauncher
+from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.planning.slurm_presets import slurm_preset
+from tests.conftest import REPOSITORY
+
+GOLDENS = Path(__file__).parent / "goldens_slurm"
+NASTY = ["a b", "x; touch pwned", "$(touch pwned)", "`touch pwned`", "it's\nnew", '"quoted"']
+
+
+def job(folder=Path("/data/runs/s/submissions/t"), *, gpus=1, shards=1, argv=None, **around):
+    places = Surroundings(
+        study="paper",
+        workdir=Path("/data"),
+        record=folder,
+        cache=Path("/data/cache"),
+        folders=(Path("/data/runs/paper/base/model=m"),),
+        environment={"HF_HOME": "/data/hf", "MBT_RUNS": "/data/runs"},
+        label="mbt:paper:0123456789ab",
+        mbt=("/opt/venv/bin/mbt",),
+    )
+    for name, value in around.items():
+        object.__setattr__(places, name, value)
+    command = argv or ("mbt", "run", f"{folder}/manifest.toml", "--only", "base/model=m")
+    return Job(
+        "base-1", command, ("base/model=m",), resources={"gpus": gpus}, shards=shards, around=places
+    )
+
+
+@pytest.fixture
+def preset(presets):
+    def found(name: str) -> SlurmLauncher:
+        return slurm_preset(name, presets)
+
+    return found
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A preset with this text."""
+
+    def made(text: str) -> SlurmLauncher:
+        folder = tmp_path / "presets" / "slurm"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "own.toml").write_text(text)
+        return slurm_preset("own", PresetFolders((tmp_path / "presets",)))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [("one-gpu", 1), ("paper", 4), ("eight-gpus", 8), ("two-nodes", 16), ("container", 4)],
+)
+def test_a_preset_gives_its_golden_script(preset, name, gpus):
+    script = preset(name).render(job(gpus=gpus, shards=8))
+
+    golden = GOLDENS / f"{name}.sh"
+    if os.environ.get("MBT_WRITE_GOLDENS"):
+        golden.write_text(script)
+    assert script == golden.read_text()
+
+
+def test_the_papers_jobs_ask_for_32_processors_and_four_gpus(preset):
+    script = preset("paper").render(job(gpus=4))
+
+    assert "#SBATCH --cpus-per-task=32" in script
+    assert "#SBATCH --gpus-per-node=4" in script
+
+
+def test_a_job_without_gpus_asks_for_none(preset):
+    script = preset("paper").render(job(gpus=0))
+
+    assert "--gpus" not in script
+    assert "#SBATCH --cpus-per-task=8" in script
+
+
+def test_a_job_that_wants_more_gpus_than_the_preset_gives_is_refused(preset):
+    with pytest.raises(MbtError, match="wants 4 GPUs and the preset gives 1"):
+        preset("one-gpu").render(job(gpus=4))
+
+
+def stand_in(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the script's Slurm commands are stand-ins."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("scontrol", "module"):
+        (tools / name).write_text('#!/bin/bash\necho "$0 $*" >> calls.txt\n')
+        (tools / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_no_value_can_run_anything(own, tmp_path, nasty):
+    word = json.dumps(nasty)
+    launcher = own(
+        f"modules = [{word}]\nenvironment = {{ NASTY = {word} }}\n"
+        f"container = ['env', {word[:1]}A={word[1:]}]\n"
+        "mbt = ['bash', '-c', 'printf %s \"$NASTY\" > seen.txt', 'mbt']\n"
+        "[gpu_job]\n[small_job]\n"
+    )
+    workdir = tmp_path / nasty.replace("/", "")
+    workdir.mkdir()
+    around = {
+        "workdir": workdir,
+        "record": workdir / "record",
+        "cache": workdir / "cache",
+        "folders": (workdir,),
+        "environment": {"NASTY": nasty},
+    }
+    wanted = job(gpus=0, argv=("mbt", "run", nasty, "--only", nasty), **around)
+    text = _without_directives(launcher, wanted)
+
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=tmp_path, env=stand_in(tmp_path), capture_output=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (workdir / "seen.txt").read_text() == nasty
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def _without_directives(launcher: SlurmLauncher, wanted: Job) -> str:
+    """The script of a job whose record cannot stand in a directive, for bash alone."""
+    around = wanted.around
+    plain = job(gpus=0, argv=wanted.argv, workdir=around.workdir, cache=around.cache)
+    object.__setattr__(plain.around, "folders", around.folders)
+    object.__setattr__(plain.around, "environment", around.environment)
+    script = launcher.render(plain)
+    return script.replace(
+        f"record={plain.around.record}\n", f"record={shlex.quote(str(around.record))}\n"
+    )
+
+
+def test_a_record_that_no_directive_can_name_is_refused(preset):
+    with pytest.raises(MbtError, match="holds a space"):
+        preset("one-gpu").render(job(Path("/data/my runs/s")))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('partition = ""', "partition`: is left blank"),
+        ('partition = "a b"', "partition`: `a b`"),
+        ('partition = "x\\n#SBATCH --wrap=id"', "partition`:"),
+        ('time = "soon"', "time`: `soon`"),
+        ('directives = ["rm -rf"]', "directives"),
+        ("gpuz = 1", "unknown key; did you mean `gpus`?"),
+    ],
+)
+def test_what_is_wrong_in_a_preset_is_one_clear_line(own, line, words):
+    with pytest.raises(ManifestError, match=r"own\.toml") as raised:
+        own(f"[gpu_job]\n{line}\n[small_job]\n")
+
+    assert words in raised.value.message
+    assert len(raised.value.problems) == 1
+
+
+def test_an_unknown_preset_names_the_nearest(preset):
+    with pytest.raises(UsageError, match="no Slurm preset `papper`") as raised:
+        preset("papper")
+
+    assert raised.value.hint == "did you mean `paper`?"
+
+
+def test_a_secret_has_no_place_in_a_preset():
+    with pytest.raises(ValidationError, match="looks like a secret"):
+        SlurmLauncher(gpu_job={}, small_job={}, environment={"HF_TOKEN": "x"})
+
+
+@pytest.mark.parametrize("name", ["one-gpu", "two-nodes", "container"])
+def test_scripts_are_clean_by_shellcheck(preset, name, tmp_path):
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    script = tmp_path / "job.sh"
+    script.write_text(preset(name).render(job(gpus=1, shards=3)))
+
+    done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
+
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_a_local_script_runs_the_command_and_nothing_else(tmp_path, nasty):
+    wanted = job(
+        argv=("printf", "%s", nasty), workdir=tmp_path, environment={"NASTY": nasty}, gpus=0
+    )
+
+    done = subprocess.run(
+        ["bash", "-c", LocalLauncher().render(wanted)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == nasty
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        pytest.param(0, "done", id="success"),
+        pytest.param(3, "failed with exit code 3", id="failure"),
+        pytest.param(75, "stopped by a signal with everything kept; requeued", id="stopped"),
+        pytest.param(137, "killed, most likely for memory; requeued", id="out of memory"),
+    ],
+)
+def test_a_job_says_how_it_ended(own, tmp_path, code, last):
+    launcher = own(f'mbt = ["bash", "-c", "exit {code}"]\n[gpu_job]\n[small_job]\n')
+    wanted = job(tmp_path / "record", gpus=0, workdir=tmp_path, cache=tmp_path / "cache")
+
+    done = subprocess.run(
+        ["bash", "-c", launcher.render(wanted)],
+        cwd=tmp_path,
+        env=stand_in(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    events = (tmp_path / "record" / "events" / "base-1.log").read_text().splitlines()
+    assert events[-1].partition("\t")[2] == last
+    assert done.returncode == (0 if "requeued" in last else code)
+    assert (tmp_path / "calls.txt").exists() == ("requeued" in last)
+
+
+def test_a_job_that_makes_no_progress_is_given_up(own, tmp_path):
+    launcher = own(
+        'max_idle_requeues = 1\nmbt = ["bash", "-c", "exit 75"]\n[gpu_job]\n[small_job]\n'
+    )
+    wanted = job(tmp_path / "record", gpus=0, workdir=tmp_path, cache=tmp_path / "cache")
+    environment = stand_in(tmp_path)
+
+    codes = [
+        subprocess.run(
+            ["bash", "-c", launcher.render(wanted)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            check=False,
+        ).returncode
+        for _ in range(2)
+    ]
+
+    events = (tmp_path / "record" / "events" / "base-1.log").read_text()
+    # the first time there is nothing to compare with; the second has made nothing since
+    assert codes == [0, 75]
+    assert "requeued 1 times without progress, so it is given up" in events
+
+
+def test_the_shipped_presets_are_those_that_goldens_hold():
+    shipped = {path.stem for path in (REPOSITORY / "presets" / "slurm").glob("*.toml")}
+
+    assert shipped == {path.stem for path in GOLDENS.glob("*.sh")} | {"one-node"}

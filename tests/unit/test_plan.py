@@ -1,0 +1,299 @@
+"""Plans: which cells share a job, what waits for what, and what a plan is refused for."""
+
+import json
+import tomllib
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mbt_cli.core.shards import Shard, parse_shard
+from mbt_cli.errors import MbtError, StaleError, UsageError
+from mbt_cli.interfaces import Launcher
+from mbt_cli.launchers.slurm_queue import QueuedJob
+from mbt_cli.manifest.load import load_manifest
+from mbt_cli.manifest.toml_writer import toml_text
+from mbt_cli.planning.jobs import Limits
+from mbt_cli.planning.local_queue import run_here
+from mbt_cli.planning.plan_document import Plan, make_plan, plan_json, plan_schema, read_plan
+from mbt_cli.planning.states import States
+from mbt_cli.planning.submissions import label_of, read_submissions
+from mbt_cli.planning.submit import Here, check_plan, hand_over, prepare
+from mbt_cli.settings import Machine
+from tests.conftest import REPOSITORY, SMALL_STUDY
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """The plan of a manifest, as if nothing were made yet."""
+
+    def plan(manifest, **limits) -> Plan:
+        return make_plan(manifest, States(manifest, tmp_path / "runs"), limits=Limits(**limits))
+
+    return plan
+
+
+@pytest.fixture
+def paper(presets):
+    return load_manifest(REPOSITORY / "manifests" / "paper.toml", presets=presets)
+
+
+def in_order(plan: Plan) -> bool:
+    """Whether every job comes after all that it needs."""
+    seen: set[str] = set()
+    for job in plan.jobs:
+        if not set(job.needs) <= seen:
+            return False
+        seen.add(job.id)
+    return True
+
+
+def test_cells_of_one_server_share_a_job(load, planned):
+    plan = planned(load())
+
+    assert [(job.id, len(job.cells), job.needs) for job in plan.jobs] == [
+        ("questions-1", 1, ()),
+        ("base-1", 2, ("questions-1",)),
+        ("answers-1", 2, ("questions-1", "base-1")),
+        ("scores-1", 2, ("questions-1", "base-1", "answers-1")),
+        ("tables-1", 1, ("scores-1",)),
+    ]
+    assert plan.boots == 2
+
+
+def test_a_job_is_what_a_person_could_type(load, planned):
+    plan = planned(load())
+
+    assert plan.jobs[-1].argv == ("mbt", "run", plan.manifest, "--only", "tables")
+
+
+def test_a_large_cell_is_an_array_and_a_merge(load, planned):
+    # 6 questions x 2 samples = 12 rows, at most 5 a task: 3 tasks
+    plan = planned(load(), max_rows=5)
+
+    jobs = {job.id: job for job in plan.jobs}
+    assert jobs["base-1"].shards == 3
+    assert jobs["merge-base-1"].argv[:2] == ("mbt", "merge")
+    assert "base-1" in jobs["merge-base-1"].needs
+    assert "merge-base-1" in jobs["answers-1"].needs
+    assert in_order(plan)
+
+
+def test_no_job_of_the_paper_waits_in_a_circle_and_each_boots_one_server(paper, planned):
+    plan = planned(paper)
+
+    made = [a for job in plan.jobs if job.argv[1] == "run" for a in job.cells]
+    assert in_order(plan)
+    assert sorted(made) == sorted(paper.cells)
+    # 368 in the published scripts; arrays count every task
+    assert plan.boots <= len(plan.jobs) + sum(job.shards - 1 for job in plan.jobs)
+    assert plan.boots < 368 / 2
+
+
+def test_the_paper_names_the_cells_that_nothing_reads(paper, planned):
+    plan = planned(paper)
+
+    assert "mbt-r/benchmark=musique/split=train/model=qwen3-4b" in plan.unread
+    assert "mbt-r/benchmark=hotpotqa/split=train/model=qwen3-4b" not in plan.unread
+
+
+def test_official_counts_and_limits_tell_rows_before_data_is_there(paper, planned):
+    rows = {c.address: c.rows for c in planned(paper).cells}
+
+    assert rows["questions/benchmark=musique/split=validation"] == 2417
+    # 19,938 questions, one rollout each, four traces a rollout
+    assert rows["mbt-r/benchmark=musique/split=train/model=qwen3-4b"] == 4 * 19_938
+
+
+def test_gpu_hours_follow_from_what_the_model_says_it_generates(presets, planned):
+    manifest = load_manifest(
+        REPOSITORY / "manifests" / "paper.toml",
+        presets=presets,
+        overrides=['models."qwen3-4b".run.expected_tokens_per_second=1000'],
+    )
+
+    hours = {c.address: c.gpu_hours for c in planned(manifest).cells}
+
+    # 2,417 rows x 2,000 tokens / 1,000 a second / 3,600 = 1.34 h on four GPUs
+    cell = "base/benchmark=musique/split=validation/model=qwen3-4b"
+    assert hours[cell] == pytest.approx(2417 * 2000 / 1000 / 3600 * 4)
+
+
+def test_a_plan_survives_its_json(load, planned):
+    plan = planned(load())
+
+    assert read_plan(plan_json(plan), "stdin") == plan
+    assert json.loads(plan_schema())["properties"]["schema_version"]["default"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "stdin holds no plan"),
+        ('{"schema_version": 9}', "a plan of version 9; this mbt takes version 1"),
+        ('{"schema_version": 1}', "stdin is no plan: `study`"),
+        ("[]", "stdin is no plan"),
+    ],
+)
+def test_what_is_no_plan_is_refused_in_one_line(text, words):
+    with pytest.raises(UsageError, match=words) as raised:
+        read_plan(text, "stdin")
+
+    assert "\n" not in raised.value.message
+
+
+def test_a_plan_whose_manifest_changed_is_refused(load, planned, tmp_path):
+    plan = planned(load())
+    edited = load(SMALL_STUDY.replace("samples = 2", "samples = 3"))
+
+    with pytest.raises(UsageError, match="has changed since the plan was made"):
+        check_plan(plan, edited, States(edited, tmp_path / "runs"))
+
+
+def test_a_plan_that_leaves_stale_cells_is_refused(load, planned, tmp_path):
+    manifest = load()
+    plan = planned(manifest)
+    cells = (plan.cells[0].model_copy(update={"status": "stale"}), *plan.cells[1:])
+
+    with pytest.raises(StaleError, match="1 finished cells were made by other settings"):
+        check_plan(
+            plan.model_copy(update={"cells": cells}), manifest, States(manifest, tmp_path / "runs")
+        )
+
+
+class Shelf(Launcher):
+    """A queue that keeps what it is given, and can be told to refuse."""
+
+    kind: str = "shelf"
+    refuses: tuple[str, ...] = ()
+    given: list
+
+    def render(self, job):
+        return f"{' '.join(job.argv)}\n"
+
+    def submit(self, script, *, after):
+        if script.stem in self.refuses:
+            raise MbtError("no more jobs today")
+        self.given.append((script.stem, tuple(after)))
+        return str(100 + len(self.given))
+
+
+@pytest.fixture
+def submitting(load, planned, presets, tmp_path, monkeypatch):
+    monkeypatch.setenv("MBT_RUNS", str(tmp_path / "runs"))
+
+    def prepared(living=(), **limits):
+        manifest = load()
+        machine = Machine()
+        label = label_of("small", machine.runs)
+        queue = [QueuedJob(number, "", "PENDING", "", "", label) for number in living]
+        here = Here(machine, None, NOW, ("mbt",))
+        return prepare(planned(manifest, **limits), manifest, presets, here, lambda _: queue)
+
+    return prepared
+
+
+def test_jobs_wait_for_those_they_need_and_the_record_says_so(submitting, tmp_path):
+    shelf = Shelf(given=[])
+
+    hand_over(submitting(), shelf, max_dependencies=40)
+
+    (submission,) = read_submissions(tmp_path / "runs", "small").values()
+    assert shelf.given[2] == ("answers-1", ("101", "102"))
+    assert [(job.id, job.launcher_id) for job in submission.jobs][:2] == [
+        ("questions-1", "101"),
+        ("base-1", "102"),
+    ]
+
+
+def test_a_job_with_many_needs_waits_for_joining_jobs(submitting):
+    shelf = Shelf(given=[])
+
+    hand_over(submitting(), shelf, max_dependencies=2)
+
+    # scores-1 needs three jobs: the first two are joined, the joint and the third are two
+    assert ("scores-1-wait-1", ("101", "102")) in shelf.given
+    assert ("scores-1", ("103", "104")) in shelf.given
+
+
+def test_nothing_is_submitted_twice(submitting):
+    hand_over(submitting(), Shelf(given=[]), max_dependencies=40)
+
+    again = submitting(living=("101", "102", "103", "104", "105"))
+
+    assert not again.jobs
+
+
+def test_after_a_refusal_the_rest_can_be_submitted(submitting):
+    with pytest.raises(MbtError, match=r"2 of 5 jobs were submitted"):
+        hand_over(submitting(), Shelf(given=[], refuses=("answers-1",)), max_dependencies=40)
+    shelf = Shelf(given=[])
+
+    hand_over(submitting(living=("101", "102")), shelf, max_dependencies=40)
+
+    # what is queued is waited for by its old number
+    assert [name for name, _ in shelf.given] == ["answers-1", "scores-1", "tables-1"]
+    assert set(shelf.given[0][1]) == {"101", "102"}
+
+
+def test_the_copy_of_a_manifest_is_the_same_study(submitting, load, presets):
+    ready = submitting()
+    ready.keep()
+
+    copy = load_manifest(ready.record / "manifest.toml", presets=presets)
+
+    assert {a: c.spec for a, c in copy.cells.items()} == {
+        a: c.spec for a, c in load().cells.items()
+    }
+
+
+def test_a_tree_with_odd_words_survives_toml(tmp_path, presets):
+    odd = {"study": {"name": 'a"b', "k e y": ["x\ny", {"ü": 1.5}, True]}, "stage": [{"n": "\\"}]}
+    path = tmp_path / "odd.toml"
+    path.write_text(toml_text(odd))
+
+    assert tomllib.loads(path.read_text()) == odd
+
+
+def test_local_jobs_run_in_order_and_a_failure_skips_what_needs_it(submitting, tmp_path):
+    ready = submitting()
+    fails = [
+        job if job.id != "answers-1" else _with(job, ("false",)) for job in map(_true, ready.jobs)
+    ]
+    object.__setattr__(ready, "jobs", fails)
+    notes: list[str] = []
+
+    run = run_here(ready, at_once=2, gpus=(), note=notes.append)
+
+    assert run.done == ["questions-1", "base-1"]
+    assert run.failed == {"answers-1": 1}
+    assert set(run.skipped) == {"scores-1", "tables-1"}
+
+
+def _with(job, argv):
+    return replace(job, argv=argv)
+
+
+def _true(job):
+    return _with(job, ("true",))
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/2", "1/2/3"])
+def test_what_is_no_shard_is_refused(text):
+    with pytest.raises(ValueError, match="is no shard"):
+        parse_shard(text)
+
+
+def test_shards_share_everything_once():
+    shares = [list(Shard(n, 3).share(range(10))) for n in (1, 2, 3)]
+
+    assert sorted(item for share in shares for item in share) == list(range(10))
+    assert [len(share) for share in shares] == [4, 3, 3]
+
+
+def test_a_label_tells_studies_and_runs_folders_apart():
+    assert label_of("a", Path("/x")) != label_of("a", Path("/y"))
+    assert label_of("a", Path("/x")).startswith("mbt:a:")
