@@ -6,7 +6,21 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from mbt_cli.commands import check, compare, data, merge, plan, report, run, show, submit, view
+from mbt_cli.commands import (
+    cancel,
+    check,
+    compare,
+    data,
+    logs,
+    merge,
+    plan,
+    report,
+    run,
+    show,
+    status,
+    submit,
+    view,
+)
 from mbt_cli.errors import Interrupted, MbtError
 
 app = typer.Typer(
@@ -29,6 +43,9 @@ app.command("show")(show.show)
 app.command("plan")(plan.plan)
 app.command("submit")(submit.submit)
 app.command("merge")(merge.merge)
+app.command("status")(status.status)
+app.command("logs")(logs.logs)
+app.command("cancel")(cancel.cancel)
 app.command("compare")(compare.compare)
 app.add_typer(data.data, name="data")
 
