@@ -1,8 +1,13 @@
 """Finding the page of a report, and serving it on this machine alone."""
 
+import webbrowser
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+from rich.text import Text
 
 from mbt_cli.commands.opening import open_manifest
 from mbt_cli.errors import MissingInputError, UsageError
@@ -76,11 +81,21 @@ class _Handler(SimpleHTTPRequestHandler):
         """Requests are not worth a line."""
 
 
-def page_server(page: Path) -> ThreadingHTTPServer:
-    """A server for the page's folder on a free port of the loopback address."""
-    return ThreadingHTTPServer((_LOOPBACK, 0), partial(_Handler, directory=str(page.parent)))
+def serve_page(page: Path) -> NoReturn:
+    """Serve the page's folder on a free port of the loopback address until Ctrl-C."""
+    handler = partial(_Handler, directory=str(page.parent))
+    with ThreadingHTTPServer((_LOOPBACK, 0), handler) as server:
+        address = f"http://{_LOOPBACK}:{server.server_port}/{_INDEX}"
+        _say(f"serving {page.parent}/ on {address} (Ctrl-C ends it)")
+        server.serve_forever()
+    raise AssertionError("the server only ends by a signal")
 
 
-def address_of(server: ThreadingHTTPServer) -> str:
-    """What to open."""
-    return f"http://{_LOOPBACK}:{server.server_port}/{_INDEX}"
+def open_page(page: Path) -> None:
+    """Open the page as a file, or say what to open where there is no browser."""
+    uri = page.resolve().as_uri()
+    _say(f"opened {uri}" if webbrowser.open(uri) else f"open this in a browser: {uri}")
+
+
+def _say(text: str) -> None:
+    Console(highlight=False, soft_wrap=True).print(Text(text))

@@ -25,28 +25,14 @@ def view(
     ] = 3,
 ) -> None:
     """Open the report of a study in a browser, or read its traces on the terminal."""
-    import webbrowser
-
-    from rich.console import Console
-    from rich.text import Text
-
-    from mbt_cli.commands.pages import address_of, find_page, page_server, study_path
-    from mbt_cli.commands.trace_view import trace_views
-
-    out = Console(highlight=False)
     if terminal:
-        views = trace_views(study_path(path), question, limit)
-        if out.is_terminal:
-            with out.pager(styles=True):
-                out.print(*views, sep="\n")
-        else:
-            out.print(*views, sep="\n")
+        from mbt_cli.commands.trace_view import show_traces
+
+        show_traces(path, question, limit)
         return
+    from mbt_cli.commands.pages import find_page, open_page, serve_page
+
     page = find_page(path)
     if serve:
-        with page_server(page) as server:
-            out.print(Text(f"serving {page.parent}/ on {address_of(server)} (Ctrl-C ends it)"))
-            server.serve_forever()
-    uri = page.resolve().as_uri()
-    opened = webbrowser.open(uri)
-    out.print(Text(f"{'opened' if opened else 'open this in a browser:'} {uri}"), soft_wrap=True)
+        serve_page(page)
+    open_page(page)

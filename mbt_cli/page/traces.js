@@ -16,7 +16,7 @@
   mbt.views.traces = async (values) => {
     const index = mbt.prepare(await mbt.load("index"));
     if (!index.cells.some((cell) => cell.count)) {
-      return el("div", { class: "page" }, el("p", { class: "empty" }, "This report holds no traces. Say how many with traces = 1000 (or \"all\") on the report stage."));
+      return el("div", { class: "page" }, el("p", { class: "empty" }, "This report holds no traces. Say how many of each cell with traces = 1000 (or \"all\") on the report stage."));
     }
     const browser = new Browser(index, values);
     mbt.browser = browser;

@@ -34,8 +34,9 @@ class ReportStage(Stage):
     """Names of figures, or tables with a name's settings."""
     reference: str | None = None
     """CSV file with published numbers that stand beside ours."""
-    traces: Annotated[int, Field(ge=0)] | Literal["all"] = 1_000
-    """Traces of each rollout cell that the page shows, by question; 0 for a page without any."""
+    traces: Annotated[int, Field(ge=0)] | Literal["all", "auto"] = "auto"
+    """Traces of each rollout cell that the page shows, first questions first; `auto` shares 10,000
+    among the cells, 0 gives a page without any."""
 
     summary: ClassVar[str] = "make the tables and figures"
     inputs: ClassVar[Mapping[str, InputRule]] = {
@@ -66,7 +67,7 @@ class ReportStage(Stage):
             missing=inputs.missing,
             tables=tables,
             manifest=found.manifest,
-            traces=None if self.traces == "all" else self.traces,
+            traces=self.traces,
         )
 
     def _beside_reference(self, built: list[TableData], inputs: ReportInputs) -> list[TableData]:

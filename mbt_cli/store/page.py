@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.page_scripts import script
@@ -19,6 +20,7 @@ from mbt_cli.store.upstream import Upstream, own_rollouts, upstream
 
 PAGE = "report"
 """Folder of the page within a report's files."""
+_AUTO_TRACES = 10_000
 _CHUNK_BYTES = 512 << 10
 _QUESTIONS_A_CHUNK = 64
 _SHOWN_ANSWER = 120
@@ -39,7 +41,7 @@ class PageInputs:
         missing: Addresses of those that are not made yet.
         tables: As they were written.
         manifest: Text of the manifest.
-        traces: Traces of each rollout cell at most; None for all.
+        traces: Traces of each rollout cell at most; `auto` shares 10,000 among the cells.
     """
 
     study: str
@@ -49,7 +51,7 @@ class PageInputs:
     missing: Sequence[str] = ()
     tables: Sequence[TableData] = ()
     manifest: str = ""
-    traces: int | None = None
+    traces: int | Literal["all", "auto"] = "auto"
 
 
 def write_page(folder: Path, inputs: PageInputs) -> Path:
@@ -71,8 +73,8 @@ def write_page(folder: Path, inputs: PageInputs) -> Path:
         _copy_assets(page)
         tables = _copied(folder, page / "tables", _TABLE_FILES)
         figures = _copied(folder, page / "figures", _FIGURE_FILES)
-    of_traces = _Writer(page, trace_cells(inputs.study_folder, found))
-    index = of_traces.write(inputs.traces)
+    cells = trace_cells(inputs.study_folder, found)
+    index = _Writer(page, cells).write(_limit(inputs, len(cells)))
     overview = {
         "study": inputs.study,
         "tables": [page_table(table) for table in inputs.tables],
@@ -91,6 +93,13 @@ def write_page(folder: Path, inputs: PageInputs) -> Path:
     _take(page, "index", index)
     _take(page, "cells", {a: lineage_json(cell).decode() for a, cell in found.cells.items()})
     return page / "index.html"
+
+
+def _limit(inputs: PageInputs, cells: int) -> int | None:
+    """Traces of each cell at most; None for all of them."""
+    if inputs.traces == "auto":
+        return -(-_AUTO_TRACES // max(1, cells))
+    return None if inputs.traces == "all" else inputs.traces
 
 
 def _copy_assets(page: Path) -> None:

@@ -155,6 +155,14 @@ def test_a_limit_shows_the_same_first_questions_of_every_method(tmp_path):
     assert [cell["rows"] for cell in index["cells"]] == [12, 12]
 
 
+def test_ten_thousand_traces_are_shared_among_the_cells(tmp_path):
+    index_html = MadeStudy(tmp_path, Size(questions=3_400, methods=("a", "b", "c"))).page()
+
+    index = taken(index_html.parent / "data" / "index.js")
+    # 10,000 / 3 rounded up
+    assert [len(cell["traces"]["sample"]) for cell in index["cells"]] == [3_334] * 3
+
+
 def test_inputs_that_are_gone_or_changed_are_told(tmp_path):
     study = MadeStudy(tmp_path, Size())
     inputs = study.write()

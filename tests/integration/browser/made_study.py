@@ -8,7 +8,7 @@ writes FOLDER/page/report/index.html and says how long that took.
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -262,7 +262,7 @@ def main() -> None:
     """Make a study and its page, and say how long the page took."""
     folder, questions, methods = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     study = MadeStudy(folder, Size(questions, [f"method{k}" for k in range(methods)]))
-    inputs = study.write()
+    inputs = replace(study.write(), traces="all")
     began = time.perf_counter()
     index = write_page(study.report, inputs)
     size = sum(path.stat().st_size for path in index.parent.rglob("*"))
