@@ -19,6 +19,7 @@ from mbt_cli.planning.slurm_presets import slurm_preset
 from tests.conftest import REPOSITORY
 
 GOLDENS = Path(__file__).parent / "goldens_slurm"
+STOPPED = "trap : USR1; kill -USR1 $PPID; sleep 0.3; exit 75"
 NASTY = ["a b", "x; touch pwned", "$(touch pwned)", "`touch pwned`", "it's\nnew", '"quoted"']
 
 
@@ -217,12 +218,18 @@ def test_a_local_script_runs_the_command_and_nothing_else(tmp_path, nasty):
     [
         pytest.param(0, "done", id="success"),
         pytest.param(3, "failed with exit code 3", id="failure"),
-        pytest.param(75, "stopped by a signal with everything kept; requeued", id="stopped"),
+        pytest.param(75, "stopped from outside with everything kept", id="cancelled"),
+        pytest.param(
+            STOPPED,
+            "stopped by a signal with everything kept; requeued",
+            id="time limit",
+        ),
         pytest.param(137, "killed, most likely for memory; requeued", id="out of memory"),
     ],
 )
 def test_a_job_says_how_it_ended(own, tmp_path, code, last):
-    launcher = own(f'mbt = ["bash", "-c", "exit {code}"]\n[gpu_job]\n[small_job]\n')
+    command = code if isinstance(code, str) else f"exit {code}"
+    launcher = own(f'mbt = ["bash", "-c", "{command}"]\n[gpu_job]\n[small_job]\n')
     wanted = job(tmp_path / "record", gpus=0, workdir=tmp_path, cache=tmp_path / "cache")
 
     done = subprocess.run(
@@ -241,9 +248,8 @@ def test_a_job_says_how_it_ended(own, tmp_path, code, last):
 
 
 def test_a_job_that_makes_no_progress_is_given_up(own, tmp_path):
-    launcher = own(
-        'max_idle_requeues = 1\nmbt = ["bash", "-c", "exit 75"]\n[gpu_job]\n[small_job]\n'
-    )
+    words = f'["bash", "-c", "{STOPPED}"]'
+    launcher = own(f"max_idle_requeues = 1\nmbt = {words}\n[gpu_job]\n[small_job]\n")
     wanted = job(tmp_path / "record", gpus=0, workdir=tmp_path, cache=tmp_path / "cache")
     environment = stand_in(tmp_path)
 

@@ -71,13 +71,17 @@ requeue() {
   scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${task:+_$task}"
 }
 
-child='' signalled=0
-# shellcheck disable=SC2317  # called by the trap below
+# USR1 is the time limit: stop in order and go on later. TERM is `scancel` or a pre-emption, after
+# which Slurm itself knows whether the job comes back.
+child='' signalled=0 may_requeue=0
+# shellcheck disable=SC2317  # called by the traps below
 pass_on() {
   signalled=1
-  if [ -n "$child" ]; then kill -USR1 "$child" 2>/dev/null || true; fi
+  if [ "$1" = USR1 ]; then may_requeue=1; fi
+  if [ -n "$child" ]; then kill "-$1" "$child" 2>/dev/null || true; fi
 }
-trap pass_on USR1 TERM
+trap 'pass_on USR1' USR1
+trap 'pass_on TERM' TERM
 
 say "started on ${SLURM_JOB_NODELIST:-$(hostname)}, job ${SLURM_JOB_ID:-none}, attempt $((${SLURM_RESTART_COUNT:-0} + 1))"
 "${command[@]}" &
@@ -94,7 +98,11 @@ done
 
 case $code in
   0) say 'done' ;;
-  75) requeue 'stopped by a signal with everything kept' || exit 75; exit 0 ;;
+  75)
+    if [ "$may_requeue" = 0 ]; then say 'stopped from outside with everything kept'; exit 75; fi
+    requeue 'stopped by a signal with everything kept' || exit 75
+    exit 0
+    ;;
   137) requeue 'killed, most likely for memory' || exit 137; exit 0 ;;
   *) say "failed with exit code $code" ;;
 esac
