@@ -72,3 +72,16 @@ $(SETUP_TRAIN): pyproject.toml .ci/constraints.txt
 
 test-train: $(SETUP_TRAIN) ## real trainings on this machine: SFT and GRPO, killed, resumed, served
 	@MBT_NO_SKIPS=1 .venv-train/bin/python -m pytest tests/integration/train -q
+
+.PHONY: test-slurm slurm-demo tables
+test-slurm: $(SETUP) ## plan and submit on a real one-node Slurm (Debian, as root: starts it)
+	@slurm/one_node.sh start
+	@MBT_NO_SKIPS=1 $(BIN)/python -m pytest tests/integration/slurm -q
+
+slurm-demo: $(SETUP) ## the quickstart study as Slurm jobs on this machine (start slurm/one_node.sh first)
+	@$(BIN)/mbt plan $(MANIFEST) | $(BIN)/mbt submit --slurm --preset one-node
+	@$(BIN)/mbt status --watch
+
+MANIFEST ?= manifests/quickstart.toml
+tables: $(SETUP) ## print the tables of a study: make tables MANIFEST=manifests/paper.toml
+	@$(BIN)/mbt report $(MANIFEST)
