@@ -62,7 +62,7 @@ kind = "report"
 name = "tables"
 scores = "scores"
 tables = ["main_results"]
-"""
+"""  # noqa: E501  TOML keeps an inline table on one line
 
 
 @pytest.fixture
