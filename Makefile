@@ -66,8 +66,7 @@ $(SETUP_TRAIN): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the CPU build of torch used here is for Python 3.11: make PYTHON=python3.11 test-train"; exit 2; }
 	@test -x .venv-train/bin/python || $(PYTHON) -m venv .venv-train
 	@echo "installing torch, transformers and trl into .venv-train ..."
-	@.venv-train/bin/python -m pip --disable-pip-version-check install -q torch==2.13.0 'transformers[serving]==5.19.0' trl==1.16.0 peft==0.21.0 accelerate==1.15.0 wandb gguf matplotlib
-	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,dev]'
+	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,train,dev]' 'transformers[serving]' gguf
 	@touch $@
 
 test-train: $(SETUP_TRAIN) ## real trainings on this machine: SFT and GRPO, killed, resumed, served

@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for env in "$@"; do "$env/bin/python" -m pip freeze --exclude-editable --exclude mbt-cli; done |
-  grep -E '^[A-Za-z0-9._-]+==' | awk -F == '!seen[tolower($1)]++' | sort -f > .ci/constraints.txt
+  sed 's|+cpu$||' | grep -E '^[A-Za-z0-9._-]+==' | awk -F == '!seen[tolower($1)]++' | sort -f > .ci/constraints.txt
 wc -l .ci/constraints.txt
