@@ -11,6 +11,7 @@ from mbt_cli.commands import (
     check,
     compare,
     data,
+    export,
     logs,
     merge,
     plan,
@@ -48,6 +49,7 @@ app.command("logs")(logs.logs)
 app.command("cancel")(cancel.cancel)
 app.command("compare")(compare.compare)
 app.add_typer(data.data, name="data")
+app.command("export")(export.export)
 
 
 def main() -> None:
