@@ -158,7 +158,11 @@ def _python(launch: Launch) -> str:
 
 def _variables(work: Work, recipe: Recipe) -> dict[str, str]:
     """What the training's libraries read from their environment."""
-    quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    quiet = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TQDM_DISABLE": "1",
+    }
     tracking = recipe.tracking
     wandb = {
         "WANDB_PROJECT": tracking.project,

@@ -1,6 +1,5 @@
 """What SFT and GRPO share: devices, arguments, resuming, saving, and the facts of a run."""
 
-import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -103,14 +102,16 @@ def finish(
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     if plugin is not None:
         plugin.set_state_dict_type("FULL_STATE_DICT")
-    if job.recipe.tuning == "full" and plugin is None:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-    else:
-        gathered = files / ADAPTER if job.recipe.tuning != "full" else Path(job.folder) / "full"
+    is_plain = job.recipe.tuning == "full" and plugin is None
+    gathered = files / ADAPTER if job.recipe.tuning != "full" else Path(job.folder) / "full"
+    if not is_plain:
         trainer.save_model(str(gathered))
-        model = _gathered(job, gathered)
+    trainer.accelerator.wait_for_everyone()
     if not trainer.accelerator.is_main_process:
         return
+    model = (
+        trainer.accelerator.unwrap_model(trainer.model) if is_plain else _gathered(job, gathered)
+    )
     for leftover in ("training_args.bin", "README.md"):
         (files / ADAPTER / leftover).unlink(missing_ok=True)
     checkpoint = files / CHECKPOINT
@@ -120,9 +121,6 @@ def finish(
     draw_curve(Path(job.folder), files)
     told = {**_facts(trainer, job, follower), **facts}
     (Path(job.folder) / SUMMARY).write_bytes(orjson.dumps(told))
-    runs = Path("wandb")
-    if job.recipe.tracking.wandb != "off" and runs.is_dir():
-        shutil.rmtree(runs, ignore_errors=True)
 
 
 def _gathered(job: TrainingJob, folder: Path) -> Any:
