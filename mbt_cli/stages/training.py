@@ -57,7 +57,7 @@ def train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
     job = _prepared(work, examples, recipe)
     place = work.place(work.resolution.models["model"].run)
     log = place.log.with_name(place.log.name.replace("server", "train"))
-    environment = {**place.environment, **_variables(work, recipe)}
+    environment = {**place.environment, **_variables(work, recipe, log.parent)}
     process = ServerProcess(
         _command(recipe.launch, job, environment),
         environment,
@@ -156,7 +156,7 @@ def _python(launch: Launch) -> str:
     return str(Path(found).absolute())
 
 
-def _variables(work: Work, recipe: Recipe) -> dict[str, str]:
+def _variables(work: Work, recipe: Recipe, logs: Path) -> dict[str, str]:
     """What the training's libraries read from their environment."""
     quiet = {
         "TOKENIZERS_PARALLELISM": "false",
@@ -172,7 +172,7 @@ def _variables(work: Work, recipe: Recipe) -> dict[str, str]:
             if tracking.tags is not None
             else [f"{axis}={value}" for axis, value in work.resolution.axes.items()]
         ),
-        "WANDB_DIR": str(work.files),
+        "WANDB_DIR": str(logs.absolute()),
     }
     is_offline = os.environ.get("WANDB_MODE") in ("offline", "disabled")
     if tracking.wandb == "offline" or (tracking.wandb == "online" and not is_offline):
