@@ -22,6 +22,7 @@ from mbt_cli.store.traces import TraceCell, read_question_rows, read_traces, tra
 from mbt_cli.store.upstream import own_rollouts, upstream
 
 _SHOWN = 10
+_BOOKKEEPING = ("messages", "reasoning_tokens", "seed", "attempts", "seconds", "request_key")
 _BREAKDOWNS = ("difficulty", "hops", "question_type")
 
 
@@ -152,10 +153,8 @@ def _rows_behind(number: _Number, study: Path, address: str) -> Iterator[Rendera
     folder = study / address
     lineage = require_lineage(folder)
     if lineage.kind != "score":
-        frame = read_rows(folder, lineage)
-        yield _frame_view(
-            f"first rows of {folder}/rows.parquet", frame.drop("messages", strict=False)
-        )
+        frame = read_rows(folder, lineage).drop(_BOOKKEEPING, strict=False)
+        yield _frame_view(f"first rows of {folder}/rows.parquet", frame)
         return
     metric = number.column.key
     summary = read_parquet_file(folder, "files/summary.parquet", lineage)
