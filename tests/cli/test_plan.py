@@ -1,0 +1,106 @@
+"""`mbt plan | mbt submit`, `merge` and `status` as they are typed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def piped(workplace):
+    """Run `mbt submit ARGUMENTS` with a text on stdin."""
+
+    def run(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "mbt_cli", "submit", *arguments],
+            cwd=workplace,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_plan_in_a_pipe_runs_the_study_on_this_machine(mbt, piped, workplace):
+    plan = mbt("plan", "study.toml")
+
+    done = piped(plan.out, "--local", "2")
+
+    assert (plan.code, done.returncode) == (0, 0), done.stderr
+    assert (workplace / "runs" / "small" / "tables" / "lineage.json").is_file()
+    assert json.loads(mbt("plan", "study.toml").out)["jobs"] == []
+
+
+def test_a_dry_run_prints_scripts_and_writes_nothing(mbt, piped, workplace):
+    done = piped(mbt("plan", "study.toml").out, "--slurm", "--preset", "one-gpu", "--dry-run")
+
+    assert done.stdout.count("#!/bin/bash") == 5
+    assert not (workplace / "runs").exists()
+
+
+def test_scripts_can_be_had_without_submitting(mbt, piped, workplace):
+    done = piped(mbt("plan", "study.toml").out, "--slurm", "--script-dir", "out")
+
+    assert done.returncode == 0, done.stderr
+    assert len(list((workplace / "out" / "scripts").glob("*.sh"))) == 5
+    assert (workplace / "out" / "manifest.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param((), "say one place to run: `--slurm` or `--local N`", id="no place"),
+        pytest.param(("--slurm", "--local", "1"), "say one place", id="two places"),
+        pytest.param(("--slurm", "--preset", "nope"), "no Slurm preset `nope`", id="preset"),
+    ],
+)
+def test_usage_that_is_wrong_is_one_clear_line(mbt, piped, arguments, words):
+    done = piped(mbt("plan", "study.toml").out, *arguments)
+
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_plan_of_an_edited_manifest_is_refused(mbt, piped, workplace):
+    plan = mbt("plan", "study.toml").out
+    text = (workplace / "study.toml").read_text()
+    (workplace / "study.toml").write_text(text.replace("samples = 2", "samples = 1"))
+
+    done = piped(plan, "--local", "1")
+
+    assert done.returncode == 2
+    assert "has changed since the plan was made" in done.stderr
+
+
+def test_shards_and_a_merge_make_the_rows_of_a_whole_run(mbt, workplace):
+    cell = "base/prompt=answer"
+    mbt("run", "study.toml", "--only", "questions")
+
+    early = mbt("merge", "study.toml", "--only", cell)
+    sent = [mbt("run", "study.toml", "--only", cell, "--shard", f"{n}/2") for n in (1, 2)]
+    merged = mbt("merge", "study.toml", "--only", cell)
+
+    assert early.code == 1
+    assert "12 of 12 requests have no reply yet" in early.err
+    assert [ran.code for ran in sent] == [0, 0]
+    assert "0 model calls, 12 replies reused" in merged.out
+
+
+def test_a_shard_that_is_none_is_refused(mbt):
+    ran = mbt("run", "study.toml", "--shard", "3/2")
+
+    assert ran.code == 2
+    assert "`3/2` is no shard" in ran.err
+
+
+def test_status_of_a_study_that_was_never_submitted_says_so(mbt):
+    ran = mbt("status", "small")
+
+    assert ran.code == 2
+    assert "nothing of a study `small` was submitted" in ran.err
