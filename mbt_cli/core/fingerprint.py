@@ -92,8 +92,15 @@ def fingerprint(kind: str, stage_version: int, spec: Json, inputs: Mapping[str, 
     Raises:
         TypeError: The spec holds a value that is not stable JSON.
     """
+    return fingerprint_of_stable(kind, stage_version, _stable(spec, "spec", ()), inputs)
+
+
+def fingerprint_of_stable(
+    kind: str, stage_version: int, spec: Json, inputs: Mapping[str, str]
+) -> str:
+    """`fingerprint` of a spec that `spec_of` made, which need not be looked through again."""
     parts = {"kind": kind, "version": stage_version, "spec": spec, "inputs": dict(inputs)}
-    return sha256_of(_stable(parts, "", ()))
+    return sha256_of(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mbt_cli.core.fingerprint import differences, fingerprint, is_grown
+from mbt_cli.core.fingerprint import differences, fingerprint_of_stable, is_grown
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.stages.cell import Cell
 from mbt_cli.store.cells import cell_folder, read_failure
@@ -61,10 +61,10 @@ class States:
     def _state(self, cell: Cell) -> CellState:
         inputs = {address: self._states[address] for address in cell.needs}
         version = type(cell.stage).version
-        now = fingerprint(
+        now = fingerprint_of_stable(
             cell.kind, version, cell.spec, {a: s.fingerprint for a, s in inputs.items()}
         )
-        base = fingerprint(
+        base = fingerprint_of_stable(
             cell.kind, version, cell.base_spec, {a: s.base_fingerprint for a, s in inputs.items()}
         )
         sizes = dict(cell.sizes)
