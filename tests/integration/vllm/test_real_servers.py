@@ -64,8 +64,8 @@ def need(command: str) -> None:
 
 def mbt(folder: Path) -> subprocess.Popen:
     command = [str(BESIDE / "mbt"), "rollout", "study.toml"]
-    output = (folder / "output").open("ab")
-    return subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+    with (folder / "output").open("ab") as output:
+        return subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
 
 
 def processes_with(text: str) -> list[int]:
