@@ -73,8 +73,9 @@ def gpus_of(state: CellState) -> int:
     """GPUs that one node gives to the cell."""
     if state.cell.resolution.source is not None:
         return 0
-    if state.cell.kind == "train":
-        return 1
+    recipe = state.cell.resolution.recipe
+    if recipe is not None:
+        return recipe.launch.processes or 1
     model = asked_model(state)
     if model is None or model.backend.kind not in _HAVE_GPU:
         return 0
