@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.model import Settings
 from mbt_cli.errors import UsageError
+from mbt_cli.manifest.document import Name
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.jobs import Draft, Limits, jobs_for
 from mbt_cli.planning.sizes import Size, Sizes
@@ -19,6 +21,7 @@ from mbt_cli.planning.unread import unread
 PLAN_VERSION = 1
 """The layout of a plan that this mbt writes, and the only one it takes."""
 
+JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 _TO_MAKE = ("missing", "failed", "grown", "stale")
 
 
@@ -44,7 +47,7 @@ class PlannedCell(Settings):
 class PlannedJob(Settings):
     """One job: a command that a person could type as well."""
 
-    id: str
+    id: JobName
     """Its name within the plan."""
     kind: str
     """Kind of its first cell's stage."""
@@ -67,7 +70,7 @@ class Plan(Settings):
 
     schema_version: int = PLAN_VERSION
     """Layout of this document."""
-    study: str
+    study: Name
     """Name of the study."""
     manifest: str
     """Path of the manifest, from the folder where the plan was made."""

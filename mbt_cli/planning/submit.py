@@ -71,7 +71,9 @@ def check_plan(plan: Plan, manifest: Manifest, states: States) -> None:
         UsageError: The manifest, a preset, a prompt or a data file changed since.
         StaleError: The plan leaves stale cells as they are.
     """
-    if plan.fingerprint != plan_fingerprint(manifest, states):
+    strangers = {a for job in plan.jobs for a in job.cells} - {c.address for c in plan.cells}
+    same_cells = {c.address for c in plan.cells} == set(manifest.cells)
+    if strangers or not same_cells or plan.fingerprint != plan_fingerprint(manifest, states):
         raise UsageError(
             f"`{plan.manifest}`, or what it names, has changed since the plan was made",
             hint=f"mbt plan {plan.manifest} | mbt submit --slurm",

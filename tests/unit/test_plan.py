@@ -164,6 +164,26 @@ def test_a_plan_that_leaves_stale_cells_is_refused(load, planned, tmp_path):
         )
 
 
+@pytest.mark.parametrize("name", ["a b", "../x", "a\n#SBATCH --wrap=id", "$(id)", ""])
+def test_a_plan_whose_job_bears_an_odd_name_is_refused(load, planned, name):
+    plan = json.loads(plan_json(planned(load())))
+    plan["jobs"][0]["id"] = name
+
+    with pytest.raises(UsageError, match=r"is no plan: `jobs\.0\.id`"):
+        read_plan(json.dumps(plan), "stdin")
+
+
+def test_a_plan_with_cells_of_another_study_is_refused(load, planned, tmp_path):
+    manifest = load()
+    plan = planned(manifest)
+    job = plan.jobs[0].model_copy(update={"cells": ("base/model=stranger",)})
+
+    with pytest.raises(UsageError, match="has changed since the plan was made"):
+        check_plan(
+            plan.model_copy(update={"jobs": (job,)}), manifest, States(manifest, tmp_path / "runs")
+        )
+
+
 class Shelf(Launcher):
     """A queue that keeps what it is given, and can be told to refuse."""
 
