@@ -84,3 +84,11 @@ slurm-demo: $(SETUP) ## the quickstart study as Slurm jobs on this machine (star
 MANIFEST ?= manifests/quickstart.toml
 tables: $(SETUP) ## print the tables of a study: make tables MANIFEST=manifests/paper.toml
 	@$(BIN)/mbt report $(MANIFEST)
+
+.venv-vllm/.installed: .ci/setup_vllm.sh pyproject.toml
+	@.ci/setup_vllm.sh $(PYTHON)
+	@touch $@
+
+.PHONY: test-vllm
+test-vllm: .venv-vllm/.installed ## rollouts on a real vLLM (its CPU build; Python 3.11, 8 GB of memory)
+	@MBT_NO_SKIPS=1 .venv-vllm/bin/python -m pytest tests/integration/vllm -q

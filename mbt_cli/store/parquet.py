@@ -13,7 +13,7 @@ from mbt_cli.errors import ArtifactError
 from mbt_cli.store.disk import writing_to
 from mbt_cli.store.lineage import FileRecord
 
-_ROW_GROUP_BYTES = 32 << 20
+_ROW_GROUP_BYTES = 8 << 20
 _COMPRESSION = "zstd"
 _COMPRESSION_LEVEL = 1  # level 3 costs a third more time for a fifth less space on long replies
 _MAGIC = b"PAR1"
