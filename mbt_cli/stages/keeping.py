@@ -1,4 +1,4 @@
-"""Which rows of an input are read: `keep` on rollouts, and the first samples and traces."""
+"""Which rollouts a stage takes: `keep`."""
 
 import polars as pl
 
@@ -52,27 +52,3 @@ def _right_by_votes(rollouts: pl.DataFrame, verdicts: pl.DataFrame) -> pl.Series
     return keys.join(
         shares, on=["question_id", "sample"], how="left", maintain_order="left"
     ).to_series(2)
-
-
-def usable_traces(
-    traces: pl.LazyFrame, *, max_samples: int | None = None, max_traces: int | None = None
-) -> pl.LazyFrame:
-    """Traces that passed everything, the lowest numbers of each question first.
-
-    Args:
-        traces: `rows.TRACES`.
-        max_samples: Rollouts per question at most, of those that have a usable trace.
-        max_traces: Traces per rollout at most.
-
-    Returns:
-        Ordered by question_id, sample, trace_id, so the order of the input never matters.
-    """
-    order = ["question_id", "sample", "trace_id"]
-    usable = traces.filter(pl.col("failure").is_null(), pl.col("trace").is_not_null()).sort(order)
-    if max_samples is not None:
-        rank = pl.col("sample").rank("dense").over("question_id")
-        usable = usable.filter(rank <= max_samples)
-    if max_traces is not None:
-        number = pl.int_range(pl.len()).over("question_id", "sample")
-        usable = usable.filter(number < max_traces)
-    return usable

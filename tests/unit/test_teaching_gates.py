@@ -1,11 +1,9 @@
 """A teacher's bad habits: each is a failed row under its own reason, and never a trace."""
 
-import polars as pl
 import pytest
 
 from mbt_cli.core.gates import Gates
 from mbt_cli.inference.importing import import_rows
-from mbt_cli.stages.keeping import usable_traces
 from mbt_cli.stages.synthesize import SynthesizeStage
 from tests.unit.teaching import GOOD, canned, questions, rows_of, work_of
 
@@ -49,7 +47,6 @@ def test_a_bad_habit_is_a_failure_of_its_own_name(tmp_path, reply, sent, reason)
     (failure,) = made["failure"]
     assert failure.partition(":")[0] == reason
     assert made["trace"].to_list() == [None]
-    assert usable_traces(made.lazy()).collect().is_empty()
     # the reply itself is kept as it came
     assert made["reply"].to_list() == [reply]
     stopped = {name: n for name, n in work.outcome.notes["gates"].items() if n}
@@ -110,25 +107,3 @@ def test_what_a_server_fails_at_keeps_its_own_reason(tmp_path):
     assert made["failure"].to_list() == ["content_filter"]
     assert work.outcome.notes["funnel"]["replied"] == 0
     assert not any(work.outcome.notes["gates"].values())
-
-
-def test_usable_traces_take_the_lowest_numbers_whatever_the_order():
-    traces = pl.DataFrame(
-        [
-            {"question_id": q, "sample": s, "trace_id": t, "trace": f"{q}{s}{t}", "failure": f}
-            for q, s, t, f in [
-                ("a", 2, 1, None),
-                ("a", 0, 0, "gate_leak: x"),
-                ("a", 1, 3, None),
-                ("a", 1, 0, None),
-                ("a", 1, 2, None),
-                ("b", 0, 0, None),
-                ("a", 3, 0, None),
-            ]
-        ]
-    )
-
-    kept = usable_traces(traces.lazy(), max_samples=2, max_traces=2).collect()
-
-    # sample 0 of `a` has no usable trace, so samples 1 and 2 are its first two
-    assert kept["trace"].to_list() == ["a10", "a12", "a21", "b00"]
