@@ -1,14 +1,13 @@
 """What commands print: manifests, results and lineages as Rich renderables."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mbt_cli.core.shown_tables import ShownCell, heading, reading_notes, shown_rows
+from mbt_cli.commands.table_view import StoredTable
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.dry_run import Rehearsal
 from mbt_cli.planning.execute import RunReport
@@ -72,7 +71,7 @@ def result_view(
     folders = [cell_folder(machine.runs, manifest.study, a) / "files" for a in tables]
     for folder in folders:
         for path in sorted(folder.glob("*.parquet")):
-            yield stored_table(path)
+            yield StoredTable(read_table(path))
     if quiet:
         return
     counts = f"{len(report.made)} cells made, {len(report.done)} done already"
@@ -80,22 +79,3 @@ def result_view(
     yield Text(f"{counts}; {asked}")
     for folder in folders or [machine.runs / manifest.study]:
         yield Text(f"written: {folder}/", no_wrap=True, overflow="ignore")
-
-
-def stored_table(path: Path) -> RenderableType:
-    """A table as the report wrote it: each number with its interval below, the best in bold."""
-    stored = read_table(path)
-    table = Table(title=stored.title, title_justify="left", show_lines=True)
-    for column in stored.columns:
-        table.add_column(heading(column), justify="left" if column.kind == "label" else "right")
-    for row in shown_rows(stored):
-        table.add_row(*(_shown_cell(cell) for cell in row))
-    return Group(table, *(Text(note, style="dim") for note in reading_notes(stored)))
-
-
-def _shown_cell(cell: ShownCell) -> Text:
-    text = Text(cell.text, style="bold" if cell.rank == "best" else "")
-    if cell.interval is not None:
-        low, high = cell.interval
-        text.append(f"\n{low}-{high}", style="dim not bold")
-    return text
