@@ -14,7 +14,7 @@ from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher, free_gpus
 from mbt_cli.launchers.slurm import SlurmLauncher
-from mbt_cli.launchers.slurm_queue import queued
+from mbt_cli.launchers.slurm_queue import queued, queued_where_reachable
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.planning.local_queue import run_here
 from mbt_cli.planning.plan_document import read_plan
@@ -44,7 +44,9 @@ def submit_plan(text: str, where: str, told: Told) -> None:
     check_plan(plan, manifest, States(manifest, machine.runs))
     record = told.script_dir.resolve() if told.script_dir else None
     here = Here(machine, record, datetime.now(UTC), _how_called())
-    submitting = prepare(plan, manifest, folders, here, queued)
+    hands_over = not (told.local or told.dry_run or told.script_dir)
+    queue = queued if hands_over else queued_where_reachable
+    submitting = prepare(plan, manifest, folders, here, queue)
     for job in submitting.jobs:
         launcher.render(job)  # what cannot be rendered is said before anything is submitted
     out = Console(highlight=False, soft_wrap=True)

@@ -52,6 +52,14 @@ def queued(label: str) -> list[QueuedJob]:
     return [job for line in done.stdout.splitlines() if (job := _job(line)) and job.label == label]
 
 
+def queued_where_reachable(label: str) -> list[QueuedJob]:
+    """The same for what submits nothing to Slurm: a queue that cannot be asked holds nothing."""
+    try:
+        return queued(label)
+    except MbtError:
+        return []
+
+
 def _job(line: str) -> QueuedJob | None:
     fields = line.split("\t")
     if len(fields) != 6 or fields[2] not in _LIVING:

@@ -10,13 +10,21 @@ import pytest
 
 @pytest.fixture
 def piped(workplace):
-    """Run `mbt submit ARGUMENTS` with a text on stdin."""
+    """Run `mbt submit ARGUMENTS` with a text on stdin, beside a Slurm that does not answer.
+
+    Printing and writing scripts, and running them here, must do without one.
+    """
+    squeue = workplace / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    squeue.chmod(0o755)
+    path = f"{squeue.parent}:{os.environ['PATH']}"
 
     def run(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "mbt_cli", "submit", *arguments],
             cwd=workplace,
-            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+            env={**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200"},
             input=text,
             capture_output=True,
             text=True,
