@@ -1,6 +1,6 @@
 """A plan to scripts, and scripts to a queue; nothing is submitted twice."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from mbt_cli.planning.submissions import (
 )
 from mbt_cli.settings import Machine
 from mbt_cli.store.cells import cell_folder
+from mbt_cli.store.lineage import read_lineage
 
 _PASSED_ON = ("HF_HOME", "HF_HUB_OFFLINE", "HF_ENDPOINT", "MBT_OFFLINE", "MBT_NO_DOTENV")
 
@@ -122,6 +123,8 @@ def prepare(
     label = label_of(plan.study, machine.runs)
     alive = {job.id for job in living(label)}
     waiting = cells_in_queue(machine.runs, plan.study, alive)
+    # looked at after the queue: what has left it meanwhile is made by now
+    ready = {*waiting, *_made_meanwhile(plan, machine.runs)}
     folder = here.record or new_record(machine.runs, plan.study, now=here.now)
     environment = {n: machine.environment[n] for n in _PASSED_ON if n in machine.environment}
     around = Surroundings(
@@ -133,7 +136,7 @@ def prepare(
         label=label,
         mbt=tuple(here.mbt),
     )
-    jobs = [_job(job, plan, machine, around, waiting) for job in plan.jobs]
+    jobs = [_job(job, plan, machine, around, ready) for job in plan.jobs]
     kept = [job for job in jobs if job is not None]
     return Submitting(plan, manifest, presets, folder, kept, waiting)
 
@@ -149,15 +152,25 @@ def cells_in_queue(runs: Path, study: str, alive: set[str]) -> dict[str, str]:
     }
 
 
+def _made_meanwhile(plan: Plan, runs: Path) -> set[str]:
+    """Cells that were not there when the plan was made and are now."""
+    return {
+        cell.address
+        for cell in plan.cells
+        if cell.status in ("missing", "failed")
+        and read_lineage(cell_folder(runs, plan.study, cell.address)) is not None
+    }
+
+
 def _job(
     planned: PlannedJob,
     plan: Plan,
     machine: Machine,
     around: Surroundings,
-    waiting: Mapping[str, str],
+    ready: Collection[str],
 ) -> Job | None:
-    """The job on the submission's own copy; None when others make all its cells already."""
-    cells = [address for address in planned.cells if address not in waiting]
+    """The job on the submission's own copy; None when all its cells are made or on their way."""
+    cells = [address for address in planned.cells if address not in ready]
     if not cells:
         return None
     copy = str(around.record / "manifest.toml")
