@@ -14,6 +14,8 @@ settings.load_profile("mbt")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
+NO_SAMPLES = "no real samples beside this clone"
+
 SMALL_STUDY = """
 [study]
 name = "small"
@@ -88,5 +90,5 @@ def shared() -> Path:
     """Folder with real samples of the benchmarks; skips where a clone has none beside it."""
     folder = Path(os.environ.get("MBT_SHARED", REPOSITORY.parent / "shared"))
     if not folder.is_dir():
-        pytest.skip("no real samples beside this clone: set MBT_SHARED to a folder with data/")
+        pytest.skip(f"{NO_SAMPLES}: set MBT_SHARED to a folder with data/")
     return folder
