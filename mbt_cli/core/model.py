@@ -20,8 +20,10 @@ class Grows:
 
 
 class Settings(BaseModel):
-    """Frozen, typed, and strict about unknown keys; the docstring under a field documents it."""
+    """Frozen, typed, and strict about unknown keys; the docstring under a field documents it.
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    `manifest/field_docs.py` reads those docstrings where somebody asks for them: reading them as
+    each class is made would cost every command a third of a second.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -4,7 +4,6 @@
 became of it, in the order of the requests and in bounded memory.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -18,13 +17,14 @@ from mbt_cli.core.progress import Progress
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.errors import BackendError
 from mbt_cli.inference.backlog import Backlog, RetryRules, Ticket
-from mbt_cli.inference.client import BodyRules, open_client
-from mbt_cli.inference.dispatcher import Dispatcher, Ledger, ServerDiedError
+from mbt_cli.inference.bodies import BodyRules
 from mbt_cli.inference.importing import import_rows
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
+from mbt_cli.inference.ledger import Ledger
 from mbt_cli.inference.memory import return_freed_memory
+from mbt_cli.inference.outcomes import ServerDiedError
 from mbt_cli.inference.responding import answer_in_process
-from mbt_cli.inference.stopping import StopRequest, raising, stopping
+from mbt_cli.inference.stopping import StopRequest, raising
 
 __all__ = ["Asked", "Asking", "ask", "import_rows", "replies"]
 
@@ -183,22 +183,22 @@ class _Run:
             if isinstance(source, Responder):
                 answer_in_process(self._backlog, self._ledger, source)
             else:
-                asyncio.run(self._dispatch(source))
+                self._send(source)
                 return_freed_memory()
 
-    async def _dispatch(self, endpoint: Endpoint) -> None:
-        asking, run = self._asking, self._asking.run
-        environment = asking.place.environment
-        async with open_client(endpoint, asking.body_rules, run, environment) as client:
-            dispatcher = Dispatcher(self._backlog, self._ledger, client, run, endpoint.alive)
+    def _send(self, endpoint: Endpoint) -> None:
+        # aiohttp and its event loop load only where something is sent
+        from mbt_cli.inference.sending import Sender
 
-            def stop() -> None:
-                dispatcher.stop(self._request.drain_seconds(run.drain_seconds))
-
-            with stopping(self._request, stop):
-                await dispatcher.work_off(min(run.concurrency, asking.total or run.concurrency))
-        if self._request.signal:
-            raise self._request.error()
+        asking = self._asking
+        sender = Sender(
+            rules=asking.body_rules,
+            run=asking.run,
+            environment=asking.place.environment,
+            request=self._request,
+            workers=min(asking.run.concurrency, asking.total or asking.run.concurrency),
+        )
+        sender.send_all(endpoint, self._backlog, self._ledger)
 
     def _restart_or_raise(self, error: ServerDiedError) -> None:
         self._restarts += 1

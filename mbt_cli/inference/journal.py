@@ -6,6 +6,7 @@ and passed over by readers. Messages are not kept: they are rendered again from 
 """
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,11 @@ _BUFFER_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 16
 _LENGTH_BITS = 32
 _OFFSET_BITS = 48
+_GOOD_LINE = re.compile(
+    rb'{"key":"([0-9a-f]{64})","content_attempt":0,"failure":null,"finish_reason":"stop",'
+)
+"""How the line of most replies begins: its long texts need not be parsed to be placed."""
+_RECORD_ENDS = (b'"}\n', b"null}\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +179,16 @@ class JournalIndex:
     def _scan(self, number: int) -> None:
         offset = 0
         for line in _lines(self._files[number]):
-            record = _record(line)
-            if record is None:
+            place = _packed(number, offset, len(line))
+            if (good := _GOOD_LINE.match(line)) and line.endswith(_RECORD_ENDS):
+                self._place(digest_of(good[1].decode()), _GOOD, place)
+            elif (record := _record(line)) is None:
                 self.damaged += 1
             else:
-                self._place(record, _packed(number, offset, len(line)))
+                self._place(digest_of(record["key"]), _standing(record), place)
             offset += len(line)
 
-    def _place(self, record: dict[str, Json], place: int) -> None:
-        digest = digest_of(record["key"])
-        standing = Standing(
-            record["failure"], record["finish_reason"], record["content_attempt"], record["seed"]
-        )
+    def _place(self, digest: bytes, standing: Standing, place: int) -> None:
         if digest in self._places:
             if standing.rank < self._standings.get(digest, _GOOD).rank:
                 return
@@ -208,6 +212,12 @@ def _record(line: bytes) -> dict[str, Json] | None:
     except orjson.JSONDecodeError:
         return None
     return record if isinstance(record, dict) and "key" in record else None
+
+
+def _standing(record: dict[str, Json]) -> Standing:
+    return Standing(
+        record["failure"], record["finish_reason"], record["content_attempt"], record["seed"]
+    )
 
 
 def digest_of(key: str) -> bytes:

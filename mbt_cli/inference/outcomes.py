@@ -18,6 +18,10 @@ _FATAL_HINTS = {
 _SECRET = re.compile(r"\b(?:sk|hf|gsk|xai|nvapi)[-_][A-Za-z0-9_\-]{8,}")
 
 
+class ServerDiedError(BackendError):
+    """The server behind the endpoint is gone; what was in flight is back in the backlog."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one sending.

@@ -5,7 +5,7 @@ import time
 from mbt_cli.core.chat import Request, Responder
 from mbt_cli.core.replies import MalformedReplyError, Sending, reply_of
 from mbt_cli.inference.backlog import Backlog
-from mbt_cli.inference.dispatcher import Ledger
+from mbt_cli.inference.ledger import Ledger
 from mbt_cli.inference.outcomes import Outcome, failed
 
 _LOOKS = 1_000

@@ -3,8 +3,11 @@
 import json
 from typing import Any
 
+from pydantic import BaseModel
+
 from mbt_cli.core.chat import Json
 from mbt_cli.manifest.document import DocumentTables, StageBlock
+from mbt_cli.manifest.field_docs import Documented
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.kinds import STAGES
 
@@ -21,7 +24,7 @@ def schema() -> Json:
 
     Fields that an axis or a variant may fill in are not required here: `mbt check` looks at that.
     """
-    whole = DocumentTables.model_json_schema(ref_template="#/$defs/{model}")
+    whole = _schema_of(DocumentTables)
     definitions: dict[str, Any] = whole.setdefault("$defs", {})
     kinds = []
     for kind, stage in STAGES.items():
@@ -33,8 +36,8 @@ def schema() -> Json:
 
 
 def _stage_schema(kind: str, stage: type[Stage], definitions: dict[str, Any]) -> dict[str, Any]:
-    envelope = _lifted(StageBlock.model_json_schema(ref_template="#/$defs/{model}"), definitions)
-    own = _lifted(stage.model_json_schema(ref_template="#/$defs/{model}"), definitions)
+    envelope = _lifted(_schema_of(StageBlock), definitions)
+    own = _lifted(_schema_of(stage), definitions)
     properties = {**envelope["properties"], **own["properties"], "kind": {"const": kind}}
     return {
         "type": "object",
@@ -43,6 +46,10 @@ def _stage_schema(kind: str, stage: type[Stage], definitions: dict[str, Any]) ->
         "required": ["kind", "name"],
         "additionalProperties": False,
     }
+
+
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(ref_template="#/$defs/{model}", schema_generator=Documented)
 
 
 def _lifted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.model import Settings
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.document import Name
+from mbt_cli.manifest.field_docs import Documented
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.jobs import Draft, Limits, jobs_for
 from mbt_cli.planning.sizes import Size, Sizes
@@ -177,7 +178,7 @@ def read_plan(text: str, where: str) -> Plan:
 
 def plan_schema() -> str:
     """The JSON Schema of plans."""
-    schema = Plan.model_json_schema()
+    schema = Plan.model_json_schema(schema_generator=Documented)
     return orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 

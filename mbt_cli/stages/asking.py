@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import polars as pl
 
 from mbt_cli.core.chat import Message, Reply, Request
+from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.keys import request_key, request_seed
 from mbt_cli.inference.asking import Asking, ask, replies
 from mbt_cli.stages.work import Model, Work
@@ -116,9 +117,9 @@ def ask_model(plan: AskPlan, work: Work, columns: pl.Schema) -> Iterator[pl.Data
     for request, reply in replies(asking, work.journal):
         rows.append({**reply_columns(request, reply), **plan.row_of(request, reply)})
         if len(rows) == BATCH_ROWS:
-            yield pl.DataFrame(rows, schema=columns)
+            yield frame_of_rows(rows, columns)
             rows = []
-    yield pl.DataFrame(rows, schema=columns)
+    yield frame_of_rows(rows, columns)
 
 
 def reply_columns(request: Request, reply: Reply) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Reply, Request
+from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.model import Grows
 from mbt_cli.core.traces import trace_of
 from mbt_cli.errors import JudgeReplyError, StageError
@@ -63,7 +64,7 @@ class JudgeStage(Stage):
         judge = _judge(work.resolution)
         columns = self.columns(work.resolution)
         known = list(_known_rows(work, judge, columns, self.votes))
-        yield pl.DataFrame(known, schema=columns)
+        yield frame_of_rows(known, columns)
         yield from ask_model(self.ask_plan(work), work, columns)
 
     def _todo(self, work: Work, judge: Judge) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from mbt_cli.core import rows
+from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.gates import Gates
 from mbt_cli.core.model import Grows
 from mbt_cli.core.traces import trace_of
@@ -78,7 +79,7 @@ class RewriteStage(Stage):
         pairs, intake = pair_rollouts(work, self.keep), Intake(self.gates)
         for batch in pairs.unpaired.iter_slices(_FAILED_AT_ONCE):
             failed = [_unpaired_row(work, row) for row in batch.iter_rows(named=True)]
-            yield pl.DataFrame(failed, schema=rows.TRACES)
+            yield frame_of_rows(failed, rows.TRACES)
         yield from ask_model(self._plan(work, pairs, intake), work, rows.TRACES)
         intake.tell(work, pairs.counts)
 

@@ -12,6 +12,7 @@ from mbt_cli.core.cell_notes import FUNNEL
 from mbt_cli.core.chat import Json, Reply, Request
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.fingerprint import spec_of
+from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.errors import StageError, UsageError
 from mbt_cli.stages.asking import failed_row
 from mbt_cli.stages.base import Stage
@@ -171,7 +172,7 @@ def _traces(
     intake = Intake(stage.gates)
     for batch in placed.iter_slices(_ROWS_AT_ONCE):
         checked = [_checked(row, intake) for row in batch.iter_rows(named=True)]
-        yield pl.DataFrame(checked, schema=rows.TRACES)
+        yield frame_of_rows(checked, rows.TRACES)
     questions = work.lazy("questions").select("question_id").collect()
     lost = questions.join(placed, on="question_id", how="anti").with_columns(
         sample=pl.lit(0, pl.Int64()), trace_id=pl.lit(0, pl.Int64())
@@ -195,4 +196,4 @@ def _checked(row: dict[str, Any], intake: Intake) -> dict[str, Any]:
 def _missing(lost: pl.DataFrame, columns: pl.Schema) -> Iterator[pl.DataFrame]:
     for batch in lost.iter_slices(_ROWS_AT_ONCE):
         failed = [failed_row(columns, MISSING, **row) for row in batch.iter_rows(named=True)]
-        yield pl.DataFrame(failed, schema=columns)
+        yield frame_of_rows(failed, columns)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import polars as pl
 
 from mbt_cli.core import rows
+from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.questions import documents_text
 from mbt_cli.core.templates import Template
@@ -154,7 +155,7 @@ def _batches(
             }
             for row in batch.iter_rows(named=True)
         ]
-        yield pl.DataFrame(made, schema=rows.EXAMPLES)
+        yield frame_of_rows(made, rows.EXAMPLES)
 
 
 def _row(

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -68,6 +69,8 @@ class _HashingFile:
 class ParquetStream:
     """Appends frames of one schema to a Parquet file.
 
+    A thread writes each row group while the caller makes the rows of the next.
+
     Args:
         path: The file, made anew.
         schema: Columns and types of every frame, in the order of the file.
@@ -81,6 +84,8 @@ class ParquetStream:
         self._path = path
         self._schema = schema
         self._pending: list[pl.DataFrame] = []
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parquet")
+        self._being_written: Future[None] | None = None
         self._pending_bytes = 0.0
         arrow = schema.to_frame().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
         with writing_to(path):
@@ -108,6 +113,8 @@ class ParquetStream:
     def finish(self) -> FileRecord:
         """Write what is held back and the footer, and make sure it is on the disk."""
         self._write_row_group()
+        self._wait()
+        self._thread.shutdown()
         with writing_to(self._path):
             self._writer.close()
             self._file.sync()
@@ -117,17 +124,28 @@ class ParquetStream:
     def abandon(self) -> None:
         """Close and remove the file."""
         self._file.is_discarded = True
+        self._thread.shutdown()
         self._writer.close()
         self._file.close()
         self._path.unlink(missing_ok=True)
 
     def _write_row_group(self) -> None:
+        """Hand a row group to the thread that compresses and writes, one at a time."""
         if not self._pending:
             return
-        frame = pl.concat(self._pending)
+        self._wait()
+        self._being_written = self._thread.submit(self._write, self._pending)
         self._pending, self._pending_bytes = [], 0.0
+
+    def _write(self, frames: Sequence[pl.DataFrame]) -> None:
         with writing_to(self._path):
-            self._writer.write_table(frame.to_arrow(compat_level=pl.CompatLevel.oldest()))
+            table = pl.concat(frames).to_arrow(compat_level=pl.CompatLevel.oldest())
+            self._writer.write_table(table)
+
+    def _wait(self) -> None:
+        if self._being_written is not None:
+            self._being_written.result()
+            self._being_written = None
 
 
 def _repeating(schema: pl.Schema, arrow: pa.Schema) -> list[str]:

@@ -19,6 +19,7 @@ from mbt_cli.errors import ArtifactError, MissingInputError
 _PIECE_CHARACTERS = 1 << 20
 _ROWS_AT_ONCE = 1000
 _DECODER = json.JSONDecoder()
+_BETWEEN = " \t\r\n,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +143,20 @@ def _array_items(stream: IO[str], path: Path) -> Iterator[Json]:
     Raises:
         ArtifactError: An item is not JSON, or the file ends early: what follows cannot be found.
     """
-    text, read_all, count = "", False, 0
+    text, start, read_all, count = "", 0, False, 0
     while True:
-        text = text.lstrip(" \t\r\n,")
-        if text.startswith("]"):
+        while start < len(text) and text[start] in _BETWEEN:
+            start += 1
+        if text.startswith("]", start):
             return
         try:
-            value, end = _DECODER.raw_decode(text)
+            value, start = _DECODER.raw_decode(text, start)
         except json.JSONDecodeError as error:
             if read_all:
                 place = f"`{path}`, record {count + 1}"
                 raise ArtifactError(f"{place}: is not JSON: {error.msg}") from error
             piece = stream.read(_PIECE_CHARACTERS)
-            text, read_all = text + piece, len(piece) < _PIECE_CHARACTERS
+            text, start, read_all = text[start:] + piece, 0, len(piece) < _PIECE_CHARACTERS
             continue
         yield value
-        text, count = text[end:], count + 1
+        count += 1

@@ -13,6 +13,7 @@ import polars as pl
 from mbt_cli.core import rows
 from mbt_cli.core.benchmark_files import BenchmarkFiles, PerSplit
 from mbt_cli.core.chat import Json
+from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.questions import Document, Question
 from mbt_cli.errors import StageError, UsageError
@@ -250,7 +251,7 @@ def _frame(numbered: Iterable[Numbered]) -> pl.DataFrame:
     """`rows.QUESTIONS` of all questions, built in batches to bound memory."""
     stored, frames = (_stored(position, question) for position, question in numbered), []
     while batch := list(islice(stored, _ROWS_AT_ONCE)):
-        frames.append(pl.DataFrame(batch, schema=rows.QUESTIONS))
+        frames.append(frame_of_rows(batch, rows.QUESTIONS))
     return pl.concat(frames) if frames else rows.QUESTIONS.to_frame()
 
 
@@ -260,7 +261,6 @@ def _stored(position: int, question: Question) -> dict[str, Json]:
         "position": position,
         "question": question.question,
         "answer": question.answer,
-        # lists, since Polars builds a series of its own for every tuple
         "answer_aliases": list(question.answer_aliases),
         "context": [
             {"title": document.title, "sentences": list(document.sentences)}

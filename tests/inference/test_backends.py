@@ -13,7 +13,8 @@ from mbt_cli.core.chat import Endpoint, Request
 from mbt_cli.errors import UsageError
 from mbt_cli.inference.asking import ask, replies
 from mbt_cli.inference.backlog import Ticket, ticket_of
-from mbt_cli.inference.client import BodyRules, proxy_for
+from mbt_cli.inference.bodies import BodyRules
+from mbt_cli.inference.client import proxy_for
 
 REQUEST = Request("k" * 64, "q1", 0, ({"role": "user", "content": "Who?"},), 7, {"top_p": 0.9})
 
