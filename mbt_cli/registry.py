@@ -15,6 +15,7 @@ from mbt_cli.benchmarks.gsm8k import GSM8K
 from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.benchmarks.math500 import MATH500
 from mbt_cli.benchmarks.musique import MuSiQue
+from mbt_cli.benchmarks.question_answer import QuestionAnswer
 from mbt_cli.benchmarks.tinyhop import TinyHop
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
 from mbt_cli.figures.accuracy_tokens import AccuracyTokens
@@ -80,7 +81,7 @@ AnyBackend = Annotated[
     _ByKind,
 ]
 AnyBenchmark = Annotated[
-    GSM8K | HotpotQA | MATH500 | MuSiQue | TinyHop | TwoWikiMultihopQA,
+    GSM8K | HotpotQA | MATH500 | MuSiQue | QuestionAnswer | TinyHop | TwoWikiMultihopQA,
     _ByKind,
 ]
 AnyJudge = Annotated[

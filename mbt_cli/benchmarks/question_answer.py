@@ -1,0 +1,81 @@
+"""Questions of one's own: records that hold a question and its answer, and little else.
+
+JSON lines or a JSON array of `{question, answer}`, with `id`, `answer_aliases` and `context` where
+there are some. An answer may be a list (the first counts, the others are aliases) or a number. The
+context is a text, a list of texts, or HotpotQA's `[[title, [sentence]]]`.
+
+    Q: Which river runs through Cairo?   A: Nile
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from mbt_cli.core import layouts
+from mbt_cli.core.chat import Json
+from mbt_cli.core.questions import Document, Question
+from mbt_cli.interfaces import Benchmark
+
+_ID = ("id", "_id", "question_id")
+_ALIASES = "answer_aliases"
+
+
+class QuestionAnswer(Benchmark):
+    """Records of `{question, answer}`, each about anything."""
+
+    kind: Literal["question_answer"] = "question_answer"
+    """Names the benchmark in a manifest."""
+
+    def question(self, record: Mapping[str, Json]) -> Question:
+        question = layouts.text(record, "question")
+        answer, *others = _answers(record.get("answer"))
+        aliases = (*others, *layouts.texts(record.get(_ALIASES), _ALIASES))
+        return Question(
+            question_id=_id(record, question),
+            question=question,
+            answer=answer,
+            answer_aliases=aliases,
+            context=_context(record.get("context")),
+            metadata=layouts.rest(record, *_ID, "question", "answer", _ALIASES, "context"),
+        )
+
+
+def _id(record: Mapping[str, Json], question: str) -> str:
+    """The record's own id, a number too; else one made from the question's text."""
+    for name in _ID:
+        value = record.get(name)
+        if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip():
+            return str(value).strip()
+    return f"question-{hashlib.sha256(question.encode()).hexdigest()[:16]}"
+
+
+def _answers(value: Json) -> list[str]:
+    """The answer and its other spellings.
+
+    Example:
+        >>> _answers(["New York", "NYC"]), _answers(7), _answers(True)
+        (['New York', 'NYC'], ['7'], ['yes'])
+    """
+    if not isinstance(value, list):
+        return [_answer(value)]
+    if not value:
+        raise ValueError("`answer` is an empty list")
+    return [_answer(item) for item in value]
+
+
+def _answer(value: Json) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return str(value)
+    return layouts.text({"answer": value}, "answer")
+
+
+def _context(value: Json) -> tuple[Document, ...]:
+    """Documents; a text without a title gets its number."""
+    if not value:
+        return ()
+    texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, Sequence) and all(isinstance(item, str) for item in texts):
+        return tuple(Document(str(number), (text,)) for number, text in enumerate(texts, 1))
+    return layouts.documents(value)
