@@ -1,0 +1,21 @@
+"""mbt: one manifest from models to paper tables.
+
+`from mbt_cli import load_manifest, run, scan` is the door for scripts and notebooks. They are
+looked up when they are used (types stand in `__init__.pyi`): a command line that only prints its
+help must not wait for Polars.
+"""
+
+from importlib import import_module
+
+__all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]
+
+
+def __getattr__(name: str) -> object:
+    """What `python_door` has to offer.
+
+    Raises:
+        AttributeError: It offers nothing of that name.
+    """
+    if name in __all__:
+        return getattr(import_module("mbt_cli.python_door"), name)
+    raise AttributeError(f"module `mbt_cli` has no attribute `{name}`")

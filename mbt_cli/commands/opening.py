@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mbt_cli.manifest.load import Manifest, load_manifest
-from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.settings import Machine, read_machine
 
 
 def open_manifest(
     path: Path, overrides: Sequence[str] | None, presets: Path | None
 ) -> tuple[Manifest, Machine]:
-    """The checked manifest and this machine's settings."""
+    """The checked manifest and this machine's settings; a bare name may be a shipped manifest."""
     machine = read_machine()
     folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
-    return load_manifest(path, presets=folders, overrides=overrides or ()), machine
+    found = load_manifest(manifest_file(path), presets=folders, overrides=overrides or ())
+    return found, machine

@@ -14,6 +14,17 @@ def shipped(folder: str) -> Path:
     return inside if inside.is_dir() else _CHECKOUT / folder
 
 
+def manifest_file(path: Path) -> Path:
+    """The manifest that is meant: a file that is there, else a shipped one by its bare name.
+
+    `quickstart` and `quickstart.toml` name the shipped study wherever mbt is installed.
+    """
+    if path.exists() or len(path.parts) != 1:
+        return path
+    inside = shipped("manifests") / path.with_name(f"{path.name.removesuffix('.toml')}.toml")
+    return inside if inside.is_file() else path
+
+
 @dataclass(frozen=True, slots=True)
 class PresetFolders:
     """Folders that hold presets, the first found wins.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mbt_cli.errors import ManifestError, Problem, UsageError
+from mbt_cli.manifest.presets import shipped
 
 Tree = dict[str, Any]
 
@@ -30,6 +31,8 @@ def read_toml(path: Path) -> Tree:
 
 
 def _neighbours(path: Path) -> str | None:
+    if (shipped("manifests") / path.name).is_file():
+        return f"mbt ships one of this name: say `{path.name}` without a folder"
     folder = path.parent if path.parent.is_dir() else Path("manifests")
     found = sorted(str(p) for p in folder.glob("*.toml"))[:8] if folder.is_dir() else []
     return f"there are {', '.join(f'`{p}`' for p in found)}" if found else None

@@ -84,43 +84,59 @@ def input_sha256(folder: Path, lineage: Lineage | None = None) -> str:
     return lineage.content_sha256()
 
 
-def finished_cells(stage_folder: Path) -> list[tuple[Path, Lineage]]:
-    """Folder and lineage of every finished cell of a stage, by address."""
-    paths = sorted(stage_folder.rglob(LINEAGE))
-    return [(path.parent, require_lineage(path.parent)) for path in paths]
+def finished_cells(folder: Path) -> list[tuple[Path, Lineage]]:
+    """Folder and lineage of every finished cell of a stage or a study, by address.
+
+    What lies inside a cell is not looked at, whatever it is called.
+    """
+    return [(cell, require_lineage(cell)) for cell in _cell_folders(folder, is_top=True)]
 
 
-def scan(stage_folder: Path, name: str = ROWS) -> pl.LazyFrame:
-    """One Parquet file of every finished cell of a stage, all axes as text columns.
+def _cell_folders(folder: Path, *, is_top: bool = False) -> Iterator[Path]:
+    if (folder / LINEAGE).is_file():
+        yield folder
+        return
+    inside = sorted(path for path in folder.glob("*") if path.is_dir())
+    for path in inside:
+        if "=" in path.name or (is_top and not path.name.startswith(".")):
+            yield from _cell_folders(path)
+
+
+def scan_study(study_folder: Path, stage: str | None = None, name: str = ROWS) -> pl.LazyFrame:
+    """One Parquet file of every finished cell of a study, `stage` and all axes as text columns.
 
     Args:
-        stage_folder: `runs/<study>/<stage>`.
-        name: The file within each cell, such as `files/summary.parquet`.
+        study_folder: `runs/<study>`.
+        stage: Name of one stage; None for all.
+        name: The file within each cell; cells without it are left out.
 
     Returns:
-        The files' columns, then `address`, then one column an axis. Values such as `1e-4` stay
-        text.
+        The files' columns, then `stage`, `address`, then one column an axis. Columns that differ
+        in type from stage to stage are widened.
 
     Raises:
-        MissingInputError: The stage has no finished cell.
+        MissingInputError: No finished cell has such a file.
         ArtifactError: A file is not the one its lineage tells of.
     """
-    cells = finished_cells(stage_folder)
+    folder = study_folder if stage is None else study_folder / stage
+    cells = [(cell, found) for cell, found in finished_cells(folder) if name in found.files]
     if not cells:
-        raise MissingInputError(f"`{stage_folder}` holds no finished artifact")
-    return scan_cells(cells, name)
-
-
-def scan_cells(cells: list[tuple[Path, Lineage]], name: str = ROWS) -> pl.LazyFrame:
-    """The same for chosen cells, of several stages too; an axis a cell lacks is null."""
-    frames = [
-        read_parquet_file(folder, name, lineage).with_columns(
-            pl.lit(lineage.address).alias("address"),
-            *(pl.lit(value).alias(axis) for axis, value in axes_of(lineage.address).items()),
+        what = "artifact" if name == ROWS else f"artifact with a `{name}`"
+        raise MissingInputError(
+            f"`{folder}` holds no finished {what}", hint=_stages_there(study_folder)
         )
-        for folder, lineage in cells
-    ]
-    return pl.concat(frames, how="diagonal")
+    return pl.concat([_scanned(*cell, name) for cell in cells], how="diagonal_relaxed")
+
+
+def _scanned(folder: Path, lineage: Lineage, name: str) -> pl.LazyFrame:
+    own = {"stage": lineage.stage, "address": lineage.address, **axes_of(lineage.address)}
+    rows = read_parquet_file(folder, name, lineage)
+    return rows.with_columns(pl.lit(value).alias(column) for column, value in own.items())
+
+
+def _stages_there(study_folder: Path) -> str | None:
+    stages = sorted({lineage.stage for _, lineage in finished_cells(study_folder)})
+    return "finished cells are in " + ", ".join(f"`{s}`" for s in stages) if stages else None
 
 
 def _quick_problems(folder: Path, name: str, lineage: Lineage) -> Iterator[str]:

@@ -13,7 +13,7 @@ from mbt_cli.errors import ArtifactError, MissingInputError
 from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
 from mbt_cli.store.cells import cell_folder, move_aside, read_failure, record_failure
 from mbt_cli.store.lineage import Lineage, read_lineage
-from mbt_cli.store.reading import input_sha256, read_rows, scan, verify
+from mbt_cli.store.reading import input_sha256, read_rows, scan_study, verify
 from mbt_cli.store.reports import study_cells
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
@@ -227,7 +227,7 @@ def test_scan_gives_every_axis_as_text(tmp_path):
         address = f"base/benchmark=tiny/model={model}"
         write(cell_folder(tmp_path, "s", address), address=address)
 
-    found = scan(tmp_path / "s" / "base").sort("model", "question_id").collect()
+    found = scan_study(tmp_path / "s", "base").sort("model", "question_id").collect()
 
     assert found["model"].to_list() == ["1e-4", "1e-4", "m=2", "m=2"]
     assert found["benchmark"].unique().to_list() == ["tiny"]
@@ -242,7 +242,7 @@ def test_an_unfinished_cell_is_not_scanned(tmp_path):
     write(tmp_path / "a=2", address="base/a=2")
     (tmp_path / "a=2" / "lineage.json").unlink()
 
-    assert scan(tmp_path).collect()["a"].unique().to_list() == ["1"]
+    assert scan_study(tmp_path).collect()["a"].unique().to_list() == ["1"]
 
 
 def test_polars_reads_a_stage_with_its_axes_as_columns(tmp_path):

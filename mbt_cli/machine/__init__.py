@@ -1,0 +1,1 @@
+"""What looks at this machine rather than at a study."""
