@@ -13,6 +13,7 @@ import polars as pl
 
 from mbt_cli.commands.opening import open_manifest
 from mbt_cli.core.progress import Progress, Silent
+from mbt_cli.errors import Interrupted
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.execute import Execution, RunOptions, RunReport
 from mbt_cli.planning.select import select
@@ -154,6 +155,28 @@ def scan(
     return scan_study(_study_folder(study), stage, file)
 
 
+class _StopsBetween:
+    """Passes everything on, and ends the run where the next piece of work would begin."""
+
+    def __init__(self, told: Progress) -> None:
+        self._told = told
+        self.is_interrupted = False
+
+    def start(self, label: str, total: int | None) -> None:
+        """A piece of work begins, unless the run is to end."""
+        if self.is_interrupted:
+            raise Interrupted("interrupted; everything done so far is kept")
+        self._told.start(label, total)
+
+    def advance(self, *, done: int = 0, failed: int = 0, reused: int = 0, tokens: int = 0) -> None:
+        """So many more rows are done."""
+        self._told.advance(done=done, failed=failed, reused=reused, tokens=tokens)
+
+    def note(self, text: str) -> None:
+        """One line worth telling."""
+        self._told.note(text)
+
+
 def _run_beside_any_loop(
     execution: Execution, addresses: Sequence[str], progress: Progress
 ) -> RunReport:
@@ -162,8 +185,14 @@ def _run_beside_any_loop(
         asyncio.get_running_loop()
     except RuntimeError:
         return execution.run(addresses, progress)
+    guard = _StopsBetween(progress)
     with ThreadPoolExecutor(max_workers=1) as aside:
-        return aside.submit(execution.run, addresses, progress).result()
+        running = aside.submit(execution.run, addresses, guard)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            guard.is_interrupted = True  # and wait for the piece of work that is under way
+            raise
 
 
 def _study_folder(study: str | Path) -> Path:

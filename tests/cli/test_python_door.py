@@ -2,14 +2,17 @@
 
 import asyncio
 import re
+import signal
 import subprocess
 import sys
+import threading
 
 import polars as pl
 import pytest
 
 import mbt_cli
 from mbt_cli import load_manifest, run, scan
+from mbt_cli.core.progress import Silent
 from mbt_cli.errors import ManifestError, MissingInputError, StaleError, UsageError
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
@@ -98,6 +101,34 @@ def test_a_notebook_may_run_a_study_though_its_loop_is_running(here):
         return run("study.toml", kind="rollout")
 
     assert asyncio.run(as_in_a_notebook()).sent == 24
+
+
+def test_interrupting_a_notebook_stops_before_the_next_cell(here):
+    heard = threading.Event()
+
+    def interrupt(*_):
+        heard.set()
+        raise KeyboardInterrupt
+
+    class Pressing(Silent):
+        def start(self, label, total):
+            if label.startswith("base/") and not heard.is_set():
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                heard.wait()
+
+    async def as_in_a_notebook():
+        run("study.toml", kind="rollout", progress=Pressing())
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    loop = asyncio.new_event_loop()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(as_in_a_notebook())
+    loop.close()
+    signal.signal(signal.SIGINT, before)
+
+    # the first of two rollout cells was under way
+    assert scan("small", "base").select("address").unique().collect().height == 1
+    assert run("study.toml", kind="rollout").sent == 12
 
 
 def test_a_stage_is_scanned_with_stage_and_axes_as_text(here):
