@@ -30,7 +30,7 @@ def toml_text(tree: Mapping[str, Any]) -> str:
         heading = f"[[{_key(key)}]]" if key == "stage" else f"[{_key(key)}]"
         for block in blocks:
             lines.append(heading)
-            lines.extend(f"{_key(name)} = {_value(value)}" for name, value in block.items())
+            lines.extend(f"{_key(name)} = {toml_value(value)}" for name, value in block.items())
             lines.append("")
     return "\n".join(lines)
 
@@ -39,7 +39,16 @@ def _key(key: str) -> str:
     return key if _BARE_KEY.match(key) else _text(key)
 
 
-def _value(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A value as it stands behind a key.
+
+    Raises:
+        TypeError: It is nothing that a manifest can hold.
+
+    Example:
+        >>> toml_value({"train": (1, 2.5), "note": "a"})
+        '{ train = [1, 2.5], note = "a" }'
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -47,9 +56,9 @@ def _value(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     raise TypeError(f"{value!r} is nothing that a manifest holds")
 
 

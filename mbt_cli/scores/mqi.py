@@ -43,8 +43,8 @@ class MQI(Score):
     over samples; `mqi_not_judged`: share of rollouts that were cut; `mqi_unread`: share of votes
     not readable.
     Unit: index; level 0..5; per cent; gamma -1..1.
-    Reads: verdicts of `phases`; rollouts `completion_tokens`; whatever `accuracy` reads. Several
-    votes on a trace are averaged.
+    Reads: verdicts of `phases`: `l_obs`, `phases`, `confidence`; rollouts `completion_tokens`;
+    whatever `accuracy` reads. Several votes on a trace are averaged.
     Empty trace: level 0 by the rubric. Cut, unread, failed: no value, counted. No verdicts: no
     numbers; neither a baseline nor `base_tokens`: neither `mqi` nor `mqi_of_means`. Gamma is
     undefined without one right and one wrong sample on different confidences, and left out

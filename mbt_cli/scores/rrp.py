@@ -34,7 +34,8 @@ class RRP(Score):
     `rrp_never_reached`: shares of judged traces. `rrp_not_judged`: share of rollouts that were
     cut or have no trace; they enter no mean. `rrp_unread`: share of votes not readable.
     Unit: share of a trace's sentences (arrival, redundancy), index from 0 to 1 (regulation).
-    Reads: verdicts of `redundancy`; several votes on a trace are averaged.
+    Reads: verdicts of `redundancy`: `first_correct`, `redundant_sentences`, `total_sentences`,
+    `answer_paragraph`, `paragraphs`; several votes on a trace are averaged.
     Not judged, unread, failed: no value, counted. No verdicts: no numbers; no baseline verdicts:
     no length-aware ones.
     Known holes: a one-paragraph trace that reaches the answer has rho = 1 whatever its sentences,

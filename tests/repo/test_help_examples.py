@@ -1,0 +1,190 @@
+"""Every example in `mbt help` works: TOML loads, commands are real, files are read, code runs."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+from typer.main import get_command
+
+from mbt_cli.app import app
+from mbt_cli.manifest.blocks import read_block
+from mbt_cli.manifest.document import DocumentTables
+from mbt_cli.manifest.problems import Problems
+from mbt_cli.registry import AnyBackend, AnyBenchmark
+from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.sources import read_questions
+from tests.conftest import REPOSITORY, SMALL_STUDY
+
+PACKAGE = REPOSITORY / "mbt_cli"
+TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in (PACKAGE / "help").glob("*.md")}
+FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:^|`|\| |\$\()(mbt [a-z][^`|)\n]*)", re.MULTILINE)
+LEFT_TO_FILL_IN = ("MANIFEST", "STUDY", "CELL", "TOPIC", "SECTION", "NAME", "...")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: `toml study.toml`, `sh run`, `python`."""
+
+    language: str
+    told: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        return self.told if "." in self.told else None
+
+
+def blocks(topic: str) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall(TEXTS[topic])]
+
+
+def tagged(language: str):
+    return [
+        pytest.param(block, id=f"{topic}-{number}")
+        for topic in sorted(TEXTS)
+        for number, block in enumerate(blocks(topic))
+        if block.language == language
+    ]
+
+
+def command_lines() -> list[str]:
+    found = {
+        line.split(" #")[0].strip() for text in TEXTS.values() for line in COMMAND.findall(text)
+    }
+    return sorted(found)
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_every_command_line_parses(line):
+    """The verb, each option and the number of arguments; values are looked at by the verb."""
+    verb, *words = shlex.split(line.split(" < ")[0].split(" > ")[0])[1:]
+    root = get_command(app)
+    command = root.commands[verb]
+    if nested := getattr(command, "commands", None):
+        name, *words = words
+        command = nested[name]
+
+    known = {option for p in command.params for option in p.opts}
+    assert {word.split("=")[0] for word in words if word.startswith("-") and word != "-"} <= known
+    if words:  # a bare `mbt run` in a sentence names the command
+        command.make_context(f"mbt {verb}", list(words))
+
+
+@pytest.mark.parametrize("block", tagged("toml"))
+def test_every_piece_of_toml_is_right(block):
+    tree = tomllib.loads(block.text)
+    problems = Problems()
+
+    for number, stage in enumerate(tree.pop("stage", [])):
+        made = read_block(stage, number, problems)
+        assert made is not None
+        for name, fields in made.variants():
+            required = {k: f for k, f in made.kind.model_fields.items() if f.is_required()}
+            wanted = set(required) - {"kind", "name"}
+            assert wanted <= set(fields), (stage["name"], name)
+            made.kind.model_validate({**fields, "kind": stage["kind"], "name": stage["name"]})
+    for model in tree.get("models", {}).values():
+        if "backend" in model:
+            TypeAdapter(AnyBackend).validate_python(model["backend"])
+    tree.setdefault("study", {"name": "x", "seed": 0, "max_failed_share": 0})
+    DocumentTables.model_validate(tree)
+
+    assert problems.all() == ()
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder with a study in it and with what mbt ships beside a checkout."""
+    (tmp_path / "study.toml").write_text(SMALL_STUDY, encoding="utf-8")
+    for name in ("presets", "manifests", "slurm"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_here(command: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "MBT_NO_DOTENV": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def lay_out(topic: str, folder: Path) -> None:
+    """Write the topic's files; code that belongs into the package goes into a copy of it."""
+    files = [block for block in blocks(topic) if block.file]
+    if any(block.file.startswith("mbt_cli/") for block in files):
+        shutil.copytree(PACKAGE, folder / "mbt_cli", ignore=shutil.ignore_patterns("__pycache__"))
+    for block in files:
+        path = folder / block.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
+
+
+WITH_EXAMPLES = sorted(t for t in TEXTS if any(b.language in ("python", "sh") for b in blocks(t)))
+
+
+@pytest.mark.parametrize("topic", [t for t in WITH_EXAMPLES if t != "extend"])
+def test_what_a_topic_tells_to_run_runs(topic, workplace):
+    lay_out(topic, workplace)
+
+    for block in blocks(topic):
+        if block.language == "sh" and block.told == "run":
+            for line in block.text.splitlines():
+                words = shlex.split(line, comments=True)
+                run_here([sys.executable, "-m", "mbt_cli", *words[1:]], workplace)
+        if block.language == "python" and not block.file:
+            run_here([sys.executable, "-c", block.text], workplace)
+
+
+LAYOUTS = {
+    "capitals.jsonl": ("question_answer", "c1", "Oslo"),
+    "hotpot.json": ("hotpotqa", "h1", "Dover"),
+    "musique.jsonl": ("musique", "2hop__1_2", "Dover"),
+    "math.jsonl": ("math500", "m1", "8"),
+    "gsm8k.jsonl": ("gsm8k", None, "7"),
+}
+
+
+@pytest.mark.parametrize("file", LAYOUTS)
+def test_every_layout_of_the_data_topic_is_read(file, workplace):
+    kind, question_id, answer = LAYOUTS[file]
+    lay_out("data", workplace)
+    benchmark = TypeAdapter(AnyBenchmark).validate_python({"kind": kind, "files": {"x": file}})
+
+    read = read_questions(
+        benchmark, "x", question=benchmark.question, generate=benchmark.generate, hub=HubAccess()
+    )
+
+    first = read.frame.row(0, named=True)
+    assert read.bad_rows == ()
+    assert first["answer"] == answer
+    assert question_id in (None, first["question_id"])
+
+
+def test_the_questions_that_the_data_topic_makes_are_read(workplace):
+    (code,) = [b.text for b in blocks("data") if b.language == "python"]
+    run_here([sys.executable, "-c", code], workplace)
+    files = {"kind": "musique", "files": {"x": "my_questions.parquet"}}
+    benchmark = TypeAdapter(AnyBenchmark).validate_python(files)
+
+    read = read_questions(
+        benchmark, "x", question=benchmark.question, generate=benchmark.generate, hub=HubAccess()
+    )
+
+    assert read.frame["answer_aliases"].to_list() == [["the Mediterranean"]]
