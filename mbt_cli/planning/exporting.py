@@ -7,11 +7,11 @@ from pathlib import Path
 
 import orjson
 
+from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.data_card import CardCell, data_card
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Benchmark
-from mbt_cli.store.cells import axes_of
 from mbt_cli.store.disk import write_atomically
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.hub_push import push_folder

@@ -2,11 +2,10 @@
 
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
+from mbt_cli.core.addresses import matches
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.store.cells import axes_of
 
 _SHOWN = 5
 
@@ -41,26 +40,6 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
         raise UsageError("`--only` leaves no cell")
     needed = {a for c in chosen for a in manifest.cells[c].needs if a.startswith("questions/")}
     return [address for address in manifest.cells if address in chosen | needed]
-
-
-def matches(pattern: str, address: str) -> bool:
-    """Whether an address fits: axes in any order, those not named match all.
-
-    Example:
-        >>> matches("base/model=qwen*", "base/benchmark=b/model=qwen3")
-        True
-        >>> matches("base/model=qwen", "base/benchmark=b/model=qwen3")
-        False
-    """
-    stage, *parts = pattern.strip("/").split("/")
-    if not fnmatchcase(address.partition("/")[0], stage):
-        return False
-    axes = axes_of(address)
-    for part in parts:
-        axis, _, glob = part.partition("=")
-        if axis not in axes or not fnmatchcase(axes[axis], glob):
-            return False
-    return True
 
 
 def _nothing(pattern: str, addresses: Collection[str]) -> UsageError:

@@ -8,10 +8,10 @@ from typing import Literal
 
 import orjson
 
+from mbt_cli.core.addresses import matches
 from mbt_cli.errors import UsageError
 from mbt_cli.launchers.slurm_queue import QueuedJob, ended_state, queued
 from mbt_cli.planning.plan_document import Plan, read_plan
-from mbt_cli.planning.select import matches
 from mbt_cli.planning.submissions import (
     Submission,
     SubmittedJob,

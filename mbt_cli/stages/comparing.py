@@ -7,12 +7,12 @@ from pathlib import Path
 import polars as pl
 from pydantic import TypeAdapter
 
+from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.comparison import Comparison, compare
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import AnyScore
 from mbt_cli.stages.joins import joined_with_questions
-from mbt_cli.store.cells import axes_of
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows, require_lineage
 

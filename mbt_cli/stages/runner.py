@@ -10,6 +10,7 @@ from time import monotonic
 
 import polars as pl
 
+from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.progress import Progress
 from mbt_cli.core.rows import GATE
@@ -26,7 +27,7 @@ from mbt_cli.stages.sourced import sourced_rows
 from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.stages.work import LoadedInput, Work
 from mbt_cli.store.artifacts import JOURNAL, ArtifactWriter, complete_finish
-from mbt_cli.store.cells import axes_of, cell_folder, move_aside, record_failure
+from mbt_cli.store.cells import cell_folder, move_aside, record_failure
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
 from mbt_cli.store.locks import Lock, holding

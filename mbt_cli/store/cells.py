@@ -27,17 +27,6 @@ def cell_folder(runs: Path, study: str, address: str) -> Path:
     return runs.joinpath(study, *parts)
 
 
-def axes_of(address: str) -> dict[str, str]:
-    """Axis to value of an address.
-
-    Example:
-        >>> axes_of("base/benchmark=tiny/model=a=b")
-        {'benchmark': 'tiny', 'model': 'a=b'}
-    """
-    pairs = (part.partition("=") for part in address.split("/")[1:])
-    return {axis: value for axis, _, value in pairs}
-
-
 def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path | None:
     """Move a cell's artifact to `runs/.replaced/<study>/<time>/...`; logs and locks stay.
 

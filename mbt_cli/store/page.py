@@ -7,12 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.page_scripts import script
 from mbt_cli.core.page_tables import page_table
 from mbt_cli.core.page_traces import SIGNS, page_trace
 from mbt_cli.core.tables import TableData
-from mbt_cli.store.cells import axes_of
 from mbt_cli.store.disk import writing_to
 from mbt_cli.store.lineage import Lineage, lineage_json
 from mbt_cli.store.traces import Trace, TraceCell, read_question_rows, read_traces, trace_cells

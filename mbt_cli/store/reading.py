@@ -5,9 +5,9 @@ from pathlib import Path
 
 import polars as pl
 
+from mbt_cli.core.addresses import axes_of
 from mbt_cli.errors import ArtifactError, MissingInputError
 from mbt_cli.store.artifacts import FILES, FINGERPRINT_KEY
-from mbt_cli.store.cells import axes_of
 from mbt_cli.store.disk import sha256_of_file
 from mbt_cli.store.lineage import LINEAGE, ROWS, Lineage, read_lineage
 from mbt_cli.store.parquet import footer_metadata, row_count

@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from mbt_cli.core import rows
+from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.answer_frames import answer_metrics
 from mbt_cli.core.page_traces import signs
-from mbt_cli.store.cells import axes_of
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows
 from mbt_cli.store.upstream import Upstream, upstream

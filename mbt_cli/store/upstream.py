@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mbt_cli.store.cells import axes_of
+from mbt_cli.core.addresses import axes_of
 from mbt_cli.store.lineage import Lineage, read_lineage
 
 

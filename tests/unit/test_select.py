@@ -2,8 +2,9 @@
 
 import pytest
 
+from mbt_cli.core.addresses import matches
 from mbt_cli.errors import UsageError
-from mbt_cli.planning.select import matches, select
+from mbt_cli.planning.select import select
 
 BASE = "base/benchmark=tiny/split=validation/model=parrot/prompt=answer"
 

@@ -1,0 +1,34 @@
+"""Addresses of cells, and the patterns of `--only` that they match."""
+
+from fnmatch import fnmatchcase
+
+
+def axes_of(address: str) -> dict[str, str]:
+    """Axis to value of an address.
+
+    Example:
+        >>> axes_of("base/benchmark=tiny/model=a=b")
+        {'benchmark': 'tiny', 'model': 'a=b'}
+    """
+    pairs = (part.partition("=") for part in address.split("/")[1:])
+    return {axis: value for axis, _, value in pairs}
+
+
+def matches(pattern: str, address: str) -> bool:
+    """Whether an address fits: axes in any order, those not named match all.
+
+    Example:
+        >>> matches("base/model=qwen*", "base/benchmark=b/model=qwen3")
+        True
+        >>> matches("base/model=qwen", "base/benchmark=b/model=qwen3")
+        False
+    """
+    stage, *parts = pattern.strip("/").split("/")
+    if not fnmatchcase(address.partition("/")[0], stage):
+        return False
+    axes = axes_of(address)
+    for part in parts:
+        axis, _, glob = part.partition("=")
+        if axis not in axes or not fnmatchcase(axes[axis], glob):
+            return False
+    return True
