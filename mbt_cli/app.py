@@ -10,6 +10,7 @@ from mbt_cli.commands import (
     compare,
     data,
     export,
+    help,
     logs,
     merge,
     plan,
@@ -49,6 +50,7 @@ app.command("cancel")(cancel.cancel)
 app.command("compare")(compare.compare)
 app.add_typer(data.data, name="data")
 app.command("export")(export.export)
+app.command("help")(help.help_topic)
 
 
 def main() -> None:
