@@ -6,7 +6,7 @@ solutions, traces and rewrites run where no strong model is at hand.
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mbt_cli.backends.canned import completion
 from mbt_cli.core.chat import Json, Request, Responder
@@ -26,6 +26,8 @@ class ScriptedBackend(Backend):
 
     kind: Literal["scripted"] = "scripted"
     """Names the backend in a manifest."""
+
+    version: ClassVar[int] = 2
 
     def identity(self) -> Mapping[str, Json]:
         return {"kind": self.kind, "version": self.version}

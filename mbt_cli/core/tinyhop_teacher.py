@@ -19,11 +19,6 @@ _GIVES = (
     "That makes {found} {goal}.",
     "This means that {goal} is {found}.",
 )
-_FITS = (
-    "This is the {noun} that the step asked for.",
-    "It is a {noun}, as it should be.",
-    "That is what this step needed.",
-)
 _ENDS = ("The answer is {answer}.", "So the answer is {answer}.", "We answer: {answer}.")
 
 
@@ -75,9 +70,6 @@ def plain_trace(lesson: Lesson, draws: Draws) -> str:
 
 def _understanding(lesson: Lesson, draws: Draws) -> str:
     titles = list(dict.fromkeys(step.title for step in lesson.steps))
-    opening = draws.pick(
-        ("We are asked: {q}", "The question is: {q}", "Let us see what is asked: {q}")
-    )
     wants = draws.pick(("The answer must be {w}.", "What is wanted is {w}.", "We want {w}."))
     bears = draws.pick(
         (
@@ -86,14 +78,9 @@ def _understanding(lesson: Lesson, draws: Draws) -> str:
             "What bears on it stands in the documents on {t}.",
         )
     )
-    parts = [
-        opening.format(q=lesson.question.question),
-        wants.format(w=lesson.wanted),
-        bears.format(t=_listed(titles)),
-    ]
-    if lesson.aside:
-        others = _listed([title for title, _ in draws.shuffled(lesson.aside)[:2]])
-        parts.append(f"Others, such as those on {others}, can be left aside.")
+    parts = [wants.format(w=lesson.wanted), bears.format(t=_listed(titles))]
+    if lesson.aside and draws.chance(1, 2):
+        parts.append(f"The one on {draws.pick(lesson.aside)[0]} can be left aside.")
     return " ".join(parts)
 
 
@@ -111,11 +98,7 @@ def _planning(lesson: Lesson, draws: Draws) -> str:
 
 
 def _execution(lesson: Lesson, draws: Draws) -> str:
-    told = []
-    for step in lesson.steps:
-        fits = draws.pick(_FITS).format(noun=step.object_noun)
-        told.append(f"{_reads(step, draws)} {_gives(step, draws)} {fits}")
-    return _joined(*told, lesson.verdict())
+    return _joined(*(_walk(step, draws) for step in lesson.steps), lesson.verdict())
 
 
 def _doubt(lesson: Lesson, draws: Draws) -> str:
@@ -126,10 +109,10 @@ def _doubt(lesson: Lesson, draws: Draws) -> str:
     )
     if not lesson.aside:
         return f"{opening} Only the document on {step.title} is about {step.subject}, so it is."
-    title, sentence = draws.pick(lesson.aside)
+    title, _ = draws.pick(lesson.aside)
     return (
-        f"{opening} The document on {title} could be mistaken for it: {sentence} But it is about "
-        f"{title}, and our step was about {step.subject}. So {step.object} stands."
+        f"{opening} The document on {title} could be mistaken for it, but our step was about "
+        f"{step.subject}. So {step.object} stands."
     )
 
 
@@ -171,9 +154,8 @@ def _why_not(lesson: Lesson, guess: str) -> str:
 
 def _verification(lesson: Lesson, draws: Draws) -> str:
     opening = draws.pick(("To be sure we go backwards:", "Read from the end, it holds too:"))
-    steps = "; ".join(f"{step.object} is {step.goal()}" for step in reversed(lesson.steps))
-    fits = draws.pick(("This is what the question asks.", "That fits the question."))
-    return _joined(f"{opening} {steps}.", lesson.verdict(), fits, _end(lesson, draws))
+    steps = "; ".join(f"{step.object} is said of {step.subject}" for step in reversed(lesson.steps))
+    return f"{opening} {steps}. {_end(lesson, draws)}"
 
 
 def _traps(lesson: Lesson) -> Sequence[str]:
