@@ -10,6 +10,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
 import pytest
 from pydantic import TypeAdapter
 from typer.main import get_command
@@ -27,7 +28,7 @@ PACKAGE = REPOSITORY / "mbt_cli"
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in (PACKAGE / "help").glob("*.md")}
 FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|`|\| |\$\()(mbt [a-z][^`|)\n]*)", re.MULTILINE)
-LEFT_TO_FILL_IN = ("MANIFEST", "STUDY", "CELL", "TOPIC", "SECTION", "NAME", "...")
+RUN_AS_A_WHOLE = ("extended.toml",)  # needs parts that only the test adds
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def tagged(language: str):
         pytest.param(block, id=f"{topic}-{number}")
         for topic in sorted(TEXTS)
         for number, block in enumerate(blocks(topic))
-        if block.language == language
+        if block.language == language and block.file not in RUN_AS_A_WHOLE
     ]
 
 
@@ -111,6 +112,107 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
+def register(folder: Path, family: str, module: str, name: str) -> None:
+    """What the topic says to do in registry.py: one import, one member of the union."""
+    path = folder / "mbt_cli" / "registry.py"
+    text = path.read_text(encoding="utf-8")
+    imported = f"from mbt_cli.{module} import {name}\n"
+    text = text.replace(
+        "from mbt_cli.backends.canned", f"{imported}from mbt_cli.backends.canned", 1
+    )
+    union = re.search(rf"^{family} = Annotated\[\s*", text, re.MULTILINE)
+    assert union is not None
+    path.write_text(f"{text[: union.end()]}{name} | {text[union.end() :]}", encoding="utf-8")
+
+
+ADDED = (
+    ("AnyBenchmark", "benchmarks.choices", "Choices"),
+    ("AnyBackend", "backends.first_choice", "FirstChoiceBackend"),
+    ("AnyJudge", "judges.hedging", "Hedging"),
+    ("AnyScore", "scores.hedging", "HedgingRate"),
+    ("AnyTable", "tables.hedging", "HedgingTable"),
+)
+
+
+@pytest.fixture
+def extended(workplace):
+    """A copy of the package with every example of the topic in it and registered."""
+    lay_out("extend", workplace)
+    for added in ADDED:
+        register(workplace, *added)
+    return workplace
+
+
+def mbt_here(folder: Path, *words: str) -> str:
+    return run_here([sys.executable, "-m", "mbt_cli", *words], folder)
+
+
+def test_the_added_parts_make_the_numbers_of_a_study(extended):
+    printed = mbt_here(extended, "run", "extended.toml", "-q")
+
+    (path,) = extended.glob("runs/extended/scores/**/summary.parquet")
+    summary = pl.read_parquet(path).select("metric", "value", "n")
+    # q1's first choice is right and its verdict says no; q2's is wrong and its verdict says yes
+    assert summary.rows() == [("exact_match", 0.5, 2), ("hedging", 0.5, 2)]
+    assert "Hedging" in printed
+    assert "50.0" in printed
+
+
+def test_the_added_parts_are_written_as_the_house_is(extended):
+    added = [str(extended / b.file) for b in blocks("extend") if b.file and b.language == "python"]
+    settings = ["--config", str(REPOSITORY / "pyproject.toml"), "--no-cache"]
+
+    for command in (["check"], ["format", "--check"]):
+        run_here([sys.executable, "-m", "ruff", *command, *settings, *added], extended)
+
+
+def test_help_knows_the_added_parts(extended):
+    shown = mbt_here(extended, "help", "hedging")
+
+    assert "## `judges.hedging`" in shown
+    assert "- **Formula**: 1 if most readable votes" in shown
+    assert "`backends.first_choice`" in mbt_here(extended, "help", "manifest")
+
+
+def test_a_wrong_record_of_the_added_benchmark_is_told(extended):
+    (extended / "choices.jsonl").write_text(
+        '{"id": "q", "question": "?", "choices": [], "label": 0}'
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mbt_cli", "run", "extended.toml"],
+        cwd=extended, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    assert "`label` is 0, and there are 0 choices" in done.stderr
+
+
+def test_the_added_launcher_writes_a_script_that_waits_for_its_parents(workplace):
+    lay_out("extend", workplace)
+    code = (
+        "from pathlib import Path\n"
+        "from mbt_cli.core.jobs import Job, Surroundings\n"
+        "from mbt_cli.launchers.spool import SpoolLauncher\n"
+        "here = Path.cwd()\n"
+        "around = Surroundings('s', here, here, here, mbt=('echo', 'ran'))\n"
+        "launcher = SpoolLauncher(folder=here / 'spool')\n"
+        "script = here / 'job.sh'\n"
+        "job = Job('a', ('mbt', 'run', 'x.toml'), (), around=around)\n"
+        "script.write_text(launcher.render(job))\n"
+        "first = launcher.submit(script, after=())\n"
+        "print(first, launcher.submit(script, after=[first]))\n"
+    )
+
+    ids = run_here([sys.executable, "-c", code], workplace)
+
+    (workplace / "spool" / "000000.done").touch()
+    assert ids == "000000 000001\n"
+    assert (
+        run_here(["bash", str(workplace / "spool" / "000001.sh")], workplace) == "ran run x.toml\n"
+    )
+
+
 def run_here(command: list[str], folder: Path) -> str:
     done = subprocess.run(
         command,
@@ -147,7 +249,7 @@ def test_what_a_topic_tells_to_run_runs(topic, workplace):
         if block.language == "sh" and block.told == "run":
             for line in block.text.splitlines():
                 words = shlex.split(line, comments=True)
-                run_here([sys.executable, "-m", "mbt_cli", *words[1:]], workplace)
+                mbt_here(workplace, *words[1:])
         if block.language == "python" and not block.file:
             run_here([sys.executable, "-c", block.text], workplace)
 
