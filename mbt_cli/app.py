@@ -1,5 +1,6 @@
 """The command line: every verb, and the one place where errors become messages and exit codes."""
 
+import os
 import sys
 
 import typer
@@ -11,11 +12,13 @@ from mbt_cli.commands import (
     data,
     export,
     help,
+    init,
     logs,
     merge,
     plan,
     report,
     run,
+    serve,
     show,
     status,
     submit,
@@ -34,6 +37,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 something failed, 2 the manifest or usage is wrong, 75 stopped "
     "by a signal with everything kept, 130 interrupted.",
 )
+app.command("init")(init.init)
 app.command("check")(check.check)
 app.command("run")(run.run)
 for verb in run.VERBS:
@@ -50,13 +54,18 @@ app.command("cancel")(cancel.cancel)
 app.command("compare")(compare.compare)
 app.add_typer(data.data, name="data")
 app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.command("help")(help.help_topic)
 
 
 def main() -> None:
     """Run the command line; a traceback from here means a bug in mbt."""
     try:
-        app()
+        if "_MBT_COMPLETE" in os.environ:  # a shell asks how a word may go on
+            from mbt_cli.commands.shells import complete
+
+            complete(app)
+        app(prog_name="mbt")
     except MbtError as error:
         sys.exit(_told(error))
     except KeyboardInterrupt:

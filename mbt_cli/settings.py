@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dotenv import load_dotenv
-from pydantic import Field
+from dotenv.parser import parse_stream
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mbt_cli.errors import UsageError
 
 _NO_DOTENV = "MBT_NO_DOTENV"
 _DOTENV = Path(".env")
@@ -18,7 +21,9 @@ _DOTENV = Path(".env")
 class Machine(BaseSettings):
     """Where this machine keeps things; each field is the variable `MBT_` + its name."""
 
-    model_config = SettingsConfigDict(env_prefix="MBT_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="MBT_", env_ignore_empty=True, frozen=True, extra="ignore"
+    )
 
     runs: Path = Path("runs")
     """Folder that holds every study's artifacts."""
@@ -39,17 +44,44 @@ class Machine(BaseSettings):
     @property
     def environment(self) -> Mapping[str, str]:
         """The process environment, `.env` merged in."""
-        return dict(os.environ)
+        return {**os.environ, **({"MBT_OFFLINE": "1"} if self.offline else {})}
 
 
 def read_machine() -> Machine:
     """The machine's settings, after `.env` has filled in variables that are not set.
 
     `MBT_NO_DOTENV=1` leaves `.env` unread.
+
+    Raises:
+        UsageError: `.env` cannot be read, or a variable has a value that it cannot have.
     """
     if os.environ.get(_NO_DOTENV, "0") in ("", "0") and _DOTENV.is_file():
+        _check_dotenv()
         load_dotenv(_DOTENV, override=False)
-    return Machine()
+    try:
+        return Machine()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"MBT_{first['loc'][0]}".upper()
+        raise UsageError(
+            f"the environment variable `{name}` is `{first['input']}`: "
+            f"{first['msg'][:1].lower()}{first['msg'][1:]}",
+            hint=f"unset {name}, or correct it (in `.env` too)",
+        ) from None
+
+
+def _check_dotenv() -> None:
+    """Refuse a `.env` that would be read in part; its values are never shown."""
+    hint = "correct it, or leave it unread with MBT_NO_DOTENV=1"
+    try:
+        with _DOTENV.open(encoding="utf-8-sig") as lines:
+            wrong = [found.original.line for found in parse_stream(lines) if found.error]
+    except UnicodeDecodeError:
+        raise UsageError("`.env` is not UTF-8", hint=hint) from None
+    except OSError as error:
+        raise UsageError(f"`.env` cannot be read: {error.strerror}", hint=hint) from None
+    if wrong:
+        raise UsageError(f"`.env`, line {wrong[0]}: is not NAME=VALUE", hint=hint)
 
 
 def _home(variable: str, folder: str) -> Path:

@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_study
 from mbt_cli.commands.options import Only
 
 
 def cancel(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    study: Annotated[str, typer.Argument(help="Name of the study.", autocompletion=complete_study)],
     only: Only = None,
 ) -> None:
     """Cancel a study's queued and running jobs; every reply that has arrived is kept."""

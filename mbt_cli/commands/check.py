@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_manifest
 from mbt_cli.commands.options import Presets, Set
 
 
 def check(
     manifests: Annotated[
-        list[Path] | None, typer.Argument(help="Manifests to check.", show_default=False)
+        list[Path] | None,
+        typer.Argument(
+            help="Manifests to check.", show_default=False, autocompletion=complete_manifest
+        ),
     ] = None,
     overrides: Set = None,
     presets: Presets = None,

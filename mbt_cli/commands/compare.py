@@ -5,10 +5,20 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_cell_folder
+
 
 def compare(
-    first: Annotated[str, typer.Argument(help="Cell folder or glob, such as `runs/x/scores/*`.")],
-    second: Annotated[str, typer.Argument(help="What it is compared with.")],
+    first: Annotated[
+        str,
+        typer.Argument(
+            help="Cell folder or glob, such as `runs/x/scores/*`.",
+            autocompletion=complete_cell_folder,
+        ),
+    ],
+    second: Annotated[
+        str, typer.Argument(help="What it is compared with.", autocompletion=complete_cell_folder)
+    ],
     show: Annotated[int, typer.Option(help="Questions that differ most to show.")] = 0,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples.", min=100)] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_benchmark, complete_model
 from mbt_cli.commands.options import ManifestPath, Presets, Set
 
 data = typer.Typer(no_args_is_help=True, help="Get models and data sets, and see what is here.")
@@ -13,10 +14,18 @@ data = typer.Typer(no_args_is_help=True, help="Get models and data sets, and see
 def fetch(
     manifest: ManifestPath,
     model: Annotated[
-        list[str] | None, typer.Option(help="Only this model, repeatable.", metavar="NAME")
+        list[str] | None,
+        typer.Option(
+            help="Only this model, repeatable.", metavar="NAME", autocompletion=complete_model
+        ),
     ] = None,
     benchmark: Annotated[
-        list[str] | None, typer.Option(help="Only this benchmark, repeatable.", metavar="NAME")
+        list[str] | None,
+        typer.Option(
+            help="Only this benchmark, repeatable.",
+            metavar="NAME",
+            autocompletion=complete_benchmark,
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell sizes; fetch nothing.")] = False,
     overrides: Set = None,

@@ -5,9 +5,16 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_cell_folder
+
 
 def export(
-    stage: Annotated[Path, typer.Argument(help="Folder of a stage or cell: runs/STUDY/STAGE.")],
+    stage: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a stage or cell: runs/STUDY/STAGE.", autocompletion=complete_cell_folder
+        ),
+    ],
     to: Annotated[str, typer.Option(help="hub:ORG/NAME, or a new folder.", show_default=False)],
     write: Annotated[
         bool, typer.Option("--write", help="Do it; left out, only tell what would be written.")

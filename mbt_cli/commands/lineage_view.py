@@ -9,6 +9,7 @@ from rich.tree import Tree
 
 from mbt_cli.core.chat import Json
 from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
+from mbt_cli.manifest.problems import nearest
 from mbt_cli.store.cells import read_failure
 from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
 from mbt_cli.store.reading import require_lineage
@@ -26,7 +27,8 @@ def cells_below(path: Path) -> Sequence[Path]:
     """
     if not path.exists():
         raise UsageError(
-            f"no folder `{path}`", hint="artifacts are in runs/STUDY/STAGE/AXIS=VALUE/..."
+            f"no folder `{path}`" + _meant(path),
+            hint="artifacts are in runs/STUDY/STAGE/AXIS=VALUE/...",
         )
     found = [p.parent for p in sorted(path.rglob(LINEAGE))]
     if found:
@@ -34,7 +36,17 @@ def cells_below(path: Path) -> Sequence[Path]:
     failure = read_failure(path)
     if failure is not None:
         raise MissingInputError(f"`{path}` failed: {failure['message']}", hint=failure.get("hint"))
-    raise MissingInputError(f"`{path}` holds no finished artifact")
+    raise MissingInputError(
+        f"`{path}` holds no finished artifact",
+        hint="name a folder, such as runs/STUDY/STAGE; `mbt run MANIFEST` makes what is missing",
+    )
+
+
+def _meant(path: Path) -> str:
+    """The names beside the first part of a path that is not there."""
+    wrong = next(p for p in (*reversed(path.parents), path) if not p.exists())
+    beside = [p.name for p in wrong.parent.iterdir()] if wrong.parent.is_dir() else []
+    return f"; in `{wrong.parent}` {nearest(wrong.name, beside)}"
 
 
 def lineage_json_of(folder: Path) -> str:
@@ -50,7 +62,10 @@ def verified(folder: Path) -> RenderableType:
     """
     problems = problems_of(folder)
     if problems:
-        raise ArtifactError("\n".join([f"`{folder}` is damaged:", *(f"  {p}" for p in problems)]))
+        raise ArtifactError(
+            "\n".join([f"`{folder}` is damaged:", *(f"  {p}" for p in problems)]),
+            hint="restore the files, or move the folder away and run the study again",
+        )
     return Text(f"verified: every byte of {folder} is what its lineage says", style="green")
 
 

@@ -5,18 +5,29 @@ from typing import Annotated
 
 import typer
 
-ManifestPath = Annotated[Path, typer.Argument(help="The study's manifest.", show_default=False)]
+from mbt_cli.commands.completing import complete_manifest, complete_only, complete_set
+
+ManifestPath = Annotated[
+    Path,
+    typer.Argument(
+        help="The study's manifest.", show_default=False, autocompletion=complete_manifest
+    ),
+]
 Only = Annotated[
     list[str] | None,
     typer.Option(
         help="Cells to take: STAGE/axis=GLOB..., repeatable; a leading `!` leaves cells out.",
         metavar="CELLS",
+        autocompletion=complete_only,
     ),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="Override a key, as in `stage.base.samples=8`.", metavar="KEY=VALUE"
+        "--set",
+        help="Override a key, as in `stage.base.samples=8`.",
+        metavar="KEY=VALUE",
+        autocompletion=complete_set,
     ),
 ]
 Presets = Annotated[Path | None, typer.Option(help="Folder with presets that win over all others.")]

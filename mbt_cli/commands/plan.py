@@ -5,10 +5,14 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_manifest
 from mbt_cli.commands.options import Presets, Replace, Set
 
 AnyManifest = Annotated[
-    Path | None, typer.Argument(help="The study's manifest.", show_default=False)
+    Path | None,
+    typer.Argument(
+        help="The study's manifest.", show_default=False, autocompletion=complete_manifest
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="The document, on a terminal too.")]
 MaxCells = Annotated[int, typer.Option(min=1, help="Cells a job may hold.")]

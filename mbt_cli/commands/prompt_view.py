@@ -22,7 +22,10 @@ def prompt_view(folder: Path, question_id: str) -> RenderableType:
     """
     rows = read_rows(folder)
     if "messages" not in rows.collect_schema():
-        raise UsageError(f"`{folder}` asked no model, so it has no prompts")
+        raise UsageError(
+            f"`{folder}` asked no model, so it has no prompts",
+            hint=f"`mbt show {folder}` names what it was made from",
+        )
     found = rows.filter(pl.col("question_id") == question_id).collect()
     if found.is_empty():
         ids = rows.select("question_id").unique(maintain_order=True).head(_SHOWN_IDS).collect()

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_table
 from mbt_cli.commands.options import (
     DryRun,
     ManifestPath,
@@ -29,6 +30,7 @@ def report(
         tuple[str, str, str] | None,
         typer.Option(
             metavar="TABLE ROW COLUMN",
+            autocompletion=complete_table,
             help="Tell what is behind a number of a finished report: its cell, lineage and raw "
             "rows. ROW is a number from 1, or labels of the row with / between them.",
         ),

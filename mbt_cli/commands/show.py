@@ -5,9 +5,16 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_cell_folder
+
 
 def show(
-    path: Annotated[Path, typer.Argument(help="Folder of a cell, or of a stage.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a cell, or of a stage.", autocompletion=complete_cell_folder
+        ),
+    ],
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every byte and compare it with the lineage.")
     ] = False,

@@ -4,10 +4,16 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_study
+
 
 def status(
     study: Annotated[
-        str | None, typer.Argument(help="Name of a study; left out, all that were submitted.")
+        str | None,
+        typer.Argument(
+            help="Name of a study; left out, all that were submitted.",
+            autocompletion=complete_study,
+        ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a study.")] = False,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_cluster
 from mbt_cli.commands.options import Presets
 
 
@@ -17,7 +18,10 @@ def submit(
         int | None,
         typer.Option("--local", min=1, help="Run them on this machine, N at once.", metavar="N"),
     ] = None,
-    preset: Annotated[str, typer.Option(help="Cluster: a file in presets/slurm/.")] = "paper",
+    preset: Annotated[
+        str,
+        typer.Option(help="Cluster: a file in presets/slurm/.", autocompletion=complete_cluster),
+    ] = "paper",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print each script; submit nothing.")
     ] = False,

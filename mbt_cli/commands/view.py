@@ -5,11 +5,16 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_cell_folder
+
 
 def view(
     path: Annotated[
         Path | None,
-        typer.Argument(help="A manifest, a folder of a study, or a page; else the newest report."),
+        typer.Argument(
+            help="A manifest, a folder of a study, or a page; else the newest report.",
+            autocompletion=complete_cell_folder,
+        ),
     ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve it on this machine until Ctrl-C, open nothing.")

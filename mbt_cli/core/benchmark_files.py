@@ -8,7 +8,8 @@ from pydantic import Field
 
 from mbt_cli.core.model import Grows, RunOnly, Settings
 
-PerSplit = int | dict[str, int]
+Count = Annotated[int, Field(ge=1)]
+PerSplit = Count | dict[str, Count]
 """One number for every split, or one for each named split."""
 
 

@@ -15,6 +15,8 @@ class ServerPlace:
         environment: The process environment, `.env` merged in.
         ready_timeout_seconds: How long the server may take to answer its first request.
         parallel: Requests that will be in flight at once.
+        port: Port that a person asked for; it wins over the backend's own.
+        key: Key that the server shall ask for; null has a random one made.
     """
 
     log: Path
@@ -22,3 +24,5 @@ class ServerPlace:
     environment: Mapping[str, str] = field(repr=False)
     ready_timeout_seconds: float = 600.0
     parallel: int = 8
+    port: int | None = None
+    key: str | None = field(default=None, repr=False)

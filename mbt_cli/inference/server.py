@@ -94,13 +94,13 @@ def running_server(
     Args:
         command_for: Port and key to the command; the key belongs into its environment.
         place: Log file, environment and time allowed.
-        port: The port to use; null finds a free one.
+        port: The backend's port, unless the place says one; null finds a free one.
 
     Raises:
         BackendError: It ended or did not answer in time; the message ends with its last lines.
     """
-    with reserved_port(port) as reserved:
-        key = secrets.token_urlsafe(32)
+    with reserved_port(place.port or port) as reserved:
+        key = place.key or secrets.token_urlsafe(32)
         started = _Started(command_for(reserved, key), place, reserved, key)
         try:
             started.wait_until_ready()
@@ -125,7 +125,8 @@ def reserved_port(wanted: int | None = None) -> Iterator[int]:
             holder.bind((LOOPBACK, wanted or 0))
         except OSError as error:
             raise BackendError(
-                f"port {wanted} is taken: {error.strerror}", hint="leave out `place.port`"
+                f"port {wanted} is taken: {error.strerror}",
+                hint="leave out `place.port` or `--port`: a free one is found",
             ) from error
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -26,6 +26,8 @@ class StudyTable(Settings):
     """Every seed of the study is derived from it."""
     max_failed_share: float = Field(ge=0, le=1)
     """A stage fails when more than this share of its rows failed; never in a fingerprint."""
+    mbt: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
+    """Oldest version of mbt that reads this manifest; one older than that says only so."""
     extends: str | None = None
     """Another manifest, from this one's folder, that this one is laid on."""
 

@@ -1,12 +1,14 @@
 """Load a manifest: text to checked cells, or every problem at once."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mbt_cli.errors import ManifestError
+from mbt_cli.errors import ManifestError, Problem, UsageError
 from mbt_cli.manifest.blocks import Axes, Block, read_block
 from mbt_cli.manifest.document import Document
 from mbt_cli.manifest.expansion import Expansion
@@ -19,6 +21,7 @@ from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.tables import read_document
 from mbt_cli.manifest.toml_text import manifest_text, read_manifest_tree
 from mbt_cli.stages.cell import Cell
+from mbt_cli.store.sources import check_split
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
         UsageError: The file is not there, or an override is not KEY=VALUE.
     """
     tree = read_manifest_tree(path, overrides)
+    _refuse_unreadable(path, tree)
     problems = Problems()
     document = read_document(tree, problems)
     _check_files(document, problems)
@@ -72,9 +76,42 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
             resolver.check_alone(block)
     if not blocks and not problems:
         problems.add("stage", "there is no stage")
+    _check_splits(cells, problems)
     if problems:
         raise ManifestError(str(path), problems.all())
     return Manifest(path, document, {c.address: c for c in cells}, left_out, tree)
+
+
+def _refuse_unreadable(path: Path, tree: Mapping[str, Any]) -> None:
+    """Say first what would make every other problem a consequence: no text, or a newer mbt's."""
+    if not tree:
+        what = "holds no table; a manifest begins with `[study]`"
+        raise ManifestError(str(path), [Problem("file", what)], hint="mbt help manifest")
+    study = tree.get("study")
+    wanted = study.get("mbt") if isinstance(study, dict) else None
+    own = metadata.version("mbt-cli")
+    if isinstance(wanted, str) and _numbers(wanted) > _numbers(own):
+        what = f"`{wanted}`: is the oldest mbt that reads this manifest, and this is mbt {own}"
+        hint = 'python -m pip install --upgrade "mbt-cli"'
+        raise ManifestError(str(path), [Problem("study.mbt", what)], hint=hint)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _check_splits(cells: Sequence[Cell], problems: Problems) -> None:
+    """Splits that a benchmark does not have, as far as no file or hub has to be asked."""
+    for cell in cells:
+        benchmark, split = cell.resolution.benchmark, cell.resolution.axes.get("split")
+        if cell.kind != "questions" or benchmark is None or split is None:
+            continue
+        try:
+            check_split(benchmark, split, generate=benchmark.generate)
+        except UsageError as error:
+            where = f"benchmarks.{cell.resolution.axes['benchmark']}"
+            hint = f"; {error.hint}" if error.hint else ""
+            problems.add(where, f"{error.message}{hint}")
 
 
 def _check_files(document: Document, problems: Problems) -> None:
@@ -101,10 +138,11 @@ def _blocks(document: Document, problems: Problems) -> list[Block]:
 
 
 def _expanded(document: Document, blocks: Sequence[Block], problems: Problems) -> Meeting:
-    order = [str(raw.get("name")) for raw in document.stage]
+    order = [raw["name"] for raw in document.stage if isinstance(raw.get("name"), str)]
     axes = Axes(document, problems, blocks)
     circles = _circles(blocks, problems)
-    meeting = Meeting(axes, problems, order, circles)
+    broken = set(order) - {block.name for block in blocks}
+    meeting = Meeting(axes, problems, order, circles, broken)
     expansion = Expansion(axes, problems, meeting)
     for block in blocks:
         expansion.add(block)

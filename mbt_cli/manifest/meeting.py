@@ -38,15 +38,22 @@ class Meeting:
     Args:
         order: Names of all stages in the manifest's order.
         circles: Names of stages that read each other in a circle, reported elsewhere.
+        broken: Names of stages that are too wrong to be expanded, reported elsewhere.
     """
 
     def __init__(
-        self, axes: Axes, problems: Problems, order: Sequence[str], circles: set[str]
+        self,
+        axes: Axes,
+        problems: Problems,
+        order: Sequence[str],
+        circles: set[str],
+        broken: set[str],
     ) -> None:
         self._axes = axes
         self._problems = problems
         self._order = order
         self._circles = circles
+        self._broken = broken
         self._found: dict[tuple[str, str, str], list[Draft]] = {}
         self._indexes: dict[tuple[Any, ...], Mapping[Any, Any]] = {}
         self.stages: dict[str, list[Draft]] = {}
@@ -203,6 +210,8 @@ class Meeting:
     def _say_why_not_there(self, where: str, block: Block, stage: str) -> None:
         if stage not in self._order:
             self._problems.add(where, f"no stage `{stage}`; {nearest(stage, self._order)}")
+        elif stage in self._broken:
+            return
         elif stage not in self._circles or block.name not in self._circles:
             what = f"`{stage}` stands later in the file; a stage reads earlier ones only"
             self._problems.add(where, what)

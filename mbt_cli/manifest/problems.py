@@ -7,7 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from mbt_cli.errors import Problem
+from mbt_cli.manifest.document import NAME_PATTERN
 
+BAD_NAME = "is no name: letters, digits and `._+-` only, 64 at most, a letter or digit first"
 _SHOWN_NAMES = 12
 
 
@@ -102,6 +104,10 @@ def _words(detail: Any, fields: Mapping[str, Any] | Iterable[str]) -> str:
         if tag is None:
             return "needs a `kind`; " + nearest("", names)
         return f"no kind `{tag}`; {nearest(str(tag), names)}"
+    if kind in ("model_type", "dict_type"):
+        return f"`{_short(value)}`: is to be a table"
+    if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:
+        return f"`{_short(value)}`: {BAD_NAME}"
     message = str(detail["msg"]).removeprefix("Value error, ")
     return f"`{_short(value)}`: {message[:1].lower()}{message[1:]}"
 

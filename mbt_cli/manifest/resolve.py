@@ -204,7 +204,16 @@ class Resolver:
             self._problems.add(where, what + nearest(name, prompt_names()))
             return None
         try:
-            return parse_template(name, path.read_text(encoding="utf-8"), known=placeholders)
-        except (ValueError, OSError) as error:
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            what = f"the template `{path}` is not UTF-8 ({error.reason}); save it as UTF-8"
+            self._problems.add(where, what)
+            return None
+        except OSError as error:
+            self._problems.add(where, f"the template `{path}` cannot be read: {error.strerror}")
+            return None
+        try:
+            return parse_template(name, text, known=placeholders)
+        except ValueError as error:
             self._problems.add(where, f"the template `{path}` {error}")
             return None

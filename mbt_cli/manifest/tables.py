@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,7 +17,7 @@ from mbt_cli.manifest.document import (
     ModelTable,
     StudyTable,
 )
-from mbt_cli.manifest.problems import Problems, nearest
+from mbt_cli.manifest.problems import BAD_NAME, Problems, nearest
 from mbt_cli.registry import AnyBenchmark, AnyJudge
 
 _FAMILIES: Mapping[str, TypeAdapter[Any]] = {
@@ -27,15 +28,12 @@ _FAMILIES: Mapping[str, TypeAdapter[Any]] = {
     "judges": TypeAdapter(AnyJudge),
 }
 _NAME = re.compile(NAME_PATTERN)
-_BAD_NAME = "is no name: letters, digits and `._+-` only, 64 at most, a letter or digit first"
 _STAND_IN = StudyTable(name="study", seed=0, max_failed_share=0)
 
 
 def read_document(tree: Mapping[str, Any], problems: Problems) -> Document:
     """Every table that is right; what is wrong becomes a problem."""
-    for key in tree:
-        if key not in DocumentTables.model_fields:
-            problems.add(key, f"unknown table; {nearest(key, DocumentTables.model_fields)}")
+    tree = _respelled(tree, problems)
     found: dict[str, dict[str, Any]] = {}
     broken: set[str] = set()
     for family in _FAMILIES:
@@ -54,6 +52,19 @@ def read_document(tree: Mapping[str, Any], problems: Problems) -> Document:
         broken=frozenset(broken),
         **found,
     )
+
+
+def _respelled(tree: Mapping[str, Any], problems: Problems) -> Mapping[str, Any]:
+    """The tree with misspelled tables under the name they are near, so that each is told once."""
+    known = DocumentTables.model_fields
+    found = {key: table for key, table in tree.items() if key in known}
+    for key in tree:
+        if key in known:
+            continue
+        problems.add(key, f"unknown table; {nearest(key, known)}")
+        if meant := get_close_matches(key, known, n=1, cutoff=0.5):
+            found.setdefault(meant[0], tree[key])
+    return found
 
 
 _Table = TypeVar("_Table", StudyTable, RunSettings)
@@ -77,7 +88,7 @@ def _read_family(family: str, written: Any, problems: Problems) -> tuple[dict[st
     for name, table in written.items():
         where = f"{family}.{name}"
         if not _NAME.match(name):
-            problems.add(where, _BAD_NAME)
+            problems.add(where, BAD_NAME)
         try:
             good[name] = _FAMILIES[family].validate_python(table)
         except ValidationError as error:

@@ -1,5 +1,6 @@
 """TOML text to one merged dictionary: `extends` and `--set`; nothing is interpreted here."""
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,10 @@ from mbt_cli.manifest.presets import shipped
 
 Tree = dict[str, Any]
 
+_PLACE = re.compile(r"\(at line (\d+), column \d+\)$")
+_SHOWN_LINE = 60
+_SHOWN_FILES = 8
+
 
 def read_toml(path: Path) -> Tree:
     """The file as a dictionary.
@@ -18,24 +23,48 @@ def read_toml(path: Path) -> Tree:
         UsageError: There is no such file, or it cannot be read.
         ManifestError: It is not TOML; the message says line and column.
     """
+    text = _text(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(str(path), [_not_toml(text, str(error))]) from None
+
+
+def _text(path: Path) -> str:
+    """The file's text; a byte order mark, which some editors write, is no part of it."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"no file `{path}`", hint=_neighbours(path)) from None
     except OSError as error:
-        raise UsageError(f"`{path}` cannot be read: {error.strerror}") from None
+        raise UsageError(
+            f"`{path}` cannot be read: {error.strerror}", hint=_neighbours(path)
+        ) from None
     except UnicodeDecodeError as error:
-        raise ManifestError(str(path), [Problem("file", f"is not UTF-8: {error.reason}")]) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ManifestError(str(path), [Problem("file", f"is not TOML: {error}")]) from None
+        what = f"is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        raise ManifestError(str(path), [Problem("file", what)]) from None
 
 
-def _neighbours(path: Path) -> str | None:
+def _not_toml(text: str, said: str) -> Problem:
+    """What the parser says, with the line as it stands in the file."""
+    place = _PLACE.search(said)
+    if place is None:
+        return Problem("file", f"is not TOML: {said}")
+    lines = text.splitlines()
+    number = min(int(place[1]), len(lines))
+    line = lines[number - 1].strip() if lines else ""
+    shown = line if len(line) <= _SHOWN_LINE else f"{line[:_SHOWN_LINE]}..."
+    return Problem("file", f"is not TOML: `{shown}`: {said}")
+
+
+def _neighbours(path: Path) -> str:
     if (shipped("manifests") / path.name).is_file():
         return f"mbt ships one of this name: say `{path.name}` without a folder"
-    folder = path.parent if path.parent.is_dir() else Path("manifests")
-    found = sorted(str(p) for p in folder.glob("*.toml"))[:8] if folder.is_dir() else []
-    return f"there are {', '.join(f'`{p}`' for p in found)}" if found else None
+    folders = (path, path.parent, Path(), Path("manifests"))
+    found = next((names for f in folders if (names := sorted(f.glob("*.toml")))), [])
+    if found:
+        return f"there are {', '.join(f'`{p}`' for p in found[:_SHOWN_FILES])}"
+    return "mbt ships some that need no file: mbt check quickstart"
 
 
 def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
@@ -53,7 +82,7 @@ def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
 
 def manifest_text(path: Path, overrides: Sequence[str]) -> str:
     """A manifest as it was written, below what it extends, and what `--set` changed in it."""
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     study = tomllib.loads(text).get("study")
     parent = study.get("extends") if isinstance(study, dict) else None
     before = [manifest_text(path.parent / str(parent), ())] if parent is not None else []
@@ -68,6 +97,9 @@ def _extended(path: Path, seen: tuple[Path, ...]) -> Tree:
     if parent is None:
         return tree
     where = path.parent / str(parent)
+    if not where.is_file():
+        what = f"no file `{where}`; {_neighbours(where)}"
+        raise ManifestError(str(path), [Problem("study.extends", what)])
     chain = (*seen, path.resolve())
     if where.resolve() in chain:
         circle = " -> ".join(p.name for p in (*chain, where.resolve()))
@@ -123,9 +155,14 @@ def apply_override(tree: Tree, override: str) -> None:
     for done, part in enumerate(path):
         node = _step(node, part, is_stage=done == 1 and path[0] == "stage")
         if not isinstance(node, dict | list):
-            raise UsageError(f"`--set {override}`: `{'.'.join(path[: done + 1])}` is not a table")
+            at = ".".join(path[: done + 1])
+            raise UsageError(
+                f"`--set {override}`: `{at}` is not a table", hint=f"`--set {at}={text}`"
+            )
     if not isinstance(node, dict):
-        raise UsageError(f"`--set {override}`: name the stage, as in `stage.NAME.KEY=VALUE`")
+        raise UsageError(
+            f"`--set {override}`: name the stage and its key", hint="`--set stage.NAME.KEY=VALUE`"
+        )
     node[last] = _value(text)
 
 
@@ -159,6 +196,7 @@ def _step(node: Any, part: str, *, is_stage: bool) -> Any:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return found["value"] if len(found) == 1 else text

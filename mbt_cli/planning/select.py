@@ -1,7 +1,7 @@
 """`--only`: which cells of a study a command takes."""
 
 from collections.abc import Collection, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 
 from mbt_cli.core.addresses import matches
 from mbt_cli.errors import UsageError
@@ -29,7 +29,7 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
     unwanted = [p.removeprefix("!") for p in only if p.startswith("!")]
     for pattern in (*wanted, *unwanted):
         if not any(matches(pattern, address) for address in of_kind):
-            raise _nothing(pattern, of_kind)
+            raise _of_other_kind(pattern, manifest, kind) or _nothing(pattern, of_kind)
     chosen = {
         address
         for address in of_kind
@@ -37,14 +37,39 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
         and not any(matches(p, address) for p in unwanted)
     }
     if not chosen:
-        raise UsageError("`--only` leaves no cell")
+        raise UsageError("`--only` leaves no cell", hint="what `!` leaves out is all there was")
     needed = {a for c in chosen for a in manifest.cells[c].needs if a.startswith("questions/")}
     return [address for address in manifest.cells if address in chosen | needed]
 
 
+def _of_other_kind(pattern: str, manifest: Manifest, kind: str | None) -> UsageError | None:
+    """What to say of cells that are there and that another verb makes."""
+    found = {cell.kind for a, cell in manifest.cells.items() if matches(pattern, a)} - {kind}
+    if not found:
+        return None
+    other = sorted(found)[0]
+    verb = "run" if other == "questions" else other
+    return UsageError(
+        f"`--only {pattern}` matches cells of kind {other}, and `mbt {kind}` makes none of those",
+        hint=f"mbt {verb} {manifest.path} --only {pattern}",
+    )
+
+
 def _nothing(pattern: str, addresses: Collection[str]) -> UsageError:
-    near = get_close_matches(pattern, addresses, n=_SHOWN, cutoff=0.3) or sorted(addresses)[:_SHOWN]
+    near = sorted(addresses, key=lambda address: _distance(pattern, address))[:_SHOWN]
     return UsageError(
         f"`--only {pattern}` matches no cell",
         hint="the nearest are " + ", ".join(f"`{a}`" for a in near),
     )
+
+
+def _distance(pattern: str, address: str) -> tuple[float, float, str]:
+    """How far an address is from a pattern: by its stage first, then part by part."""
+    stage, *wanted = pattern.strip("/").split("/")
+    own, *parts = address.split("/")
+    near = [max((_likeness(want, part) for part in parts), default=0.0) for want in wanted]
+    return (-_likeness(stage, own), -sum(near), address)
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()

@@ -11,6 +11,7 @@ from mbt_cli.errors import ArtifactError
 
 _CHUNK_BYTES = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -40,6 +41,12 @@ def _as_artifact_error(error: OSError, path: Path) -> ArtifactError:
         return ArtifactError(
             f"cannot write `{path}`: {reason}",
             hint="make the folder writable, or choose another one with MBT_RUNS",
+        )
+    if error.errno in _IN_THE_WAY:
+        file = next((p for p in path.parents if p.is_file()), path)
+        return ArtifactError(
+            f"cannot write `{path}`: `{file}` is a file where a folder is needed",
+            hint="move it away, or choose another folder with MBT_RUNS",
         )
     return ArtifactError(f"cannot write `{path}`: {reason}", hint="run the same command again")
 

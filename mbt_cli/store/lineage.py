@@ -185,8 +185,10 @@ def parse_lineage(content: bytes, path: Path) -> Lineage:
     if isinstance(version, int) and version != SCHEMA_VERSION:
         raise ArtifactError(
             f"`{path}` has schema version {version}; this mbt reads version {SCHEMA_VERSION}",
-            hint="use the mbt that wrote it, or make the cell again with `--replace`",
+            hint=f"use the mbt that wrote it, or move `{path.parent}` away and run again",
         )
+    if not isinstance(record, dict):
+        raise _damaged(path, "it holds no JSON object")
     try:
         return Lineage.model_validate(record)
     except ValidationError as error:
@@ -203,5 +205,6 @@ def lineage_json(lineage: Lineage) -> bytes:
 def _damaged(path: Path, reason: str) -> ArtifactError:
     return ArtifactError(
         f"`{path}` is damaged: {reason}",
-        hint="restore the file, or make the cell again with `--replace`",
+        hint="restore the file; or move it away and run the same command again: the cell is made "
+        "anew, with the replies that its rows.parquet holds",
     )

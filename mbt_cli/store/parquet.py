@@ -200,5 +200,5 @@ def row_count(path: Path) -> int:
 def _cut_off(path: Path) -> ArtifactError:
     return ArtifactError(
         f"`{path}` is no whole Parquet file",
-        hint="restore the file, or make the cell again with `--replace`",
+        hint="restore the file, or move its cell's folder away and run the same command again",
     )

@@ -12,7 +12,7 @@ from mbt_cli.store.disk import sha256_of_file
 from mbt_cli.store.lineage import LINEAGE, ROWS, Lineage, read_lineage
 from mbt_cli.store.parquet import footer_metadata, row_count
 
-_HINT = "restore the file, or make the cell again with `--replace`"
+_HINT = "restore the file, or move its cell's folder away and run the same command again"
 
 
 def require_lineage(folder: Path) -> Lineage:

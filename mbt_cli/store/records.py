@@ -4,6 +4,7 @@ JSON arrays are read in pieces, so a file of a gigabyte needs the memory of one 
 """
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -49,7 +50,9 @@ def data_files(pattern: str | Path) -> list[Path]:
     files = [path for path in found if path.is_file()]
     if not files:
         raise MissingInputError(
-            f"no file `{pattern}`", hint="put the data there, or correct the path in the manifest"
+            f"`{pattern}` is a folder" if path.is_dir() else f"no file `{pattern}`",
+            hint="put the data there, or correct the path in the manifest (`FOLDER/*.jsonl` names "
+            "all such files)",
         )
     return files
 
@@ -106,7 +109,7 @@ def _json_lines(path: Path) -> Iterator[Record]:
 
 def _record(where: str, line: bytes) -> Record:
     try:
-        value = orjson.loads(line.strip())
+        value = orjson.loads(line.strip().removeprefix(BOM_UTF8).strip())
     except orjson.JSONDecodeError as error:
         return Record(where, None, f"is not JSON: {error}")
     return _object(where, value)
@@ -120,13 +123,17 @@ def _object(where: str, value: Json) -> Record:
 
 def _json(path: Path) -> Iterator[Record]:
     """A JSON array; or JSON lines, which some data sets keep under the same ending."""
-    with path.open(encoding="utf-8") as stream:
-        first = _first_character(stream)
-        if first != "[":
-            yield from _json_lines(path)
-            return
-        for number, value in enumerate(_array_items(stream, path), 1):
-            yield _object(f"{path.name}:record {number}", value)
+    with path.open(encoding="utf-8-sig") as stream:
+        try:
+            if _first_character(stream) == "[":
+                for number, value in enumerate(_array_items(stream, path), 1):
+                    yield _object(f"{path.name}:record {number}", value)
+                return
+        except UnicodeDecodeError as error:
+            raise ArtifactError(
+                f"`{path}` is not UTF-8 ({error.reason})", hint="save it as UTF-8"
+            ) from error
+    yield from _json_lines(path)
 
 
 def _first_character(stream: IO[str]) -> str:

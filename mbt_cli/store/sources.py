@@ -80,12 +80,27 @@ def read_questions(
     if len(bad_rows) > benchmark.max_bad_rows:
         raise _too_many(bad_rows, benchmark.max_bad_rows)
     if frame.is_empty():
-        raise UsageError(f"split `{split}` has no question")
+        named = ", ".join(f"`{path}`" for path in paths)
+        raise UsageError(
+            f"split `{split}` has no question" + (f": {named} holds no record" if named else ""),
+            hint="put the data there, or correct the path in the manifest" if named else None,
+        )
     tier_files = _tier_files(benchmark)
     files = {path.name: file_sha256(path) for path in (*paths, *tier_files)}
     return QuestionRead(
         _with_tiers(frame, tier_files, benchmark.default_tier), tuple(bad_rows), files, revision
     )
+
+
+def check_split(benchmark: BenchmarkFiles, split: str, *, generate: Generate) -> None:
+    """Refuse a split that a benchmark cannot have, without reading or fetching anything.
+
+    Raises:
+        UsageError: It has no such split, or no source at all.
+        MissingInputError: Its file is not there.
+    """
+    if generate(benchmark.splits.get(split, split)) is None and benchmark.source != "hub":
+        _local_paths(benchmark, split)
 
 
 def source_fingerprint(
@@ -295,6 +310,7 @@ def _too_many(bad_rows: Sequence[str], allowed: int) -> StageError:
     more = len(bad_rows) - _BAD_ROWS_SHOWN
     rest = f"\n  and {more} more" if more > 0 else ""
     return StageError(
-        f"{len(bad_rows)} malformed rows, {allowed} allowed:\n{shown}{rest}",
+        f"{len(bad_rows)} malformed row{'' if len(bad_rows) == 1 else 's'}, {allowed} allowed:\n"
+        f"{shown}{rest}",
         hint=f"correct the file, or set `max_bad_rows = {len(bad_rows)}` to leave them out",
     )

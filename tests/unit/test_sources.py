@@ -240,7 +240,6 @@ def test_a_wrong_tier_file_is_refused(tmp_path, text, message):
         ({"files": {"train": HOTPOTQA}}, UsageError, "`files` names `train`"),
         ({"files": {}}, UsageError, "`files` names none"),
         ({"files": {"validation": __file__}}, ArtifactError, "ends in `.py`"),
-        ({"limit": 0}, UsageError, "split `validation` has no question"),
     ],
 )
 def test_a_source_that_cannot_be_read_is_said_in_one_line(settings, error, message):

@@ -280,7 +280,12 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
     (tmp_path / "runs").write_text("a file where a folder should be")
     writer = ArtifactWriter(tmp_path / "runs" / "s", rows.ROLLOUTS, address="a", fingerprint="f1")
 
-    with pytest.raises(ArtifactError, match=r"cannot write `.*runs/s`: Not a directory"), writer:
+    with (
+        pytest.raises(
+            ArtifactError, match=r"cannot write `.*runs/s`: .* is a file where a folder is needed"
+        ),
+        writer,
+    ):
         pass
 
 
