@@ -1,0 +1,154 @@
+"""A preset's server by hand: it answers, shows its key once, and leaves nothing behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import OnTerminal
+
+PRETENDER = Path(__file__).parents[1] / "inference" / "fault_server.py"
+KEY = "a-key-of-ones-own-0123456789"
+needs_embedded = pytest.mark.skipif(
+    find_spec("xllamacpp") is None, reason='no xllamacpp: pip install "mbt-cli[embedded]"'
+)
+
+
+def ask(base_url: str, key: str, model: str) -> dict:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    request = urllib.request.Request(
+        f"{base_url}/chat/completions",
+        json.dumps(body).encode(),
+        {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def processes_with(text: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if text.encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def vllm_preset(workplace) -> str:
+    """A preset of the backend `vllm` whose command is the test server under that name."""
+    command = workplace / "vllm"
+    command.write_text(
+        f"#!{sys.executable}\n"
+        "import os, subprocess, sys\n"
+        'port = sys.argv[sys.argv.index("--port") + 1]\n'
+        'print("flags:", *sys.argv[1:], "key:", os.environ["VLLM_API_KEY"], flush=True)\n'
+        'subprocess.Popen(["sleep", "600"])\n'
+        f'os.execv(sys.executable, [sys.executable, "{PRETENDER}", "--port", port, "--key",\n'
+        '    os.environ["VLLM_API_KEY"]])\n'
+    )
+    command.chmod(0o755)
+    folder = workplace / "presets" / "models"
+    folder.mkdir(parents=True)
+    (folder / "small.toml").write_text(
+        '[backend]\nkind = "vllm"\nmodel = "org/small"\n[serve]\nmax_model_len = 2048\n'
+        f'[place]\nexecutable = "{command}"\n'
+    )
+    return "small"
+
+
+@needs_embedded
+def test_the_embedded_preset_answers_a_real_request_and_ends_with_ctrl_c(workplace):
+    run = OnTerminal(workplace, "serve", "smollm2-135m", MBT_TEST_MARK=str(workplace))
+    shown = run.wait_for("Ctrl-C ends it")
+    base_url = re.search(r"base_url: (\S+)", shown)[1]
+    key = re.search(r"export MBT_ENDPOINT_KEY=(\S+)", shown)[1]
+
+    reply = ask(base_url, key, "smollm2-135m")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        ask(base_url, "another-key", "smollm2-135m")
+    run.process.send_signal(signal.SIGINT)
+    code = run.finish()
+
+    assert reply["choices"][0]["message"]["content"]
+    assert code == 0, run.shown
+    assert "no process of the server is left" in run.shown
+    assert run.shown.count(key) == 1
+    assert processes_with(f"MBT_TEST_MARK={workplace}") == []
+
+
+def test_vllm_is_served_by_the_same_path_with_a_key_that_is_never_written(workplace, vllm_preset):
+    environment = {
+        **os.environ,
+        "MBT_ENDPOINT_KEY": KEY,
+        "MBT_CACHE": str(workplace / "cache"),
+        "MBT_TEST_MARK": str(workplace),
+    }
+    command = [sys.executable, "-m", "mbt_cli", "serve", vllm_preset]
+    process = subprocess.Popen(
+        [*command, "--set", "serve.max_model_len=1024"],
+        cwd=workplace,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    base_url = process.stdout.readline().removeprefix("base_url: ").strip()
+    assert base_url, process.communicate()[1]
+    model = process.stdout.readline().removeprefix("model: ").strip()
+
+    reply = ask(base_url, KEY, model)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+
+    assert model == "small"
+    assert reply["choices"]
+    assert process.returncode == 75, err
+    log = next((workplace / "cache/serve").glob("small-*.server.log")).read_text()
+    assert "--max-model-len 1024" in log
+    assert "key: [secret]" in log
+    assert KEY not in log + err
+    assert processes_with(f"MBT_TEST_MARK={workplace}") == []
+
+
+def test_a_server_that_ends_by_itself_ends_the_command_with_its_last_words(mbt, vllm_preset):
+    ran = mbt("serve", vllm_preset, "--set", "place.executable=/bin/false", MBT_ENDPOINT_KEY=KEY)
+
+    assert ran.code == 1
+    assert "the server ended with code 1" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("smollm2",), "did you mean `smollm2-135m`?"),
+        (("smollm2-135m", "--set", "context=9"), "`models.smollm2-135m.context`: unknown key"),
+        (("smollm2-135m", "--set", "context"), "is not KEY=VALUE"),
+        (("qwen3-0.6b", "--set", "serve.max_modle_len=9"), "did you mean `max_model_len`?"),
+    ],
+)
+def test_what_is_wrong_with_the_preset_is_said_before_anything_starts(mbt, arguments, words):
+    ran = mbt("serve", *arguments, MBT_ENDPOINT_KEY=KEY)
+
+    assert ran.code == 2
+    assert words in ran.err
+    assert "starting" not in ran.err
+
+
+def test_without_a_terminal_the_key_must_be_chosen(mbt):
+    ran = mbt("serve", "smollm2-135m", MBT_ENDPOINT_KEY="")
+    short = mbt("serve", "smollm2-135m", MBT_ENDPOINT_KEY="short")
+
+    assert (ran.code, short.code) == (2, 2)
+    assert "export MBT_ENDPOINT_KEY=" in ran.err
+    assert "has 5 characters" in short.err
