@@ -46,6 +46,9 @@ class Benchmark(BenchmarkFiles, Plugin):
 class Backend(Plugin):
     """A way to get an OpenAI-compatible endpoint."""
 
+    own_flags: ClassVar[Mapping[str, Json]] = {}
+    """Flags that its server gets from mbt itself, below those of preset and manifest."""
+
     @abstractmethod
     def identity(self) -> Mapping[str, Json]:
         """What the model is, whatever machine serves it; enters every request key."""
@@ -71,6 +74,8 @@ class Judge(Plugin):
 
     columns: ClassVar[Mapping[str, pl.DataType]]
     """What a verdict says, beside the reply columns."""
+    compared_column: ClassVar[str]
+    """Of those, the one on which two judges agree or not."""
     reply_schema: ClassVar[Mapping[str, Json]]
     """JSON Schema that constrains the reply where the backend can."""
     placeholders: ClassVar[frozenset[str]]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import orjson
 from pydantic import Field, field_validator
@@ -26,7 +26,7 @@ from mbt_cli.interfaces import Backend
 
 # Left alone, vLLM fills what a request does not say from the model's generation_config.json: its
 # max_new_tokens caps replies, its top_k and penalties change them behind the manifest's back.
-_DEFAULTS: Mapping[str, Json] = {"generation_config": "vllm", "disable_uvicorn_access_log": True}
+_OWN_FLAGS: Mapping[str, Json] = {"generation_config": "vllm", "disable_uvicorn_access_log": True}
 _SAID_ELSEWHERE = {
     "tensor_parallel_size": "`place.tensor_parallel_size`",
     "gpu_memory_utilization": "`place.gpu_memory_utilization`",
@@ -55,6 +55,8 @@ class VLLMPlace(Settings):
 
 class VLLMBackend(Backend):
     """Start `vllm serve` and stop it with everything it started."""
+
+    own_flags: ClassVar[Mapping[str, Json]] = _OWN_FLAGS
 
     kind: Literal["vllm"] = "vllm"
     """Names the backend in a manifest."""
@@ -99,7 +101,7 @@ class VLLMBackend(Backend):
             wide["revision"] = self.revision
         if self.trust_remote_code:
             wide["trust_remote_code"] = True
-        return flags_of({**_DEFAULTS, **wide, **place.flags, **self.serve}, known_flags())
+        return flags_of({**self.own_flags, **wide, **place.flags, **self.serve}, known_flags())
 
     def weights(self, place: ServerPlace) -> Weights:
         return Weights(

@@ -24,14 +24,26 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare cells paired by question: differences, intervals, p values, who alone was right."""
+    """Compare cells paired by question: differences, intervals, p values, who alone was right.
+
+    Two judge cells over the same rollouts: Cohen's kappa and the confusion table.
+    """
     from rich.console import Console
 
+    from mbt_cli.commands.agreement_view import agreement_json, agreement_view
     from mbt_cli.commands.compare_view import cells_of, comparison_json, comparison_view
+    from mbt_cli.stages.agreeing import agreement, are_verdicts
     from mbt_cli.stages.comparing import compared, pairs
 
     out = Console(highlight=False)
     for left, right in pairs(cells_of(first), cells_of(second)):
+        if are_verdicts(left, right):
+            agreed = agreement(left, right)
+            if as_json:
+                typer.echo(agreement_json(left, right, agreed))
+            else:
+                out.print(agreement_view(left, right, agreed))
+            continue
         comparison = compared(left, right, resamples=resamples, seed=seed)
         if as_json:
             typer.echo(comparison_json(left, right, comparison))

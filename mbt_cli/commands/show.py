@@ -5,14 +5,15 @@ from typing import Annotated
 
 import typer
 
-from mbt_cli.commands.completing import complete_cell_folder
+from mbt_cli.commands.completing import complete_study_path
 
 
 def show(
     path: Annotated[
         Path,
         typer.Argument(
-            help="Folder of a cell, or of a stage.", autocompletion=complete_cell_folder
+            help="Folder of a cell or of a stage; or a manifest: how its models are served.",
+            autocompletion=complete_study_path,
         ),
     ],
     verify: Annotated[
@@ -31,8 +32,12 @@ def show(
 
     from mbt_cli.commands.lineage_view import cells_below, lineage_json_of, lineage_view, verified
     from mbt_cli.commands.prompt_view import prompt_view
+    from mbt_cli.commands.served_view import served_view
 
     out = Console(highlight=False)
+    if path.suffix == ".toml":
+        out.print(served_view(path))
+        return
     for folder in cells_below(path):
         if prompt is not None:
             out.print(prompt_view(folder, prompt))

@@ -35,6 +35,7 @@ class AnswerHit(Judge):
         {"question", "gold_answer", "gold_answers", "trace"}
     )
     columns: ClassVar[Mapping[str, pl.DataType]] = {"hit": pl.Boolean()}
+    compared_column: ClassVar[str] = "hit"
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {"answer_hit": {"type": "string", "enum": ["YES", "NO"]}},

@@ -48,6 +48,7 @@ class AnswerMatch(Judge):
         {"question", "gold_answer", "gold_answers", "answer"}
     )
     columns: ClassVar[Mapping[str, pl.DataType]] = {"grade": pl.String()}
+    compared_column: ClassVar[str] = "grade"
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {"grade": {"type": "string", "enum": ["A", "B", "C"]}},

@@ -29,6 +29,7 @@ class Phases(Judge):
         "phases": pl.List(pl.Int64()),
         "confidence": pl.Float64(),
     }
+    compared_column: ClassVar[str] = "l_obs"
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {

@@ -35,6 +35,7 @@ class Redundancy(Judge):
         "total_sentences": pl.Int64(),
         "confidence": pl.Float64(),
     }
+    compared_column: ClassVar[str] = "answer_paragraph"
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {

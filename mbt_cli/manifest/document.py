@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
 from mbt_cli.core.model import Settings
 from mbt_cli.core.run_settings import RunSettings
@@ -15,6 +15,17 @@ from mbt_cli.stages.base import AxisValues, SamplingChoice
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+
+
+_FILLED_IN = {
+    "model": "say `id`",
+    "messages": "say `prompt` in the stage",
+    "seed": "say `seed` in [study]",
+    "n": "say `samples` in the stage: each sample is a request with a seed of its own",
+    "stream": "replies are read whole",
+    "max_tokens": "say `max_tokens` in [sampling.NAME]",
+    "max_completion_tokens": "say `max_tokens` in [sampling.NAME]",
+}
 
 
 class StudyTable(Settings):
@@ -53,6 +64,14 @@ class ModelTable(Settings):
     """Run-only settings for this model, such as concurrency."""
     note: str | None = None
     """For people: where the settings come from, what was not run by us."""
+
+    @field_validator("request")
+    @classmethod
+    def _leaves_what_mbt_fills_in(cls, request: dict[str, Any]) -> dict[str, Any]:
+        for key, instead in _FILLED_IN.items():
+            if key in request:
+                raise ValueError(f"`{key}` is filled in by mbt: {instead}")
+        return request
 
 
 class StageBlock(Settings):

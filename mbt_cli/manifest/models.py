@@ -51,10 +51,10 @@ class Models:
     def check_all(self) -> None:
         """Check every model, used or not."""
         for name in self._document.models:
-            self._backend(name)
+            self.backend(name)
 
     def _make(self, name: str, choice: SamplingChoice | None, where: str) -> Model | None:
-        backend, table = self._backend(name), self._table(name)
+        backend, table = self.backend(name), self._table(name)
         if backend is None or table is None:
             return None
         chosen = choice if choice is not None else table.sampling
@@ -91,7 +91,8 @@ class Models:
             self._problems.add_validation(f"{path}", error, ModelTable.model_fields)
             return None
 
-    def _backend(self, name: str) -> Backend | None:
+    def backend(self, name: str) -> Backend | None:
+        """The backend of a model; null when something is wrong, which is then a problem."""
         if name not in self._backends:
             table = self._table(name)
             self._backends[name] = None if table is None else self._make_backend(name, table)

@@ -19,6 +19,8 @@ from mbt_cli.stages.joins import with_questions
 from mbt_cli.stages.work import Resolution, Work
 
 _UNREADABLE = "unreadable_verdict"
+_VOTE_STRIDE = 1 << 20
+"""Between the seeds of two votes: more votes or more samples leave every earlier seed as it was."""
 
 
 class JudgeStage(Stage):
@@ -81,7 +83,7 @@ class JudgeStage(Stage):
             row = _seen_by_judge(rollout)
             messages = tuple(judge.prompt(row, template))
             for vote in range(self.votes):
-                number = rollout["sample"] * self.votes + vote
+                number = rollout["sample"] + vote * _VOTE_STRIDE
                 seen = {"row": row, "sample": rollout["sample"], "vote": vote}
                 yield Prompt(rollout["question_id"], number, messages, body=body, row=seen)
 

@@ -2,6 +2,18 @@
 
 import json
 
+SECOND_JUDGE = """
+[models.hard]
+backend = { kind = "canned", replies = ['{"grade": "B"}'] }
+sampling = "plain"
+
+[[stage]]
+kind = "judge"
+name = "strict"
+rollouts = "base"
+matrix = { judge = ["answer_match"] }
+judge_model = "hard"
+"""
 SCORES = "runs/small/scores/benchmark=tiny/split=validation/model=parrot/prompt={}"
 
 
@@ -36,3 +48,22 @@ def test_cells_of_other_kinds_are_refused(mbt):
 
     assert ran.code == 2
     assert "questions cell" in ran.err
+
+
+def test_two_judges_over_the_same_rollouts_give_kappa_and_a_confusion_table(mbt, workplace):
+    with (workplace / "study.toml").open("a") as study:
+        study.write(SECOND_JUDGE)
+    mbt("run", "study.toml")
+
+    told = mbt("compare", "runs/small/answers/**/prompt=answer", "runs/small/strict", "--json")
+    shown = mbt("compare", "runs/small/answers/**/prompt=answer", "runs/small/strict")
+
+    assert told.code == 0, told.err
+    found = json.loads(told.out)
+    counts = {(row["first"], row["second"]): row["count"] for row in found["confusion"]}
+    # 12 rollouts; what has no answer is wrong by definition, for both judges
+    assert found["column"] == "grade"
+    assert counts.get(("A", "A"), 0) == 0
+    assert counts[("A", "B")] + counts.get(("B", "B"), 0) == found["read"] == 12
+    assert found["same"] == counts.get(("B", "B"), 0)
+    assert "Cohen's kappa" in shown.out

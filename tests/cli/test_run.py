@@ -4,6 +4,8 @@ import json
 
 import polars as pl
 
+from tests.conftest import SMALL_STUDY
+
 CELL = "base/benchmark=tiny/split=validation/model=parrot/prompt=answer"
 
 
@@ -97,6 +99,25 @@ def test_show_follows_a_score_back_to_the_questions(mbt, workplace):
     assert shown.code == 0, shown.err
     assert "reads base/benchmark=tiny" in shown.out
     assert "reads questions/benchmark=tiny/split=validation" in shown.out
+
+
+def test_show_of_a_manifest_says_where_each_flag_of_a_server_comes_from(mbt, workplace):
+    (workplace / "study.toml").write_text(
+        SMALL_STUDY.replace(
+            "[benchmarks.tiny]",
+            '[models.big]\npreset = "qwen3-4b"\nsampling = "plain"\n'
+            "serve = { max_model_len = 8192 }\n\n[benchmarks.tiny]",
+        )
+    )
+
+    shown = mbt("show", "study.toml")
+
+    assert shown.code == 0, shown.err
+    lines = {line.split("│")[1].strip(): line for line in shown.out.splitlines() if "│" in line}
+    assert "8192" in lines["serve.max_model_len"]
+    assert "models.big" in lines["serve.max_model_len"]
+    assert "preset qwen3-4b" in lines["serve.reasoning_parser"]
+    assert "mbt" in lines["serve.generation_config"]
 
 
 def test_show_prompt_gives_what_a_judge_was_asked(mbt, workplace):

@@ -44,6 +44,12 @@ def test_all_problems_come_at_once(load):
             "models.parrot",
             "neither a `preset` nor a `backend`",
         ),
+        (
+            '[models.judge]\n',
+            '[models.judge]\nrequest = { n = 4 }\n',
+            "models.judge.request",
+            "`n` is filled in by mbt: say `samples`",
+        ),
         ('model = ["parrot"]', 'model = ["@all"]', "stage.base.matrix.model", "no group `@all`"),
         ('model = ["parrot"]', "model = []", "stage.base.matrix.model", "empty"),
         (
