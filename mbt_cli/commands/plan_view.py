@@ -1,6 +1,7 @@
 """A plan on the screen: stages, jobs and what waits for what."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -22,21 +23,27 @@ def print_plan(plan: Plan) -> None:
 
 
 def _stages(plan: Plan) -> Table:
+    """A row a stage; states that no cell is in, and sums that nobody knows, have no column."""
+    states = [s for s in _STATES if any(cell.status == s for cell in plan.cells)]
+    sums: dict[str, Callable[[Sequence[PlannedCell]], str]] = {
+        "rows": lambda cells: _sum([cell.rows for cell in cells]),
+        "tokens": lambda cells: _sum([c.tokens for c in cells if c.status != "done"]),
+        "GPU hours": lambda cells: _sum([c.gpu_hours for c in cells if c.status != "done"]),
+    }
+    known = [name for name, summed in sums.items() if summed(plan.cells)]
     table = Table(title=f"{plan.manifest}: study {plan.study}", title_justify="left")
-    table.add_column("stage")
-    for column in (*_STATES, "rows", "tokens", "GPU hours"):
-        table.add_column(column, justify="right")
+    table.add_column("stage", no_wrap=True)
+    for column in (*states, *known):
+        table.add_column(column, justify="right", no_wrap=True)
     stages: dict[str, list[PlannedCell]] = {}
     for cell in plan.cells:
         stages.setdefault(cell.address.partition("/")[0], []).append(cell)
     for stage, cells in stages.items():
-        states = Counter(cell.status for cell in cells)
+        found = Counter(cell.status for cell in cells)
         table.add_row(
             stage,
-            *(str(states[s]) if states[s] else "" for s in _STATES),
-            _sum([cell.rows for cell in cells]),
-            _sum([cell.tokens for cell in cells if cell.status != "done"]),
-            _sum([cell.gpu_hours for cell in cells if cell.status != "done"]),
+            *(str(found[s]) if found[s] else "" for s in states),
+            *(sums[name](cells) for name in known),
         )
     return table
 
@@ -47,15 +54,25 @@ def _sum(numbers: list[int | None] | list[float | None]) -> str:
     if not known:
         return ""
     total = sum(known)
-    text = f"{total:,.1f}" if isinstance(total, float) else f"{total:,}"
+    text = f"{total:,.1f}" if isinstance(total, float) else _short(total)
     return text + ("+" if len(known) < len(numbers) else "")
+
+
+def _short(count: int) -> str:
+    """A large count with its first digits: estimates deserve no more."""
+    for unit, size in (("G", 10**9), ("M", 10**6)):
+        if count >= 10 * size or (count >= size and unit == "G"):
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:,}"
 
 
 def _jobs(plan: Plan) -> Table:
     table = Table(title="jobs", title_justify="left")
     for column in ("job", "cells", "tasks", "GPUs", "server", "after"):
         table.add_column(
-            column, justify="right" if column in ("cells", "tasks", "GPUs") else "left"
+            column,
+            justify="right" if column in ("cells", "tasks", "GPUs") else "left",
+            no_wrap=column not in ("server", "after"),
         )
     for job in plan.jobs:
         after = ", ".join(job.needs[:4]) + (
