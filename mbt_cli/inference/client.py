@@ -49,12 +49,17 @@ class Client:
             return failed("timeout", "", sending(), can_pass=False)
         except aiohttp.ClientPayloadError as error:
             return failed("malformed_reply", str(error), sending(), can_pass=True)
+        except aiohttp.ClientConnectorError as error:
+            words = f"{self._endpoint.base_url}: {error.os_error.strerror or error.os_error}"
+            return failed("connection", words, sending(), can_pass=True, unreachable=True)
         except (aiohttp.ClientError, OSError) as error:
             words = str(error) or type(error).__name__
             return failed("connection", words, sending(), can_pass=True, unreachable=True)
         if status == 200:
             return outcome_of_body(content, sending())
-        return outcome_of_status(status, content, sending(), retry_after=headers.get("Retry-After"))
+        return outcome_of_status(
+            status, headers, content, sending(), address=self._endpoint.base_url
+        )
 
 
 @asynccontextmanager

@@ -202,5 +202,6 @@ class Dispatcher:
         if self._unreachable_in_a_row >= _UNREACHABLE_IN_A_ROW:
             raise BackendError(
                 f"the endpoint cannot be reached: {outcome.reply.failure}",
-                hint="see that the server runs; the same command then goes on where this one ended",
+                hint="see that the server runs and that `base_url` is right; the same command "
+                "then goes on where this one ended",
             )

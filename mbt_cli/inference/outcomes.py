@@ -1,6 +1,7 @@
 """What came of sending a request once: a reply, a failure that may pass, or the end of the run."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -53,25 +54,38 @@ def outcome_of_body(body: bytes, sending: Sending) -> Outcome:
 
 
 def outcome_of_status(
-    status: int, body: bytes, sending: Sending, *, retry_after: str | None
+    status: int, headers: Mapping[str, str], body: bytes, sending: Sending, *, address: str
 ) -> Outcome:
     """A body that came with another status.
+
+    Args:
+        status: The HTTP status, not 200.
+        headers: Of the answer.
+        body: Of the answer.
+        sending: How it was sent.
+        address: The endpoint's `base_url`, for messages.
 
     Raises:
         BackendError: No request at all can succeed: the key, the address or the quota is wrong.
     """
     content = _json_or_text(body)
     words = without_secrets(server_words(content))
-    if status in _FATAL_HINTS or 300 <= status < 400 or _is_out_of_quota(content):
+    if 300 <= status < 400:
         raise BackendError(
-            f"the endpoint answered {status}: {words or 'without a word'}",
-            hint=_FATAL_HINTS.get(status, "look at `base_url` and at the account's quota"),
+            f"`{address}` answered {status}: it sends elsewhere, to "
+            f"`{headers.get('Location', 'nowhere')}`",
+            hint="write the address that answers itself as `base_url`; it ends with /v1",
+        )
+    if status in _FATAL_HINTS or _is_out_of_quota(content):
+        raise BackendError(
+            f"`{address}` answered {status}: {words or 'without a word'}",
+            hint=_FATAL_HINTS.get(status, "look at the account's quota"),
         )
     return Outcome(
         _failure(f"http_{status}", words, sending),
         can_pass=status in _PASSING_STATUS or status >= 500,
         refused=status == 429,
-        wait_seconds=_seconds(retry_after),
+        wait_seconds=_seconds(headers.get("Retry-After")),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mbt_cli.errors import MbtError
 
 _SECONDS = 30
+_NO_SLURM = "see with `sinfo` that Slurm runs; `mbt submit --local 1` runs jobs on this machine"
 _FORMAT = "%F\t%K\t%T\t%r\t%j\t%k"
 _LIVING = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED")
 
@@ -46,9 +47,9 @@ def queued(label: str) -> list[QueuedJob]:
     except FileNotFoundError:
         return []
     except subprocess.TimeoutExpired:
-        raise MbtError(f"`squeue` has not answered for {_SECONDS} s") from None
+        raise MbtError(f"`squeue` has not answered for {_SECONDS} s", hint=_NO_SLURM) from None
     if done.returncode:
-        raise MbtError(f"`squeue` fails: {done.stderr.strip()}")
+        raise MbtError(f"`squeue` fails: {done.stderr.strip()}", hint=_NO_SLURM)
     return [job for line in done.stdout.splitlines() if (job := _job(line)) and job.label == label]
 
 
@@ -104,4 +105,4 @@ def cancel(jobs: Sequence[str]) -> None:
         ("scancel", *jobs), capture_output=True, text=True, timeout=_SECONDS, check=False
     )
     if done.returncode:
-        raise MbtError(f"`scancel` fails: {done.stderr.strip()}")
+        raise MbtError(f"`scancel` fails: {done.stderr.strip()}", hint=_NO_SLURM)

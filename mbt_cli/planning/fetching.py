@@ -94,6 +94,8 @@ def stock_of(needed: Needed, machine: Machine) -> Stock:
     if needed.request is None:
         there = int((machine.cache / "weights" / FILE).is_file())
         return Stock(HubSize(None, 1, SIZE_BYTES, 1 - there, SIZE_BYTES * (1 - there)))
+    if hub_access(machine).offline:
+        return Stock(None, "its size is not asked for: the network is off")
     try:
         return Stock(size_of(needed.request, hub_access(machine)))
     except MbtError as error:

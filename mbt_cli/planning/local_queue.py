@@ -39,6 +39,7 @@ def run_here(
         note: Told of starts and ends.
     """
     submitting.keep()
+    submitting.record_jobs_here()
     run, free = LocalRun(), list(gpus)
     launcher = LocalLauncher()
     waiting = list(submitting.jobs)

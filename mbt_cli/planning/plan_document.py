@@ -162,7 +162,9 @@ def read_plan(text: str, where: str) -> Plan:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
         raise UsageError(f"{where} holds no plan", hint=again) from None
-    version = found.get("schema_version") if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise UsageError(f"{where} holds no plan", hint=again)
+    version = found.get("schema_version")
     if isinstance(version, int) and version != PLAN_VERSION:
         raise UsageError(
             f"{where} is a plan of version {version}; this mbt takes version {PLAN_VERSION}",

@@ -29,7 +29,7 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
     unwanted = [p.removeprefix("!") for p in only if p.startswith("!")]
     for pattern in (*wanted, *unwanted):
         if not any(matches(pattern, address) for address in of_kind):
-            raise _of_other_kind(pattern, manifest, kind) or _nothing(pattern, of_kind)
+            raise _of_other_kind(pattern, manifest, kind) or nothing_matches(pattern, of_kind)
     chosen = {
         address
         for address in of_kind
@@ -55,7 +55,8 @@ def _of_other_kind(pattern: str, manifest: Manifest, kind: str | None) -> UsageE
     )
 
 
-def _nothing(pattern: str, addresses: Collection[str]) -> UsageError:
+def nothing_matches(pattern: str, addresses: Collection[str]) -> UsageError:
+    """What to say of an `--only` that fits no address: the nearest ones."""
     near = sorted(addresses, key=lambda address: _distance(pattern, address))[:_SHOWN]
     return UsageError(
         f"`--only {pattern}` matches no cell",

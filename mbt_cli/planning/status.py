@@ -11,7 +11,9 @@ import orjson
 from mbt_cli.core.addresses import matches
 from mbt_cli.errors import UsageError
 from mbt_cli.launchers.slurm_queue import QueuedJob, ended_state, queued
+from mbt_cli.manifest.problems import nearest
 from mbt_cli.planning.plan_document import Plan, read_plan
+from mbt_cli.planning.select import nothing_matches
 from mbt_cli.planning.submissions import (
     Submission,
     SubmittedJob,
@@ -78,17 +80,24 @@ def study_status(runs: Path, study: str) -> StudyStatus:
     """
     records = read_submissions(runs, study)
     if not records:
-        known = studies_with_submissions(runs)
-        raise UsageError(
-            f"nothing of a study `{study}` was submitted from `{runs}`",
-            hint=f"there are {', '.join(known)}" if known else "mbt plan MANIFEST | mbt submit",
-        )
+        raise _never_submitted(runs, study)
     newest = list(records)[-1]
     plan = read_plan((newest / "plan.json").read_text(encoding="utf-8"), f"`{newest}/plan.json`")
-    living = {job.id: job for job in _by_urgency(queued(label_of(study, runs)))}
+    in_queue = any(job.launcher_id for s in records.values() for job in s.jobs)
+    found = _by_urgency(queued(label_of(study, runs))) if in_queue else ()
+    living = {job.id: job for job in found}
     look = _Look(runs, plan, _newest_jobs(records), living, {})
     cells = [look.cell(c.address, c.rows) for c in plan.cells]
     return StudyStatus(study, records[newest].manifest, cells, _events(newest))
+
+
+def _never_submitted(runs: Path, study: str | None) -> UsageError:
+    known = studies_with_submissions(runs)
+    what = f"nothing of a study `{study}`" if study else "nothing"
+    return UsageError(
+        f"{what} was submitted from `{runs}`",
+        hint=nearest(study or "", known) if known else "mbt plan MANIFEST | mbt submit --slurm",
+    )
 
 
 def _by_urgency(jobs: Sequence[QueuedJob]) -> list[QueuedJob]:
@@ -158,6 +167,8 @@ class _Look:
         return ""
 
     def _end_of(self, number: str) -> str:
+        if not number:
+            return ""
         if number not in self.ended:
             self.ended[number] = "" if number in self.living else ended_state(number)
         return self.ended[number]
@@ -233,15 +244,26 @@ def log_file(runs: Path, study: str | None, wanted: str) -> Path:
                 jobs.add(job.id)
                 if wanted == job.id or any(matches(wanted, address) for address in job.cells):
                     logs.extend(logs_of(record, job.id))
+    if not jobs:
+        raise _never_submitted(runs, study)
     if not logs:
-        raise UsageError(
-            f"no log of `{wanted}`", hint=f"jobs are {', '.join(sorted(jobs))}" if jobs else None
-        )
+        raise UsageError(f"no log of `{wanted}`", hint=f"jobs are {', '.join(sorted(jobs))}")
     return max(logs, key=lambda path: path.stat().st_mtime)
 
 
 def jobs_to_cancel(runs: Path, study: str, only: Sequence[str]) -> list[str]:
-    """The queue's ids of living jobs; with patterns, of those that make a matching cell."""
+    """The queue's ids of living jobs; with patterns, of those that make a matching cell.
+
+    Raises:
+        UsageError: The study was never submitted from here, or no cell of it matches.
+        MbtError: The queue does not answer.
+    """
+    cells = [a for s in read_submissions(runs, study).values() for job in s.jobs for a in job.cells]
+    if not cells:
+        raise _never_submitted(runs, study)
+    for pattern in only:
+        if not any(matches(pattern, address) for address in cells):
+            raise nothing_matches(pattern, cells)
     living = {job.id for job in queued(label_of(study, runs))}
     if not only:
         return sorted(living)

@@ -34,7 +34,7 @@ class SubmittedJob(Settings):
     id: str
     """Its name within the plan."""
     launcher_id: str
-    """The queue's id of it."""
+    """The queue's id of it; empty where it ran on this machine, without a queue."""
     cells: tuple[str, ...]
     """What it makes."""
     finishes: bool = True

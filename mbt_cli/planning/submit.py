@@ -50,6 +50,19 @@ class Submitting:
         """Write the copy that the jobs run."""
         write_copy(self.record, self.plan, self.manifest, self.presets)
 
+    def record_jobs_here(self) -> None:
+        """Say which jobs run on this machine: no queue knows them, so they have no id there."""
+        jobs = [
+            SubmittedJob(
+                id=job.id, launcher_id="", cells=tuple(job.cells), finishes=job.shards == 1
+            )
+            for job in self.jobs
+        ]
+        here = Submission(
+            study=self.plan.study, launcher="local", manifest=self.plan.manifest, jobs=tuple(jobs)
+        )
+        write_submission(self.record, here)
+
     def write_script(self, launcher: Launcher, job: Job) -> Path:
         """The job's script in the record's folder."""
         path = self.record / "scripts" / f"{job.id}.sh"

@@ -120,6 +120,8 @@ def size_of(request: HubRequest, access: HubAccess) -> HubSize:
     if folder is not None:
         paths = _found(request, folder, None).paths
         return HubSize(None, len(paths), sum(path.stat().st_size for path in paths), 0, 0)
+    if access.offline:
+        raise _not_reached(request, access, None)
     from huggingface_hub import snapshot_download
 
     with _errors_of(request, access):
@@ -235,21 +237,37 @@ def _errors_of(request: HubRequest, access: HubAccess) -> Iterator[None]:
             hint=f"check the name; if it is private, {_login(access)}",
         ) from error
     except (errors.LocalEntryNotFoundError, errors.DryRunError) as error:
-        raise _not_reached(request, access) from error
+        raise _not_reached(request, access, error) from error
     except (errors.HfHubHTTPError, OSError) as error:
         raise HubBusyError(f"the hub did not give `{request.repo}`: {_line(error)}") from error
 
 
-def _not_reached(request: HubRequest, access: HubAccess) -> MbtError:
+def _not_reached(request: HubRequest, access: HubAccess, error: Exception | None) -> MbtError:
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     message = f"`{request.repo}` {_named(request)} is not in the cache"
     if access.offline or HF_HUB_OFFLINE:
         return MissingInputError(
             f"{message}, and the network is off",
-            hint="run `mbt data fetch` where there is a network, or unset HF_HUB_OFFLINE",
+            hint="run `mbt data fetch` where there is a network, or unset MBT_OFFLINE and "
+            "HF_HUB_OFFLINE",
         )
-    return HubBusyError(f"{message}, and the hub does not answer", hint="try again later")
+    # where nobody answers, huggingface_hub itself has tried again for half a minute
+    kind = MbtError if _finds_nobody(error) else HubBusyError
+    return kind(
+        f"{message}, and the hub does not answer",
+        hint=f"see that this machine reaches {access.endpoint or 'https://huggingface.co'} "
+        "(HTTPS_PROXY, HF_ENDPOINT), or bring the cache (HF_HOME) from one that does",
+    )
+
+
+def _finds_nobody(error: BaseException | None) -> bool:
+    """Whether an error comes from a connection that was never made."""
+    while error is not None:
+        if type(error).__name__ in ("ConnectError", "ConnectTimeout", "ProxyError"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _login(access: HubAccess) -> str:

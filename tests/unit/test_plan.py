@@ -135,7 +135,7 @@ def test_a_plan_survives_its_json(load, planned):
         ("", "stdin holds no plan"),
         ('{"schema_version": 9}', "a plan of version 9; this mbt takes version 1"),
         ('{"schema_version": 1}', "stdin is no plan: `study`"),
-        ("[]", "stdin is no plan"),
+        ("[]", "stdin holds no plan"),
     ],
 )
 def test_what_is_no_plan_is_refused_in_one_line(text, words):
