@@ -1,0 +1,53 @@
+"""What a training trains on, with the trained tokens told apart from the prompt."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mbt_cli.core.training_job import TRAINING_SET
+from mbt_cli.errors import MissingInputError
+
+
+def sample_view(folder: Path, *, rows: int = 1) -> RenderableType:
+    """The first rows that a train cell trains, prompts dim and what is trained highlighted.
+
+    The set is there as soon as the training begins, before its first step.
+
+    Args:
+        folder: The cell's folder.
+        rows: How many rows to show.
+
+    Raises:
+        MissingInputError: The training has not begun.
+    """
+    places = [folder / "files" / TRAINING_SET]
+    places += sorted((folder / "journal" / "training").glob(f"*/{TRAINING_SET}"))
+    found = next((path for path in places if path.is_file()), None)
+    if found is None:
+        raise MissingInputError(
+            f"`{folder}` has no training set yet",
+            hint="`mbt train MANIFEST` writes it before its first step, then shows it",
+        )
+    told = pl.read_parquet(found)
+    kept = told.filter(pl.col("dropped").is_null())
+    return Group(*_parts(kept.head(rows)), _counts(folder, told, kept))
+
+
+def _parts(shown: pl.DataFrame) -> Iterator[Text]:
+    for row in shown.iter_rows(named=True):
+        yield Text(f"question {row['question_id']}, sample {row['sample']}", style="bold")
+        text = Text(row["prompt"], style="dim")
+        # marks too, since a pipe has no colours
+        text.append("[trained:] ", style="bold green")
+        text.append(row["completion"], style="green")
+        text.append(" [:trained]", style="bold green")
+        yield text
+
+
+def _counts(folder: Path, told: pl.DataFrame, kept: pl.DataFrame) -> Text:
+    trained, tokens = int(kept["trained_tokens"].sum()), int(kept["tokens"].sum())
+    rows = f"{kept.height:,} rows of {told.height:,}"
+    return Text(f"{folder}: {rows}, {trained:,} trained tokens of {tokens:,}")
