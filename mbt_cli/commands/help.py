@@ -16,12 +16,13 @@ def help_topic(
     ] = None,
 ) -> None:
     """Explain a topic: manifest, metrics, data, paper, troubleshooting, ...; alone, list them."""
-    from mbt_cli.commands.help_view import found, overview, show
+    from mbt_cli.commands.help_view import found, overview, show, topics
 
     if topic is None:
         typer.echo(overview())
         return
     verbs = getattr(context.find_root().command, "commands", {})
-    if part is None and topic in verbs:
-        typer.echo(verbs[topic].get_help(typer.Context(verbs[topic], info_name=f"mbt {topic}")))
+    if part is None and topic in verbs and topic not in topics():
+        told = typer.Context(verbs[topic], info_name=f"mbt {topic}")
+        typer.echo(f"{verbs[topic].get_help(told)}\n")
     show(found(topic, part, commands=verbs))

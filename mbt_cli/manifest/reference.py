@@ -68,6 +68,11 @@ def _tables() -> Iterator[str]:
     yield _section("sampling", "`[sampling.NAME]`, everything that draws a reply", Sampling)
     yield _section("models", "`[models.NAME]`", ModelTable)
     yield _section("benchmarks", "`[benchmarks.NAME]`, fields of every kind", BenchmarkFiles)
+    yield (
+        "## `judges`: `[judges.NAME]`\n\nA judge with settings of your own, by `kind`. One that "
+        "needs none is named in `matrix = { judge = [KIND] }` without a table. Scores look for "
+        "verdicts by NAME, so keep the kind's own name where a score is to read them."
+    )
 
 
 def _stages() -> Iterator[str]:

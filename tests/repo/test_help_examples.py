@@ -28,6 +28,11 @@ PACKAGE = REPOSITORY / "mbt_cli"
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in (PACKAGE / "help").glob("*.md")}
 FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|`|\| |\$\()(mbt [a-z][^`|)\n]*)", re.MULTILINE)
+SOURCES = "\n".join(
+    # a message that is broken over lines of code is one text
+    re.sub(r"[\"']\s*\n\s*(?:\+ )?f?[\"']", "", path.read_text(encoding="utf-8"))
+    for path in PACKAGE.rglob("*.py")
+)
 RUN_AS_A_WHOLE = ("extended.toml",)  # needs parts that only the test adds
 
 
@@ -78,6 +83,14 @@ def test_every_command_line_parses(line):
     assert {word.split("=")[0] for word in words if word.startswith("-") and word != "-"} <= known
     if words:  # a bare `mbt run` in a sentence names the command
         command.make_context(f"mbt {verb}", list(words))
+
+
+QUOTED = re.findall(r'"([^"\n]+)"\*\*', TEXTS.get("troubleshooting", ""))
+
+
+@pytest.mark.parametrize("message", QUOTED)
+def test_what_troubleshooting_quotes_is_what_the_code_says(message):
+    assert [part for part in message.split("…") if part.strip() not in SOURCES] == []
 
 
 @pytest.mark.parametrize("block", tagged("toml"))

@@ -1,0 +1,233 @@
+"""`mbt help`: every topic prints, its live parts are whole, a wrong name is told the nearest."""
+
+import re
+from functools import cache
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+from mbt_cli.commands import help_view
+from mbt_cli.commands.help_view import found, sections, topics
+from mbt_cli.core.benchmark_files import BenchmarkFiles
+from mbt_cli.core.column_maps import SourcePreset
+from mbt_cli.core.model import Settings
+from mbt_cli.core.recipe import Recipe
+from mbt_cli.errors import UsageError
+from mbt_cli.launchers.slurm import SlurmLauncher
+from mbt_cli.manifest.document import DocumentTables, ModelTable
+from mbt_cli.manifest.field_docs import field_docs
+from mbt_cli.manifest.metric_reference import docstring_parts
+from mbt_cli.manifest.presets import PresetFolders, prompt_names, shipped
+from mbt_cli.manifest.reference import plugin_classes
+from mbt_cli.registry import (
+    AnyBackend,
+    AnyBenchmark,
+    AnyFigure,
+    AnyJudge,
+    AnyScore,
+    AnyTable,
+)
+from mbt_cli.settings import Machine
+from mbt_cli.stages.kinds import STAGES
+
+TOPICS = (
+    "quickstart", "manifest", "data", "metrics", "presets", "paper", "conventions", "extend",
+    "python", "troubleshooting",
+)  # fmt: skip
+UNIONS = {
+    "backends": AnyBackend,
+    "benchmarks": AnyBenchmark,
+    "judges": AnyJudge,
+    "metrics": AnyScore,
+    "tables": AnyTable,
+    "figures": AnyFigure,
+}
+SCORES = plugin_classes(AnyScore)
+topic_text = cache(help_view.topic_text)
+
+
+def tables_inside(annotation) -> set[type[BaseModel]]:
+    """Every settings class that an annotation holds, and those inside them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        inner = [tables_inside(f.annotation) for f in annotation.model_fields.values()]
+        return {annotation}.union(*inner)
+    return set().union(*(tables_inside(part) for part in get_args(annotation)))
+
+
+def every_table() -> set[type[BaseModel]]:
+    roots = [DocumentTables, Recipe, SourcePreset, SlurmLauncher, ModelTable, *STAGES.values()]
+    roots += [cls for union in UNIONS.values() for cls in plugin_classes(union).values()]
+    return set().union(*(tables_inside(root) for root in roots))
+
+
+def test_the_topics_are_listed_with_one_line_each(mbt):
+    ran = mbt("help")
+
+    listed = [line.split()[0] for line in ran.out.split("\n\n")[0].splitlines()[1:]]
+    assert ran.code == 0
+    assert listed == list(TOPICS)
+    assert all(0 < len(line) <= 110 and line.endswith(".") for line in topics().values())
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_every_topic_is_whole(topic):
+    text = topic_text(topic)
+
+    assert text.startswith("# ")
+    assert "<!--" not in text
+    assert sections(text)
+
+
+def test_a_pipe_gets_markdown(mbt):
+    ran = mbt("help", "conventions")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == topic_text("conventions")
+
+
+def test_a_terminal_gets_it_rendered(mbt):
+    ran = mbt("help", "conventions", FORCE_COLOR="1", NO_COLOR="")
+
+    assert "\x1b[" in ran.out
+    assert "## Exit codes" not in ran.out
+    assert "Exit codes" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "opens"),
+    [
+        (("manifest", "rollout"), "## `rollout`: ask a model every question"),
+        (("manifest.rollout",), "## `rollout`: ask a model every question"),
+        (("backends.vllm",), '## `backends.vllm`: `backend = { kind = "vllm" }`'),
+        (("vllm",), "## `backends.vllm`"),
+        (("metrics", "aes"), "## `aes`"),
+        (("exit-codes",), "## Exit codes"),
+        (("presets", "slurm"), "## `slurm`: clusters"),
+    ],
+    ids=" ".join,
+)
+def test_one_section_can_be_asked_for(words, opens):
+    text = found(*words, *[None] * (2 - len(words)), commands=())
+
+    assert text.startswith(opens)
+    assert text.count("\n## ") == 0
+
+
+def test_a_name_of_two_things_shows_both():
+    shown = found("answer_hit", None, commands=())
+
+    assert list(sections(shown)) == ["judges.answer_hit", "answer_hit"]
+
+
+def test_a_command_shows_its_options_and_what_the_manifest_says_of_it(mbt):
+    ran = mbt("help", "rollout")
+
+    assert "--retry-failed" in ran.out
+    assert "- `samples` (whole number, at least 1; required" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (("metrcs",), "did you mean `metrics`?"),
+        (("rolout",), "did you mean `rollout`?"),
+        (("manifest", "sampeling"), "did you mean `sampling`?"),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_name_is_told_the_nearest(words, nearest):
+    with pytest.raises(UsageError) as caught:
+        found(*words, *[None] * (2 - len(words)), commands=())
+
+    assert nearest in caught.value.hint
+
+
+def test_an_unknown_name_is_a_usage_error(mbt):
+    ran = mbt("help", "metrcs")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "error: no help on `metrcs`\nhint: did you mean `metrics`? (topics: `mbt help`)\n"
+    )
+
+
+@pytest.mark.parametrize("table", sorted(every_table(), key=lambda cls: cls.__name__))
+def test_the_manifest_topic_names_every_field_of_every_table(table):
+    text = topic_text("manifest")
+
+    written = set(re.findall(r"^\s*- `(?:\w+\.)*(\w+)` \(", text, re.MULTILINE))
+    written |= set(sections(text)) | {"kind"}
+    wanted = {field.alias or name for name, field in table.model_fields.items()}
+    wanted -= {"stage"} if table is DocumentTables else set()
+    assert wanted <= written, wanted - written
+
+
+@pytest.mark.parametrize("table", sorted(every_table(), key=lambda cls: cls.__name__))
+def test_the_doc_of_every_field_stands_in_the_manifest_topic(table):
+    text = topic_text("manifest")
+
+    for name, doc in field_docs(table).items():
+        if name in table.model_fields and name not in ("kind", "name"):
+            assert " ".join(doc.split()) in text, name
+
+
+@pytest.mark.parametrize("family", UNIONS)
+def test_every_kind_has_a_place_in_the_manifest_topic(family):
+    there = sections(topic_text("manifest"))
+
+    for kind in plugin_classes(UNIONS[family]):
+        assert f"{family}.{kind}" in there or f"- `{kind}`: " in there[family]
+
+
+def test_a_field_is_told_with_type_default_and_mark():
+    lines = sections(topic_text("manifest"))["run"].splitlines()
+
+    assert (
+        "- `concurrency` (whole number, at least 1, at most 10000; default `64`): "
+        "Requests in flight at once."
+    ) in lines
+    assert (
+        "- `max_bad_rows` (whole number, at least 0; default `0`; never changes results)"
+        in (sections(topic_text("manifest"))["benchmarks"])
+    )
+    assert BenchmarkFiles.model_fields["max_bad_rows"].default == 0
+    assert issubclass(BenchmarkFiles, Settings)
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_every_score_says_formula_unit_columns_and_holes(kind):
+    parts = {name.partition(",")[0]: text for name, text in docstring_parts(SCORES[kind])}
+
+    for part in ("Formula", "Unit", "Reads", "Known holes"):
+        assert parts.get(part), f"the docstring of {SCORES[kind].__name__} has no `{part}:`"
+    assert "`" in parts["Reads"]  # names columns, or the setting that names them
+    assert f"- **Unit**: {parts['Unit']}" in sections(topic_text("metrics"))[kind]
+
+
+def test_every_preset_and_prompt_is_listed():
+    there = sections(topic_text("presets"))
+    folders = PresetFolders((shipped("presets"),))
+
+    for family in ("models", "train", "accelerate", "sources", "slurm"):
+        for name in folders.names(family):
+            told = re.search(rf"^- `{re.escape(name)}`: (.+)$", there[family], re.MULTILINE)
+            assert told is not None, (family, name)
+    for name in prompt_names():
+        assert f"`{name}`" in there["prompts"], name
+
+
+def test_ones_own_preset_is_marked(mbt, workplace):
+    folder = workplace / "presets" / "models"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text('# My own model. More words.\n[backend]\nkind = "scripted"\n')
+
+    ran = mbt("help", "presets", "models")
+
+    assert "- `mine`: My own model (yours: presets/models/mine.toml)" in ran.out
+
+
+def test_every_variable_of_the_machine_is_listed():
+    text = topic_text("conventions")
+
+    assert all(f"- `MBT_{name.upper()}`: " in text for name in Machine.model_fields)
