@@ -107,3 +107,32 @@ def _braced(text: str, start: int) -> str | None:
         if not depth:
             return text[start + 1 : end]
     return None
+
+
+def same_number(tagged: str, reply: str, gold: str) -> bool:
+    """GSM8K's official match: the numbers are equal.
+
+    Args:
+        tagged: What stands in the reply's answer tags.
+        reply: The whole reply.
+        gold: The official solution or its number.
+
+    Example:
+        >>> same_number("72.00 dollars", "", "It is so. #### 72")
+        True
+    """
+    answer = gsm8k_answer(reply, tagged=tagged)
+    return answer is not None and answer == gsm8k_number(gold)
+
+
+def same_form(tagged: str, reply: str, gold: str) -> bool:
+    r"""Whether the answers are written alike, spaces and brackets' sizes apart.
+
+    Two that mean the same may be written otherwise; that is a matter for math-verify.
+
+    Example:
+        >>> same_form(r"\left( 3 \right)", "", "(3)"), same_form("0.5", "", r"\frac{1}{2}")
+        (True, False)
+    """
+    answer = math_answer(reply, tagged=tagged)
+    return answer is not None and plain_latex(answer) == plain_latex(gold)

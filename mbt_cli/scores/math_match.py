@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from mbt_cli.core.math_answers import gsm8k_answer, gsm8k_number, math_answer, plain_latex
+from mbt_cli.core.math_answers import math_answer, same_form, same_number
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.scoring import live_only, mean_measure
 from mbt_cli.errors import UsageError
@@ -37,7 +37,7 @@ class MathMatch(Score):
         rows = inputs.rollouts.select("answer", "reply", "gold_answer", "gold_aliases").unique(
             maintain_order=True
         )
-        same = _same_number if inputs.benchmark == "gsm8k" else _same_math
+        same = same_number if inputs.benchmark == "gsm8k" else _same_math
         right = [_is_right(row, same) for row in rows.iter_rows(named=True)]
         keys = ["answer", "reply", "gold_answer", "gold_aliases"]
         found = inputs.rollouts.select(keys).join(
@@ -57,16 +57,11 @@ def _is_right(row: Mapping[str, Any], same: Callable[[str, str, str], bool]) -> 
     return float(any(same(tagged, reply, gold) for gold in golds if gold))
 
 
-def _same_number(tagged: str, reply: str, gold: str) -> bool:
-    answer = gsm8k_answer(reply, tagged=tagged)
-    return answer is not None and answer == gsm8k_number(gold)
-
-
 def _same_math(tagged: str, reply: str, gold: str) -> bool:
+    if same_form(tagged, reply, gold):
+        return True
     answer = math_answer(reply, tagged=tagged)
-    if answer is None:
-        return False
-    return plain_latex(answer) == plain_latex(gold) or _verified(answer, gold)
+    return answer is not None and _verified(answer, gold)
 
 
 def _verified(answer: str, gold: str) -> bool:

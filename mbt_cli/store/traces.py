@@ -10,6 +10,7 @@ import polars as pl
 from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.answer_frames import answer_metrics
+from mbt_cli.core.math_answers import same_form, same_number
 from mbt_cli.core.page_traces import signs
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows
@@ -112,7 +113,7 @@ def read_traces(
 def _traces(
     frame: pl.DataFrame, verdicts: Sequence[pl.LazyFrame], judges: Sequence[str], kind: str
 ) -> Iterator[Trace]:
-    matches = answer_metrics(frame, kind)["exact_match"]
+    matches = _matches(frame, kind)
     keys = frame.select(_KEY)
     votes = [_by_rollout(of_judge.join(keys.lazy(), on=_KEY).collect()) for of_judge in verdicts]
     for row, match in zip(frame.iter_rows(named=True), matches, strict=True):
@@ -120,6 +121,20 @@ def _traces(
         own = {number: found[key] for number, found in enumerate(votes) if key in found}
         named = {judges[number]: list(found) for number, found in own.items()}
         yield Trace(row, signs(row, match, named), own)
+
+
+def _matches(frame: pl.DataFrame, kind: str) -> Sequence[float | None]:
+    """Exact match of each row; math sets by their own rule, as far as the form alone tells."""
+    rules = {"gsm8k": same_number, "math500": same_form}
+    if kind not in rules:
+        return answer_metrics(frame, kind)["exact_match"].to_list()
+
+    def match(row: dict[str, Any]) -> float | None:
+        golds = (row["gold_answer"], *(row["gold_aliases"] or ()))
+        said = (row["answer"] or "", row["reply"] or "")
+        return None if row["failure"] else float(any(rules[kind](*said, gold) for gold in golds))
+
+    return [match(row) for row in frame.iter_rows(named=True)]
 
 
 def _verdict_rows(cell: TraceCell, judged: Lineage) -> pl.LazyFrame:

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from mbt_cli.core.page_traces import SIGNS
+from mbt_cli.store.traces import read_traces, trace_cells_below
 from tests.conftest import SMALL_STUDY
 
 REPORT = "runs/small/tables/files/report"
@@ -43,6 +45,32 @@ def test_a_report_holds_a_page_with_the_manifest_and_the_traces(ran, workplace):
         "traces-0-0.js",
         "traces-1-0.js",
     ]
+
+
+def test_a_math_answer_in_a_box_is_right_on_the_page(mbt, workplace):
+    (workplace / "sums.jsonl").write_text('{"question": "30 + 42?", "answer": "so #### 72"}\n')
+    study = SMALL_STUDY.replace(
+        'kind = "tinyhop"\nlimit = 6',
+        'kind = "gsm8k"\nfiles = { validation = "sums.jsonl" }',
+    )
+    study = study.replace("It is <answer>Oslo</answer>", "It is \\\\boxed{72.00}")
+    (workplace / "study.toml").write_text(study)
+
+    ran = mbt("run", "study.toml", "-q")
+
+    assert ran.code == 0, ran.err
+    (cell, *_) = read_cells(workplace / "runs/small")
+    (batch,) = read_traces(cell, limit=None)
+    right = 1 << SIGNS.index("match_right")
+    assert [bool(trace.signs & right) for trace in batch] == [
+        "72.00" in trace.row["reply"] for trace in batch
+    ]
+    assert any("72.00" in trace.row["reply"] for trace in batch)
+
+
+def read_cells(study):
+    addresses = [str(p.parent.relative_to(study)) for p in study.glob("base/**/lineage.json")]
+    return trace_cells_below(study, addresses)
 
 
 def test_view_names_the_page_where_no_browser_can_be_opened(ran, workplace):
