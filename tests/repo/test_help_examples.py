@@ -18,7 +18,12 @@ from typer.main import get_command
 from mbt_cli.app import app
 from mbt_cli.manifest.blocks import read_block
 from mbt_cli.manifest.document import DocumentTables
+from mbt_cli.manifest.load import load_manifest
+from mbt_cli.manifest.presets import shipped
 from mbt_cli.manifest.problems import Problems
+from mbt_cli.planning.jobs import Limits
+from mbt_cli.planning.plan_document import make_plan
+from mbt_cli.planning.states import States
 from mbt_cli.registry import AnyBackend, AnyBenchmark
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.sources import read_questions
@@ -260,11 +265,39 @@ def test_what_a_topic_tells_to_run_runs(topic, workplace):
 
     for block in blocks(topic):
         if block.language == "sh" and block.told == "run":
-            for line in block.text.splitlines():
-                words = shlex.split(line, comments=True)
-                mbt_here(workplace, *words[1:])
+            mbt = f'mbt() {{ {shlex.quote(sys.executable)} -m mbt_cli "$@"; }}'
+            run_here(["bash", "-euo", "pipefail", "-c", f"{mbt}\n{block.text}"], workplace)
         if block.language == "python" and not block.file:
             run_here([sys.executable, "-c", block.text], workplace)
+
+
+NEEDS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in TEXTS.get("paper", "").splitlines()
+    if line.startswith("| `")
+]
+
+
+@pytest.mark.parametrize("row", NEEDS, ids=lambda row: row[0])
+def test_the_table_of_needs_counts_cells_and_rows_as_a_plan_does(row, presets, tmp_path):
+    manifest = load_manifest(shipped("manifests") / f"{row[0].strip('`')}.toml", presets=presets)
+    plan = make_plan(
+        manifest,
+        States(manifest, tmp_path),
+        limits=Limits(24, 12.0, 100_000),
+        presets=None,
+        overrides=(),
+        replace=False,
+    )
+
+    asked = [
+        cell.rows
+        for cell in plan.cells
+        if cell.tokens and manifest.cells[cell.address].resolution.source is None
+    ]
+    rows = f"{sum(asked):,}" if sum(asked) < 1e6 else f"{sum(asked) / 1e6:.3g} million"
+    assert row[1] == str(len(plan.cells))
+    assert row[6].replace(".0 ", " ") == rows
 
 
 LAYOUTS = {
