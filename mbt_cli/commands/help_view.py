@@ -21,6 +21,8 @@ from mbt_cli.settings import Machine, read_machine
 _FIRST = ("quickstart", "manifest", "data", "metrics", "presets", "paper")
 _WIDEST = 100
 _LIVE = re.compile(r"^<!-- live: (\w+) -->$", re.MULTILINE)
+_FILE = re.compile(r"^(```\w+) (\S+\.\S+)$", re.MULTILINE)
+"""A fenced block that says which file it is; Rich would not show that."""
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
@@ -99,7 +101,7 @@ def show(text: str) -> None:
         typer.echo(text, nl=bool(text) and not text.endswith("\n"))
         return
     console.width = min(console.width, _WIDEST)
-    console.print(Markdown(text))
+    console.print(Markdown(_FILE.sub(r"`\2`:\n\n\1", text)))
 
 
 def _part(topic: str, part: str) -> str:
