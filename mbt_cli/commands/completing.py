@@ -67,3 +67,10 @@ def complete_cell_folder(incomplete: str) -> list[str]:
     from mbt_cli.commands.completions import cell_folders
 
     return cell_folders(incomplete)
+
+
+def complete_study_path(incomplete: str) -> list[str]:
+    """Manifests, and folders of artifacts."""
+    from mbt_cli.commands.completions import cell_folders, manifests_here
+
+    return [*manifests_here(incomplete), *cell_folders(incomplete)]

@@ -94,12 +94,17 @@ def stages_of(line: TypedLine) -> Sequence[str]:
 
 def manifests(incomplete: str) -> list[str]:
     """Manifests here, in manifests/ and in the folder that is typed; else those that mbt ships."""
-    folders = [incomplete.rpartition("/")[0]] if "/" in incomplete else ["", "manifests"]
-    found = [path for folder in folders for path in _manifests_in(Path(folder))]
-    names = [str(path) for path in found if str(path).startswith(incomplete)]
+    names = manifests_here(incomplete)
     if names or "/" in incomplete:
         return names
     return sorted(path.stem for path in shipped("manifests").glob(f"{incomplete}*.toml"))
+
+
+def manifests_here(incomplete: str) -> list[str]:
+    """Those that are files of one's own."""
+    folders = [incomplete.rpartition("/")[0]] if "/" in incomplete else ["", "manifests"]
+    found = [path for folder in folders for path in _manifests_in(Path(folder))]
+    return [str(path) for path in found if str(path).startswith(incomplete)]
 
 
 def studies() -> list[str]:

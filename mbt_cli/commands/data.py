@@ -6,8 +6,11 @@ import typer
 
 from mbt_cli.commands.completing import complete_benchmark, complete_model
 from mbt_cli.commands.options import ManifestPath, Presets, Set
+from mbt_cli.commands.root import Group
 
-data = typer.Typer(no_args_is_help=True, help="Get models and data sets, and see what is here.")
+data = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Get models and data sets, and see what is here."
+)
 
 
 @data.command("fetch")

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import typer
-from typer._completion_classes import BashComplete, FishComplete, ZshComplete
+from typer._completion_classes import BashComplete, FishComplete, ZshComplete, completion_init
+from typer._completion_shared import get_completion_script
 
 from mbt_cli.commands.completions import TypedLine
 from mbt_cli.core.completing import rejoined
+from mbt_cli.errors import MbtError
 
 VARIABLE = "_MBT_COMPLETE"
 """Set by the shell's function for each key press: `complete_bash`, `source_zsh` and so on."""
@@ -57,13 +59,40 @@ _SHELLS: Mapping[str, type[Bash | Zsh | Fish]] = {"bash": Bash, "zsh": Zsh, "fis
 
 
 def complete(app: typer.Typer) -> None:
-    """Answer one key press and end; a script to source, and other shells, are left to Typer."""
+    """Answer one key press, or give the script that makes a shell ask, and end.
+
+    Other shells than these three are left to Typer.
+    """
     instruction, _, shell = os.environ[VARIABLE].partition("_")
-    if instruction != "complete" or shell not in _SHELLS:
+    if shell not in _SHELLS:
+        completion_init()
         return
-    command = typer.main.get_command(app)
-    typer.echo(_SHELLS[shell](command, {}, "mbt", VARIABLE).complete())
+    if instruction == "source":
+        typer.echo(script(shell))
+        sys.exit(0)
+    nothing = typer.core.TyperGroup(name="mbt")
+    asked = _SHELLS[shell](nothing, {}, "mbt", VARIABLE)
+    words, _ = asked.get_completion_args()
+    asked.cli = _narrowed(app, words[:1])
+    try:
+        typer.echo(asked.complete())
+    except MbtError:
+        sys.exit(1)  # in the middle of a line is no place to say; the verb will
     sys.exit(0)
+
+
+def script(shell: str) -> str:
+    """What a shell has to source, such as `bash`."""
+    return get_completion_script(prog_name="mbt", complete_var=VARIABLE, shell=shell)
+
+
+def _narrowed(app: typer.Typer, words: list[str]) -> Any:
+    """The command line with the verb that is typed alone: making all of them takes a while."""
+    verbs = [verb for verb in app.registered_commands if verb.name in words]
+    groups = [group for group in app.registered_groups if group.name in words]
+    if verbs or groups:
+        app.registered_commands, app.registered_groups = verbs, groups
+    return typer.main.get_command(app)
 
 
 def _answers(command: Any, words: list[str], incomplete: str) -> list[Any]:

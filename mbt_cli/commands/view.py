@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mbt_cli.commands.completing import complete_cell_folder
+from mbt_cli.commands.completing import complete_study_path
 
 
 def view(
@@ -13,7 +13,7 @@ def view(
         Path | None,
         typer.Argument(
             help="A manifest, a folder of a study, or a page; else the newest report.",
-            autocompletion=complete_cell_folder,
+            autocompletion=complete_study_path,
         ),
     ] = None,
     serve: Annotated[

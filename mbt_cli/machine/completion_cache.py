@@ -8,8 +8,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
 from pathlib import Path
+from zlib import crc32
 
 from mbt_cli.manifest.presets import PresetFolders
 
@@ -70,10 +70,10 @@ class Folders:
         config = Path(known.get("XDG_CONFIG_HOME") or home / ".config") / "mbt"
         presets = known.get("MBT_PRESETS")
         return cls(
-            Path(known.get("MBT_RUNS", "runs")),
-            Path(known.get("MBT_CACHE", cache)),
-            Path(known.get("MBT_CONFIG", config)),
-            None if presets is None else Path(presets),
+            Path(known.get("MBT_RUNS") or "runs"),
+            Path(known.get("MBT_CACHE") or cache),
+            Path(known.get("MBT_CONFIG") or config),
+            Path(presets) if presets else None,
         )
 
     def preset_folders(self, extra: Path | None) -> PresetFolders:
@@ -98,27 +98,31 @@ class Entry:
         try:
             kept = json.loads(self._path().read_bytes())
             hints = Hints(**kept["hints"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError):
             return None  # not there, or of another layout: it is made again
-        return hints if kept["stamp"] == self._stamp(hints) else None
+        is_right = kept["seen"] == self._seen() and kept["stamp"] == self._stamp(hints)
+        return hints if is_right else None
 
     def write(self, hints: Hints) -> None:
         """Keep it, whole or not at all."""
         path = self._path()
-        text = json.dumps({"stamp": self._stamp(hints), "hints": asdict(hints)})
+        kept = {"seen": self._seen(), "stamp": self._stamp(hints), "hints": asdict(hints)}
         partial = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(text, encoding="utf-8")
+            partial.write_text(json.dumps(kept), encoding="utf-8")
             partial.replace(path)
         except OSError:
             return  # a cache that cannot be written costs time, and a key press is no place to say
 
     def _path(self) -> Path:
-        seen = [str(_LAYOUT), str(self.manifest.resolve()), str(Path.cwd())]
-        seen += [str(folder) for folder in self.presets.folders]
-        name = sha256("\n".join(seen).encode()).hexdigest()[:32]
-        return self.cache / "completion" / f"{name}.json"
+        name = crc32("\n".join(self._seen()).encode())
+        return self.cache / "completion" / f"{name:08x}.json"
+
+    def _seen(self) -> list[str]:
+        """What a name of a file, or of a preset, is looked up by."""
+        folders = (str(folder) for folder in self.presets.folders)
+        return [str(_LAYOUT), str(self.manifest.resolve()), str(Path.cwd()), *folders]
 
     def _stamp(self, hints: Hints) -> Stamp:
         files = {*map(Path, hints.files), *(_PACKAGE / name for name in _MADE_BY)}
@@ -126,14 +130,14 @@ class Entry:
             files.update(folder.glob("*/*.toml"))
         for pattern in hints.sources:
             files.update(_matching(Path(pattern).expanduser()))
-        return sorted(map(_seen, files))
+        return sorted(map(_stamp_of, files))
 
 
 def _matching(pattern: Path) -> Iterator[Path]:
     return Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))
 
 
-def _seen(path: Path) -> list[str | int]:
+def _stamp_of(path: Path) -> list[str | int]:
     try:
         found = path.stat()
     except OSError:

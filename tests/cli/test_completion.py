@@ -118,7 +118,8 @@ def test_folders_of_artifacts_complete_down_to_the_cells(bash, mbt, workplace):
     mbt("rollout", "study.toml")
 
     cells = [f"runs/small/{CELL}{prompt}" for prompt in ("answer", "metacognitive")]
-    assert bash("mbt", "show", "") == ["runs/small/base/", "runs/small/questions/"]
+    assert bash("mbt", "export", "") == ["runs/small/base/", "runs/small/questions/"]
+    assert bash("mbt", "view", "s") == ["study.toml"]
     assert bash("mbt", "show", "runs/small/b") == cells
     assert bash("mbt", "show", "runs/small/base/benchmark", "=", "ti") == [
         cell.removeprefix("runs/small/base/benchmark=") for cell in cells
@@ -241,12 +242,24 @@ def test_fish_is_told_whole_words(ask):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_a_script_to_install(mbt, workplace, shell):
-    ran = mbt("--show-completion", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1", SHELL=shell)
-    if ran.code:  # without detection the shell is named
-        ran = mbt("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+def test_each_shell_has_a_script_to_source(ask, shell):
+    assert f"_MBT_COMPLETE=complete_{shell}" in " ".join(ask(_MBT_COMPLETE=f"source_{shell}"))
 
-    assert "_MBT_COMPLETE=complete_" in ran.out
+
+def test_completion_is_installed_for_the_shell_that_asks(surroundings, workplace):
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+
+    subprocess.run(
+        [bash, "--norc", "-c", "mbt --install-completion; true"],
+        env={**surroundings, "HOME": str(workplace)},
+        check=True,
+    )
+
+    (script,) = (workplace / ".bash_completions").iterdir()
+    assert "complete -o default -F _mbt_completion mbt" in script.read_text()
+    assert str(script) in (workplace / ".bashrc").read_text()
 
 
 class Terminal:
