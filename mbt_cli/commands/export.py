@@ -1,4 +1,4 @@
-"""`mbt export`: a stage's rows as a data set for others."""
+"""`mbt export`: a stage's rows, or a checkpoint, for others."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,21 +23,32 @@ def export(
         bool, typer.Option("--public", help="Make a new repository for all to see.")
     ] = False,
 ) -> None:
-    """Write a stage as Parquet shards with a data card, into a folder or to the hub."""
+    """Write a stage as Parquet shards with a data card, into a folder or to the hub.
+
+    A train cell becomes a model repository: its checkpoint, adapters merged, with a model card.
+    """
     from rich.console import Console
 
     from mbt_cli.commands.lineage_view import cells_below
     from mbt_cli.planning.exporting import card_of, parts_of
     from mbt_cli.planning.exporting import export as write_out
+    from mbt_cli.planning.exporting_model import card_of_model, export_model
     from mbt_cli.settings import read_machine
     from mbt_cli.stages.runner import hub_access
+    from mbt_cli.store.reading import require_lineage
 
-    parts = parts_of(cells_below(stage))
+    cells = cells_below(stage)
+    is_model = len(cells) == 1 and require_lineage(cells[0]).kind == "train"
+    parts = [] if is_model else parts_of(cells)
     out = Console(highlight=False, soft_wrap=True, markup=False)
     if not write:
-        out.print(card_of(parts))
+        out.print(card_of_model(cells[0]) if is_model else card_of(parts))
         seen = "for all to see" if public else "private"
         out.print(f"nothing is written: `--write` writes this to {to} ({seen} if it is new)")
         return
-    where = write_out(parts, to, hub_access(read_machine()), private=not public)
+    access = hub_access(read_machine())
+    if is_model:
+        where = export_model(cells[0], to, access, private=not public)
+    else:
+        where = write_out(parts, to, access, private=not public)
     out.print(f"written: {where}")

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mbt_cli.core.card_text import bullets
+
 
 @dataclass(frozen=True, slots=True)
 class CardCell:
@@ -33,7 +35,6 @@ _WHAT = {
     "synthesize": "Texts that a teacher wrote from a question and its answer.",
     "rewrite": "Reasoning traces of a model, rewritten by a teacher.",
 }
-_SHOWN_HASH = 16
 
 
 def data_card(
@@ -58,12 +59,12 @@ def data_card(
         f"# {name}",
         _WHAT.get(cells[0].kind, "Rows made by mbt."),
         _table(cells),
-        _bullets("Models", _merged(cell.models for cell in cells)),
-        _bullets("Prompt templates (sha256)", _merged(cell.templates for cell in cells)),
-        _bullets("Licences of the sources", licences or {"sources": "none: made by rule"}),
+        bullets("Models", _merged(cell.models for cell in cells)),
+        bullets("Prompt templates (sha256)", _merged(cell.templates for cell in cells)),
+        bullets("Licences of the sources", licences or {"sources": "none: made by rule"}),
         _left_out(cells),
         _reading(columns),
-        _bullets("Lineage (address: fingerprint)", _merged(cell.lineage for cell in cells)),
+        bullets("Lineage (address: fingerprint)", _merged(cell.lineage for cell in cells)),
         f"Made by {made_by}. The lineage of each part is in `lineage/`.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -88,19 +89,12 @@ def _table(cells: Sequence[CardCell]) -> str:
     return "\n".join(lines)
 
 
-def _bullets(title: str, items: Mapping[str, str]) -> str:
-    if not items:
-        return ""
-    lines = [f"- {key}: {_short(value)}" for key, value in items.items()]
-    return "\n".join([f"## {title}", "", *lines])
-
-
 def _left_out(cells: Sequence[CardCell]) -> str:
     counts: dict[str, int] = {}
     for cell in cells:
         for reason, count in cell.failures.items():
             counts[reason] = counts.get(reason, 0) + count
-    return _bullets("Rows left out, by reason", {k: str(v) for k, v in sorted(counts.items())})
+    return bullets("Rows left out, by reason", {k: str(v) for k, v in sorted(counts.items())})
 
 
 def _reading(columns: Sequence[str]) -> str:
@@ -113,8 +107,3 @@ def _reading(columns: Sequence[str]) -> str:
 
 def _merged(many: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {key: value for one in many for key, value in one.items()}
-
-
-def _short(value: str) -> str:
-    is_hash = len(value) == 64 and all(c in "0123456789abcdef" for c in value)
-    return value[:_SHOWN_HASH] if is_hash else value

@@ -45,7 +45,8 @@ def parts_of(folders: Sequence[Path]) -> list[Part]:
         lineage = require_lineage(folder)
         if lineage.kind not in _KINDS:
             raise UsageError(
-                f"`{folder}` is a {lineage.kind} cell; {', '.join(_KINDS)} cells can be exported"
+                f"`{folder}` is a {lineage.kind} cell; {', '.join(_KINDS)} cells can be exported, "
+                "and one train cell at a time"
             )
         axes = axes_of(lineage.address)
         split = axes.pop("split", "train")
@@ -64,7 +65,7 @@ def card_of(parts: Sequence[Part]) -> str:
     return data_card(
         f"{first.study}: {first.stage}",
         [_card_cell(part, below) for part, below in zip(parts, behind, strict=True)],
-        licences={k: v for below in behind for k, v in _licences(below).items()},
+        licences={k: v for below in behind for k, v in licences_of(below).items()},
         columns=list(first.columns),
         made_by=f"mbt {first.code.version}{commit}",
     )
@@ -84,14 +85,24 @@ def export(parts: Sequence[Part], to: str, access: HubAccess, *, private: bool) 
         MbtError: The disk or the hub refuses.
     """
     if not to.startswith(HUB):
-        folder = Path(to).expanduser()
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"`{to}` is not empty", hint="name a new folder")
+        folder = new_folder(to)
         _write(parts, folder)
         return str(folder)
     with tempfile.TemporaryDirectory() as work:
         _write(parts, Path(work))
         return push_folder(Path(work), to.removeprefix(HUB), access, private=private)
+
+
+def new_folder(to: str) -> Path:
+    """A folder that is not there yet, or empty.
+
+    Raises:
+        UsageError: It is not empty, or a file.
+    """
+    folder = Path(to).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"`{to}` is not empty", hint="name a new folder")
+    return folder
 
 
 def _write(parts: Sequence[Part], folder: Path) -> None:
@@ -137,7 +148,8 @@ def _model_words(model: Mapping[str, Json]) -> str:
     return f"{model.get('name')} ({'no model: ' if is_rule else ''}{kind} {which}".strip() + ")"
 
 
-def _licences(behind: Upstream) -> dict[str, str]:
+def licences_of(behind: Upstream) -> dict[str, str]:
+    """Benchmark to the licence of its data, for everything behind some cells."""
     kinds = {b.model_fields["kind"].default: b for b in Benchmark.__subclasses__()}
     found = {}
     for cell in behind.of_kind("questions"):

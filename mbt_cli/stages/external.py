@@ -1,4 +1,4 @@
-"""A train cell whose checkpoint somebody else trained: a folder that stands in for the training."""
+"""A train cell whose checkpoint somebody else trained: a folder, or a repository of the hub."""
 
 import shutil
 from pathlib import Path
@@ -11,25 +11,30 @@ from mbt_cli.core.training_job import CHECKPOINT
 from mbt_cli.errors import StageError
 from mbt_cli.stages.work import Work
 from mbt_cli.store.disk import writing_to
+from mbt_cli.store.hub import HubRequest, fetch_files
 
 _HUB = "hub:"
 
 
 def take_over(work: Work) -> pl.DataFrame:
-    """Copy the source's folder into the artifact; the log is empty.
+    """Copy the source's files into the artifact; the log is empty.
 
     Raises:
-        StageError: The source is on the hub, which this version cannot fetch, or no model folder.
+        StageError: The source is no model folder.
+        MissingInputError: The hub does not have it, or a login is missing.
         ArtifactError: The disk refuses.
     """
     source = str(work.resolution.source)
+    commit = None
     if source.startswith(_HUB):
-        raise StageError(
-            f"`{work.resolution.address}`: this version of mbt cannot fetch a checkpoint from "
-            f"`{source}`",
-            hint="download the repository once, and name its folder as the `source`",
+        repo, _, revision = source.removeprefix(_HUB).partition("@")
+        request = HubRequest(
+            repo, ("*",), revision or "main", type="model", skip=("*.md", ".git*", "*.pth")
         )
-    folder = Path(source).expanduser()
+        found = fetch_files(request, work.hub)
+        folder, commit = found.folder, found.commit
+    else:
+        folder = Path(source).expanduser()
     if not (folder / "config.json").is_file():
         raise StageError(
             f"`{folder}` is no model folder: it has no config.json",
@@ -37,5 +42,5 @@ def take_over(work: Work) -> pl.DataFrame:
         )
     with writing_to(work.files):
         shutil.copytree(folder, work.files / CHECKPOINT)
-    work.outcome.notes[TRAINING] = {"method": "external", "from": source}
+    work.outcome.notes[TRAINING] = {"method": "external", "from": source, "revision": commit}
     return pl.DataFrame(schema=rows.TRAINING_LOG)

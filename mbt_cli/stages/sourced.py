@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from mbt_cli.backends.weights import sampled_sha256
 from mbt_cli.core import rows
 from mbt_cli.core.answers import extract_answer
 from mbt_cli.core.cell_notes import FUNNEL
@@ -42,12 +43,19 @@ def source_spec(found: Resolution) -> Json:
     """
     source, told = found.source_map, found.source
     if source is None or told is None:
-        return told
+        return _checkpoint_spec(told)
     spec = spec_of(source)
     if isinstance(source, SourcePreset) and local_folder(source.repo) is None:
         return {k: v for k, v in spec.items() if k != "licence"}
     kept = {k: v for k, v in spec.items() if k in ColumnMap.model_fields}
     return {**kept, "files": [file_sha256(path) for path in _local_files(found)]}
+
+
+def _checkpoint_spec(told: str | None) -> Json:
+    """A checkpoint from elsewhere: a folder by its content, wherever it stands."""
+    if told is None or not (Path(told).expanduser() / "config.json").is_file():
+        return told
+    return {"sampled_sha256": sampled_sha256(Path(told).expanduser())}
 
 
 def _local_files(found: Resolution) -> list[Path]:

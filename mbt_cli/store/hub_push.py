@@ -1,12 +1,20 @@
-"""Folders to a data set repository on the hub."""
+"""Folders to a repository on the hub."""
 
 from pathlib import Path
+from typing import Literal
 
 from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.store.hub import HubAccess
 
 
-def push_folder(folder: Path, repo: str, access: HubAccess, *, private: bool) -> str:
+def push_folder(
+    folder: Path,
+    repo: str,
+    access: HubAccess,
+    *,
+    private: bool,
+    kind: Literal["dataset", "model"] = "dataset",
+) -> str:
     """Upload a folder as one commit; the repository is made when it is not there.
 
     Returns:
@@ -28,10 +36,10 @@ def push_folder(folder: Path, repo: str, access: HubAccess, *, private: bool) ->
         )
     api = HfApi(endpoint=access.endpoint, token=access.token)
     try:
-        api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
+        api.create_repo(repo, repo_type=kind, private=private, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repo,
-            repo_type="dataset",
+            repo_type=kind,
             folder_path=folder,
             commit_message="Export from mbt",
         )

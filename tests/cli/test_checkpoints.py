@@ -1,0 +1,90 @@
+"""Checkpoints from elsewhere, and the way out: a train cell as a model repository."""
+
+import json
+
+import pytest
+
+from tests.unit.hub_stand_in import COMMIT, Hub, running
+
+STUDY = """
+[study]
+name = "taken"
+seed = 1
+max_failed_share = 0
+
+[sampling.plain]
+temperature = 0
+max_tokens = 32
+
+[models.small]
+backend = {{ kind = "vllm", model = "org/base" }}
+sampling = "plain"
+
+[[stage]]
+kind = "train"
+name = "sft"
+matrix = {{ model = ["small"] }}
+source = "{source}"
+"""
+FILES = {
+    "config.json": b'{"model_type": "llama"}',
+    "model.safetensors": b"\1" * 3_000_000,
+    "tokenizer.json": b"{}",
+    "README.md": b"theirs",
+}
+CELL = "runs/taken/sft/model=small"
+
+
+@pytest.fixture
+def folder(workplace):
+    """A checkpoint that somebody else trained."""
+    made = workplace / "theirs"
+    made.mkdir()
+    for name, content in FILES.items():
+        (made / name).write_bytes(content)
+    (workplace / "study.toml").write_text(STUDY.format(source="theirs"))
+    return made
+
+
+def test_a_folder_stands_in_for_a_training_by_its_content(mbt, workplace, folder):
+    first = mbt("train", "study.toml")
+    folder.rename(workplace / "moved")
+    (workplace / "study.toml").write_text(STUDY.format(source="moved"))
+    moved = mbt("train", "study.toml")
+    weights = workplace / "moved/model.safetensors"
+    weights.write_bytes(FILES["model.safetensors"][:-1] + b"\2")
+    changed = mbt("train", "study.toml")
+
+    assert first.code == 0, first.err
+    assert "0 cells made, 1 done already" in moved.out
+    assert changed.code != 0
+    assert "sampled_sha256" in changed.err
+
+
+def test_the_hub_stands_in_for_a_training_at_its_revision(mbt, workplace):
+    (workplace / "study.toml").write_text(STUDY.format(source=f"hub:org/theirs@{COMMIT}"))
+    with running(Hub({"models/org/theirs": FILES})) as hub:
+        taken = mbt("train", "study.toml", HF_ENDPOINT=hub.endpoint, HF_HOME=str(workplace / "hf"))
+
+    assert taken.code == 0, taken.err
+    checkpoint = workplace / CELL / "files/checkpoint"
+    assert {path.name for path in checkpoint.iterdir()} == FILES.keys() - {"README.md"}
+    notes = json.loads((workplace / CELL / "lineage.json").read_text())["notes"]
+    assert notes["training"]["revision"] == COMMIT
+
+
+def test_a_train_cell_is_exported_as_a_model_with_its_card(mbt, workplace, folder):
+    mbt("train", "study.toml")
+
+    told = mbt("export", CELL, "--to", "out")
+    assert not (workplace / "out").exists()
+    written = mbt("export", CELL, "--to", "out", "--write")
+
+    assert told.code == written.code == 0, told.err + written.err
+    assert "nothing is written" in told.out
+    out = workplace / "out"
+    assert (out / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    card = (out / "README.md").read_text()
+    assert "base_model: org/base" in card
+    assert "No score of this checkpoint is there yet." in card
+    assert json.loads((out / "lineage.json").read_text())["address"] == "sft/model=small"
