@@ -271,6 +271,24 @@ def test_what_a_topic_tells_to_run_runs(topic, workplace):
             run_here([sys.executable, "-c", block.text], workplace)
 
 
+def whole_manifests():
+    return [
+        pytest.param(topic, block, id=f"{topic}-{number}")
+        for topic in sorted(TEXTS)
+        for number, block in enumerate(blocks(topic))
+        if block.language == "toml" and "[study]" in block.text and "[[stage]]" in block.text
+        if block.file not in RUN_AS_A_WHOLE
+    ]
+
+
+@pytest.mark.parametrize(("topic", "block"), whole_manifests())
+def test_every_whole_manifest_loads(topic, block, workplace, presets):
+    lay_out(topic, workplace)
+    (workplace / "example.toml").write_text(block.text, encoding="utf-8")
+
+    assert load_manifest(Path("example.toml"), presets=presets).cells
+
+
 NEEDS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in TEXTS.get("paper", "").splitlines()
