@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 SETUP_TRAIN := .venv-train/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help quickstart setup format lint types layers sizes check test test-quickstart test-browser test-train clean test-browser test-train
+.PHONY: help quickstart setup format lint types layers sizes check test test-quickstart test-browser test-train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ test: $(SETUP) ## the tests that need nothing but this machine
 
 test-quickstart: $(SETUP) ## the main job on the real embedded model
 	@$(BIN)/python -m pytest tests/integration/quickstart -q
+
+.PHONY: tiny-mbt
+tiny-mbt: $(SETUP_TRAIN) ## the whole method on the embedded model: traces, three trainings, one table (an hour or two)
+	@.venv-train/bin/mbt run manifests/tiny-mbt.toml
 
 clean: ## remove environments and caches (artifacts in runs/ stay)
 	@rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -115,7 +115,7 @@ def test_vllm_survives_a_kill_in_the_middle_and_leaves_nothing(hub_layout, tmp_p
     assert "started again" in (tmp_path / "output").read_text()
     lineage = json.loads((cell(tmp_path) / "lineage.json").read_text())
     assert lineage["server"]["version"].startswith("vllm 0.")
-    # what the dying server turned away was sent again; of good replies only those in flight were lost
+    # what the dying server turned away was sent again; good replies were lost in flight alone
     requests = lineage["requests"]
     assert 32 <= requests["sent"] - requests["retried"] <= 32 + 8
     assert processes_with(f"serve {hub_layout}") == []
