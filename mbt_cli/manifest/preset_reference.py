@@ -19,7 +19,9 @@ FAMILIES: Mapping[str, str] = {
 
 def preset_reference(folders: PresetFolders) -> str:
     """One section a family, one line a preset; `yours` marks those that mbt does not ship."""
-    sections = [f"Those that mbt ships are files in `{shipped('presets')}`: copy one to begin with."]
+    sections = [
+        f"Those that mbt ships are files in `{shipped('presets')}`: copy one to begin with."
+    ]
     for family, what in FAMILIES.items():
         lines = [_line(family, name, folders) for name in folders.names(family)]
         sections.append("\n".join([f"## `{family}`: {what}", "", *lines]))
