@@ -5,7 +5,8 @@
 
 The stub is a chat endpoint without a model (200 ms, replies of 6 kB), the floor a client of
 nothing but aiohttp. mbt's side keeps a journal and writes rows.parquet; its time runs from the
-first request to rows.parquet closed. `--command` adds the whole `mbt rollout`, start-up included.
+first request to rows.parquet closed. `--command` adds the whole `mbt rollout`, start-up included,
+and `--peers` the OpenAI client in threads.
 """
 
 import argparse
@@ -84,6 +85,11 @@ def durable(_: Path, requests: int, in_flight: int, folder: Path) -> dict[str, f
     return json.loads(line)
 
 
+def openai_threads(_: Path, requests: int, in_flight: int, __: Path) -> dict[str, float]:
+    script = str(HERE / "openai_threads.py")
+    return json.loads(output([sys.executable, script, BASE_URL, str(requests), str(in_flight)]))
+
+
 def whole_command(_: Path, requests: int, in_flight: int, folder: Path) -> dict[str, float]:
     """`mbt rollout` over a benchmark file with prompts of 7 kB."""
     folder.mkdir(parents=True)
@@ -118,11 +124,17 @@ def output(command: list[str]) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-SIDES = {"floor": floor, "mbt": durable, "mbt rollout": whole_command}
+SIDES = {
+    "floor": floor,
+    "mbt": durable,
+    "mbt rollout": whole_command,
+    "OpenAI client in threads": openai_threads,
+}
 
 
 def measure(options: argparse.Namespace, in_flight: int) -> dict[str, list[dict[str, float]]]:
-    names = list(SIDES) if options.command else ["floor", "mbt"]
+    names = ["floor", "mbt"]
+    names += ["mbt rollout"] * options.command + ["OpenAI client in threads"] * options.peers
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(options.rounds):
         for name in names:
@@ -157,6 +169,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("bench-runs"))
     parser.add_argument("--command", action="store_true")
+    parser.add_argument("--peers", action="store_true")
     options = parser.parse_args()
     head = [
         "client",

@@ -6,6 +6,7 @@ Prints one JSON line: requests a second from the first request to rows.parquet c
 milliseconds a request, peak memory in MiB, and bytes on disk for each byte of replies.
 """
 
+import gc
 import json
 import os
 import resource
@@ -66,6 +67,7 @@ def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
         max_tokens=2048,
         run=RunSettings(concurrency=in_flight),
     )
+    gc.freeze()  # as `mbt rollout` does
     started = time.monotonic()
     asked = ask(asking, folder / "journal", Silent())
     answered = time.monotonic()
