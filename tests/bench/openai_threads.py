@@ -11,16 +11,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
-from openai import OpenAI
+import openai
 
 PROMPT = "Document text " * 500
 
 
 def main(base_url: str, total: int, in_flight: int) -> None:
-    limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
-    with httpx.Client(limits=limits, timeout=600) as http:
-        client = OpenAI(base_url=base_url, api_key="none", http_client=http)
+    with openai.OpenAI(base_url=base_url, api_key="none", timeout=600) as client:
 
         def ask(number: int) -> str | None:
             message = {"role": "user", "content": f"{number} {PROMPT}"}
