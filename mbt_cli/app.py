@@ -71,7 +71,8 @@ def main() -> None:
             from mbt_cli.commands.shells import complete
 
             complete(app)
-        code = app(prog_name="mbt", standalone_mode=False)
+        command = root.narrowed(app, sys.argv[1:2])
+        code = command(prog_name="mbt", standalone_mode=False)
     except MbtError as error:
         sys.exit(_told(error))
     except typer.TyperException as error:

@@ -11,6 +11,7 @@ from typer._completion_classes import BashComplete, FishComplete, ZshComplete, c
 from typer._completion_shared import get_completion_script
 
 from mbt_cli.commands.completions import TypedLine
+from mbt_cli.commands.root import narrowed
 from mbt_cli.core.completing import rejoined
 from mbt_cli.errors import MbtError
 
@@ -70,10 +71,10 @@ def complete(app: typer.Typer) -> None:
     if instruction == "source":
         typer.echo(script(shell))
         sys.exit(0)
-    nothing = typer.core.TyperGroup(name="mbt")
-    asked = _SHELLS[shell](nothing, {}, "mbt", VARIABLE)
+    empty = typer.core.TyperGroup(name="mbt")
+    asked = _SHELLS[shell](empty, {}, "mbt", VARIABLE)
     words, _ = asked.get_completion_args()
-    asked.cli = _narrowed(app, words[:1])
+    asked.cli = narrowed(app, words[:1])
     try:
         typer.echo(asked.complete())
     except MbtError:
@@ -84,15 +85,6 @@ def complete(app: typer.Typer) -> None:
 def script(shell: str) -> str:
     """What a shell has to source, such as `bash`."""
     return get_completion_script(prog_name="mbt", complete_var=VARIABLE, shell=shell)
-
-
-def _narrowed(app: typer.Typer, words: list[str]) -> Any:
-    """The command line with the verb that is typed alone: making all of them takes a while."""
-    verbs = [verb for verb in app.registered_commands if verb.name in words]
-    groups = [group for group in app.registered_groups if group.name in words]
-    if verbs or groups:
-        app.registered_commands, app.registered_groups = verbs, groups
-    return typer.main.get_command(app)
 
 
 def _answers(command: Any, words: list[str], incomplete: str) -> list[Any]:
