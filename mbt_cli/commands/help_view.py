@@ -7,16 +7,8 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 
 from mbt_cli.errors import UsageError
-from mbt_cli.manifest.field_docs import field_docs
-from mbt_cli.manifest.metric_reference import metric_reference
-from mbt_cli.manifest.preset_reference import preset_reference
-from mbt_cli.manifest.presets import PresetFolders
-from mbt_cli.manifest.problems import nearest
-from mbt_cli.manifest.reference import manifest_reference
-from mbt_cli.settings import Machine, read_machine
 
 _FIRST = ("quickstart", "manifest", "data", "metrics", "presets", "paper")
 _WIDEST = 100
@@ -90,6 +82,8 @@ def found(topic: str, part: str | None, *, commands: Collection[str]) -> str:
     hits = [text for name in known for text in _named(every[name], topic)]
     if hits or topic in commands:
         return "\n\n".join(hits)
+    from mbt_cli.manifest.problems import nearest
+
     names = {*known, *commands, *(name for found in every.values() for name in found)}
     raise UsageError(f"no help on `{topic}`", hint=f"{nearest(topic, names)} (topics: `mbt help`)")
 
@@ -100,6 +94,8 @@ def show(text: str) -> None:
     if not console.is_terminal:
         typer.echo(text, nl=bool(text) and not text.endswith("\n"))
         return
+    from rich.markdown import Markdown
+
     console.width = min(console.width, _WIDEST)
     console.print(Markdown(_FILE.sub(r"`\2`:\n\n\1", text)))
 
@@ -108,6 +104,8 @@ def _part(topic: str, part: str) -> str:
     there = sections(topic_text(topic))
     if hits := _named(there, part):
         return "\n\n".join(hits)
+    from mbt_cli.manifest.problems import nearest
+
     raise UsageError(f"`{topic}` has no section `{part}`", hint=nearest(part, there))
 
 
@@ -126,19 +124,39 @@ def _folder() -> Path:
     return Path(str(resources.files("mbt_cli"))) / "help"
 
 
+def _manifest() -> str:
+    from mbt_cli.manifest.reference import manifest_reference
+
+    return manifest_reference()
+
+
+def _metrics() -> str:
+    from mbt_cli.manifest.metric_reference import metric_reference
+
+    return metric_reference()
+
+
 def _presets() -> str:
+    from mbt_cli.manifest.preset_reference import preset_reference
+    from mbt_cli.manifest.presets import PresetFolders
+    from mbt_cli.settings import read_machine
+
     machine = read_machine()
     return preset_reference(PresetFolders.usual(extra=machine.presets, config=machine.config))
 
 
 def _variables() -> str:
+    from mbt_cli.manifest.field_docs import field_docs
+    from mbt_cli.settings import Machine
+
     docs = field_docs(Machine)
     return "\n".join(f"- `MBT_{name.upper()}`: {docs[name]}" for name in Machine.model_fields)
 
 
+# each brings in what it tells of, and only when it is asked for: the list of topics comes at once
 _MAKERS: Mapping[str, Callable[[], str]] = {
-    "manifest": manifest_reference,
-    "metrics": metric_reference,
+    "manifest": _manifest,
+    "metrics": _metrics,
     "presets": _presets,
     "variables": _variables,
 }

@@ -1,6 +1,8 @@
 """`mbt help`: every topic prints, its live parts are whole, a wrong name is told the nearest."""
 
 import re
+import subprocess
+import sys
 from functools import cache
 from typing import get_args
 
@@ -84,6 +86,21 @@ def test_a_pipe_gets_markdown(mbt):
 
     assert (ran.code, ran.err) == (0, "")
     assert ran.out == topic_text("conventions")
+
+
+def test_the_list_of_topics_loads_none_of_what_it_tells_of():
+    code = (
+        "import sys\n"
+        "sys.argv = ['mbt', 'help']\n"
+        "from mbt_cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "sys.stderr.write(' '.join(m for m in ('polars', 'numpy', 'aiohttp') if m in sys.modules))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stderr == ""
+    assert done.stdout.startswith("Topics:")
 
 
 def test_a_terminal_gets_it_rendered(mbt):
