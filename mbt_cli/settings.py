@@ -66,7 +66,7 @@ def read_machine() -> Machine:
         raise UsageError(
             f"the environment variable `{name}` is `{first['input']}`: "
             f"{first['msg'][:1].lower()}{first['msg'][1:]}",
-            hint=f"unset {name}, or correct it (in `.env` too)",
+            hint=f"unset {name}, or correct it where it is set: here or in `.env`",
         ) from None
 
 

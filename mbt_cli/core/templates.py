@@ -60,7 +60,7 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
     """
     parts = _HEADING.split(source)
     if len(parts) < 3:
-        raise ValueError("has no `=== user ===` heading")
+        raise ValueError("has no `=== user ===` heading: that line stands above the prompt")
     if parts[0].strip():
         raise ValueError("has text before its first heading")
     turns = []

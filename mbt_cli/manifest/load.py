@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mbt_cli.errors import ManifestError, Problem, UsageError
+from mbt_cli.errors import ManifestError, MissingInputError, Problem, UsageError
 from mbt_cli.manifest.blocks import Axes, Block, read_block
 from mbt_cli.manifest.document import Document
 from mbt_cli.manifest.expansion import Expansion
@@ -21,6 +21,7 @@ from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.tables import read_document
 from mbt_cli.manifest.toml_text import manifest_text, read_manifest_tree
 from mbt_cli.stages.cell import Cell
+from mbt_cli.store.records import data_files
 from mbt_cli.store.sources import check_split
 
 
@@ -108,6 +109,8 @@ def _check_splits(cells: Sequence[Cell], problems: Problems) -> None:
             continue
         try:
             check_split(benchmark, split, generate=benchmark.generate)
+        except MissingInputError:
+            continue  # its file is not there, which `_check_files` has said
         except UsageError as error:
             where = f"benchmarks.{cell.resolution.axes['benchmark']}"
             hint = f"; {error.hint}" if error.hint else ""
@@ -120,10 +123,11 @@ def _check_files(document: Document, problems: Problems) -> None:
         if benchmark.difficulty is not None:
             named["difficulty"] = benchmark.difficulty
         for key, file in named.items():
-            if not Path(file).exists():
-                problems.add(
-                    f"benchmarks.{name}.{key}", f"no file `{file}` (seen from {Path.cwd()})"
-                )
+            try:
+                data_files(Path(file).expanduser())
+            except MissingInputError as error:
+                what = f"{error.message} (seen from {Path.cwd()}); {error.hint}"
+                problems.add(f"benchmarks.{name}.{key}", what)
 
 
 def _blocks(document: Document, problems: Problems) -> list[Block]:

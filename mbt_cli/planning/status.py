@@ -264,6 +264,8 @@ def jobs_to_cancel(runs: Path, study: str, only: Sequence[str]) -> list[str]:
     for pattern in only:
         if not any(matches(pattern, address) for address in cells):
             raise nothing_matches(pattern, cells)
+    if not any(job.launcher_id for s in read_submissions(runs, study).values() for job in s.jobs):
+        return []  # all of it ran on this machine, where no queue knows of it
     living = {job.id for job in queued(label_of(study, runs))}
     if not only:
         return sorted(living)

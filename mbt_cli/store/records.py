@@ -51,8 +51,8 @@ def data_files(pattern: str | Path) -> list[Path]:
     if not files:
         raise MissingInputError(
             f"`{pattern}` is a folder" if path.is_dir() else f"no file `{pattern}`",
-            hint="put the data there, or correct the path in the manifest (`FOLDER/*.jsonl` names "
-            "all such files)",
+            hint="put the data there, or correct the path in the manifest"
+            + ("; `FOLDER/*.jsonl` names all such files in it" if path.is_dir() else ""),
         )
     return files
 

@@ -78,7 +78,7 @@ def read_questions(
     numbered = enumerate(made) if made is not None else _read(paths, question, bad_rows)
     frame = _frame(_chosen(numbered, benchmark, split))
     if len(bad_rows) > benchmark.max_bad_rows:
-        raise _too_many(bad_rows, benchmark.max_bad_rows)
+        raise _too_many(bad_rows, benchmark.max_bad_rows, none_good=frame.is_empty())
     if frame.is_empty():
         named = ", ".join(f"`{path}`" for path in paths)
         raise UsageError(
@@ -305,12 +305,15 @@ def _with_tiers(frame: pl.DataFrame, files: Sequence[Path], default: str) -> pl.
     return joined.with_columns(pl.col("tier").fill_null(own).alias("difficulty")).drop("tier")
 
 
-def _too_many(bad_rows: Sequence[str], allowed: int) -> StageError:
+def _too_many(bad_rows: Sequence[str], allowed: int, *, none_good: bool) -> StageError:
     shown = "\n".join(f"  {line}" for line in bad_rows[:_BAD_ROWS_SHOWN])
     more = len(bad_rows) - _BAD_ROWS_SHOWN
     rest = f"\n  and {more} more" if more > 0 else ""
     return StageError(
         f"{len(bad_rows)} malformed row{'' if len(bad_rows) == 1 else 's'}, {allowed} allowed:\n"
         f"{shown}{rest}",
-        hint=f"correct the file, or set `max_bad_rows = {len(bad_rows)}` to leave them out",
+        hint="no row is in this layout: say the `kind` that is (`question_answer` wants a question "
+        "and an answer alone), or correct the file"
+        if none_good
+        else f"correct the file, or set `max_bad_rows = {len(bad_rows)}` to leave them out",
     )

@@ -1,0 +1,132 @@
+"""Command lines that are wrong: what is typed, the words wanted, the exit code."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.wrong import Wrong, held, rows, typed
+
+NEAREST = "the nearest are `base/benchmark=tiny/split=validation/model=parrot/prompt=answer`"
+
+VERBS_AND_OPTIONS = (
+    Wrong("an unknown verb", "chekc study.toml", ["no such command `chekc`", "`check`", "--help"]),
+    Wrong("an unknown verb below data", "data fetsh", ["`fetsh`", "`fetch`", "mbt data --help"]),
+    Wrong("an unknown option", "run study.toml --dryrun", ["--dryrun", "--dry-run", "mbt run --"]),
+    Wrong("a manifest left out", "run", ["missing argument `manifest`", "mbt run --help"]),
+    Wrong("a manifest too many", "run study.toml two.toml", ["two.toml", "mbt run --help"]),
+    Wrong("an option without its value", "run study.toml --only", ["`--only` requires an arg"]),
+    Wrong("a word for a number", "compare a b --resamples many", ["`--resamples`", "integer"]),
+    Wrong("too small a number", "plan study.toml --max-cells 0", ["`--max-cells`", "equal to 1"]),
+    Wrong("nothing to check", "check", ["no manifest named", "mbt check "]),
+    Wrong("nothing to plan", "plan", ["no manifest named", "mbt plan "]),
+    Wrong("nowhere to export to", "export runs", ["missing option `--to`", "mbt export --help"]),
+)
+ONLY = (
+    Wrong("a misspelled stage", "run study.toml --only bas", ["`--only bas` matches", NEAREST]),
+    Wrong("a misspelled axis", "run study.toml --only base/modle=parrot", ["modle", NEAREST]),
+    Wrong("a misspelled value", "run study.toml --only base/model=parot", ["parot", NEAREST]),
+    Wrong(
+        "cells of another verb",
+        "rollout study.toml --only scores",
+        ["cells of kind score", "`mbt rollout` makes none", "mbt score study.toml --only scores"],
+    ),
+    Wrong(
+        "everything left out",
+        "run study.toml --only base --only !base",
+        ["`--only` leaves no cell", "`!`"],
+    ),
+    Wrong("a kind that is not there", "train study.toml", ["has no train stage", "it has judge"]),
+)
+SET = (
+    Wrong("no value", "run study.toml --set study.seed", ["is not KEY=VALUE", "study.seed=7"]),
+    Wrong("no key", "run study.toml --set =3", ["`--set =3` is not KEY=VALUE"]),
+    Wrong("an unknown key", "run study.toml --set study.sead=3", ["study.sead", "mean `seed`?"]),
+    Wrong("an unknown table", "run study.toml --set studdy.seed=3", ["studdy", "mean `study`?"]),
+    Wrong("a wrong type", "run study.toml --set study.seed=abc", ["`study.seed`: `abc`"]),
+    Wrong("through a number", "run study.toml --set study.seed.x=3", ["is not a table", "seed=3"]),
+    Wrong("an unknown stage", "run study.toml --set stage.bse.samples=3", ["`bse`", "`base`"]),
+    Wrong("a stage alone", "run study.toml --set stage.base=3", ["stage.NAME.KEY=VALUE"]),
+    Wrong("two lines", ["check", "study.toml", "--set", "study.seed=1\nx=2"], ["`study.seed`: `1"]),
+)
+SHARDS = (
+    Wrong("a shard without its number", "run study.toml --shard 3", ["`3` is no shard", "`3/8`"]),
+    Wrong("a shard too far", "run study.toml --shard 9/8", ["`9/8` is no shard", "1 to 8"]),
+)
+STUDIES = (
+    Wrong("status of nothing", "status", ["nothing was submitted from `runs`", "mbt plan"]),
+    Wrong("status of no study", "status smal", ["nothing of a study `smal`", "mbt plan"]),
+    Wrong("logs of nothing", "logs base/model=x", ["nothing was submitted", "mbt submit"]),
+    Wrong("cancel nothing", "cancel smal", ["nothing of a study `smal`", "mbt plan"]),
+    Wrong("a view of nothing", "view", ["no report below `runs`", "mbt report MANIFEST"]),
+    Wrong("a view of nowhere", "view nowhere", ["no file or folder `nowhere`", "mbt view runs"]),
+    Wrong("an unknown folder", "show runs/x", ["no folder `runs/x`", "runs/STUDY/STAGE"]),
+    Wrong("a comparison of nothing", "compare runs/a runs/b", ["`runs/a` holds no finished cell"]),
+    Wrong("an export of nothing", "export nowhere --to out", ["no folder `nowhere`", "runs/STUDY"]),
+    Wrong("a plan that is no file", "submit no.json --slurm", ["no file `no.json`", "--json >"]),
+    Wrong("no place to run", "submit no.json", ["`--slurm` or `--local N`", "mbt submit --slurm"]),
+    Wrong(
+        "a manifest for a plan", "submit study.toml --local 1", ["holds no plan", "mbt plan MAN"]
+    ),
+    Wrong("an unknown model", "data fetch study.toml --model parot", ["`parot`", "mean `parrot`"]),
+    Wrong("an unknown data set", "data fetch study.toml --benchmark tinny", ["`tinny`", "`tiny`"]),
+    Wrong("presets nowhere", "check study.toml --presets no", ["no folder `no` for presets"]),
+)
+PLANS = (
+    Wrong("no JSON", "submit p.json --local 1", ["`p.json` holds no plan"], files={"p.json": "x"}),
+    Wrong("no plan", "submit p.json --local 1", ["holds no plan"], files={"p.json": "[]"}),
+    Wrong(
+        "a plan of another version",
+        "submit p.json --local 1",
+        ["a plan of version 9; this mbt takes version 1", "mbt plan MANIFEST"],
+        files={"p.json": '{"schema_version": 9}'},
+    ),
+    Wrong(
+        "a plan with keys left out",
+        "submit p.json --local 1",
+        ["`p.json` is no plan: `study`", "make it again"],
+        files={"p.json": '{"schema_version": 1}'},
+    ),
+)
+
+
+@rows(*VERBS_AND_OPTIONS, *ONLY, *SET, *SHARDS, *STUDIES, *PLANS)
+def test_a_wrong_command_line_says_what_to_type(wrong, tmp_path, capfd):
+    wrong.prepare(tmp_path)
+
+    held(wrong, typed(wrong.words_typed, tmp_path, wrong.env, capfd))
+
+
+def test_a_plan_that_was_overtaken_is_refused(tmp_path, capfd):
+    Wrong("", "", ()).prepare(tmp_path)
+    plan = typed(["plan", "study.toml"], tmp_path, {}, capfd).out
+    wrong = Wrong(
+        "an edited manifest",
+        "submit p.json --local 1",
+        ["`study.toml`, or what it names, has changed", "mbt plan study.toml"],
+        edits={"samples = 2": "samples = 1"},
+        files={"p.json": plan},
+    )
+    wrong.prepare(tmp_path)
+
+    held(wrong, typed(wrong.words_typed, tmp_path, {}, capfd))
+
+
+def test_no_sbatch_is_said_before_anything_is_submitted(tmp_path, capfd):
+    Wrong("", "", ()).prepare(tmp_path)
+    plan = typed(["plan", "study.toml"], tmp_path, {}, capfd).out
+    wrong = Wrong("no Slurm", "submit p.json --slurm --preset one-gpu", ["`sbatch`"], code=1)
+    (tmp_path / "p.json").write_text(plan)
+
+    held(wrong, typed(wrong.words_typed, tmp_path, {"PATH": str(tmp_path)}, capfd))
+
+
+@pytest.mark.parametrize("arguments", [(), ("data",)])
+def test_a_verb_alone_shows_its_help_and_is_no_success(arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "mbt_cli", *arguments], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Commands:" in done.stderr
