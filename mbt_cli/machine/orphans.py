@@ -70,14 +70,10 @@ class Orphans:
 def find_orphans() -> Sequence[Orphans]:
     """Servers and trainings whose mbt is gone; those of a living one are left out."""
     processes = {process.pid: process for process in _processes()}
-    own = _ancestors(os.getpid(), processes)
-    living = {p.key for p in processes.values() if p.key and p.is_watchdog and _is_held(p)}
+    own = set(_ancestry(os.getpid(), processes))
     groups: dict[object, list[Process]] = {}
     for process in processes.values():
-        leader = processes.get(process.session)
-        is_marked = bool(process.key) or (leader is not None and leader.is_watchdog)
-        is_living = process.key in living or (leader is not None and _is_living(leader))
-        if is_marked and not is_living and process.pid not in own:
+        if process.pid not in own and _is_left_behind(process, processes):
             groups.setdefault(process.key or process.session, []).append(process)
     return [Orphans(tuple(sorted(found, key=lambda p: p.pid))) for found in groups.values()]
 
@@ -131,11 +127,18 @@ def _process(folder: Path) -> Process | None:
     return Process(int(folder.name), int(parent), int(group), int(session), tuple(command), key)
 
 
-def _is_living(leader: Process) -> bool:
-    """Whether a session is none of mbt's, or its mbt still lives."""
-    if leader.is_watchdog:
-        return _is_held(leader)
-    return not leader.key
+def _is_left_behind(process: Process, processes: Mapping[int, Process]) -> bool:
+    """Whether mbt started a process, and no living mbt is above it.
+
+    Whatever a server starts stays below its watchdog, which adopts what loses its parent.
+    """
+    leader = processes.get(process.session)
+    if leader is not None and not leader.is_watchdog and not leader.key:
+        return False  # a shell with the variable set by hand
+    if not process.key and (leader is None or not leader.is_watchdog):
+        return False
+    above = [processes[pid] for pid in _ancestry(process.pid, processes) if pid in processes]
+    return not any(p.is_watchdog and _is_held(p) for p in above)
 
 
 def _is_held(process: Process) -> bool:
@@ -154,12 +157,12 @@ def _is_held(process: Process) -> bool:
     return lifeline in held
 
 
-def _ancestors(pid: int, processes: Mapping[int, Process]) -> set[int]:
-    """This process and all that it descends from: never to be ended."""
-    found = {pid}
+def _ancestry(pid: int, processes: Mapping[int, Process]) -> list[int]:
+    """A process and all that it descends from, as far as they can be looked at."""
+    found = [pid]
     while (process := processes.get(pid)) is not None and process.parent not in found:
         pid = process.parent
-        found.add(pid)
+        found.append(pid)
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from mbt_cli.machine.findings import Finding, absent, broken, ok
 
 _OLDEST = (3, 11)
-_SECONDS = 10
+_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
