@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mbt_cli.errors import Problem
 from mbt_cli.manifest.document import NAME_PATTERN
 
 BAD_NAME = "is no name: letters, digits and `._+-` only, 64 at most, a letter or digit first"
 _SHOWN_NAMES = 12
+
+Names = Mapping[str, Any] | Iterable[str]
+"""Valid keys, with their fields where those have tables of their own."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -51,7 +54,7 @@ class Problems:
         self,
         where: str,
         error: ValidationError,
-        fields: Mapping[str, Any] | Iterable[str],
+        fields: Names,
         *,
         kind: str | None = None,
     ) -> None:
@@ -70,7 +73,8 @@ class Problems:
             if path in told:
                 continue  # another way in which a union's value could have been right
             told.add(path)
-            self.add(f"{where}.{path}" if path else where, _words(detail, fields))
+            valid = _fields_at(fields, path.split(".")[:-1])
+            self.add(f"{where}.{path}" if path else where, _words(detail, valid))
 
     def all(self) -> Sequence[Problem]:
         """What was found, in order."""
@@ -90,11 +94,28 @@ def _is_union_member(part: int | str) -> bool:
     )
 
 
-def _words(detail: Any, fields: Mapping[str, Any] | Iterable[str]) -> str:
+def _fields_at(fields: Names, path: Sequence[str]) -> Names:
+    """Valid keys of the table at a path below a table; none where there may be several kinds."""
+    for part in path:
+        field = fields.get(part) if isinstance(fields, Mapping) else None
+        models = _models_in(getattr(field, "annotation", None))
+        if len(models) != 1:
+            return ()
+        fields = models[0].model_fields
+    return fields
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def _words(detail: Any, fields: Names) -> str:
     kind, value = detail["type"], detail.get("input")
     last = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
-        return f"unknown key; {nearest(last, fields)}"
+        return f"unknown key; {nearest(last, fields)}" if fields else "unknown key"
     if kind == "missing":
         return "is required and not there"
     if kind in ("union_tag_invalid", "union_tag_not_found"):

@@ -111,7 +111,8 @@ class Execution:
         stale = [state for state in chosen if state.status == "stale"]
         if not stale or self._options.replace:
             return
-        lines = [f"{len(stale)} finished cells were made by other settings:"]
+        cells = "1 finished cell was" if len(stale) == 1 else f"{len(stale)} finished cells were"
+        lines = [f"{cells} made by other settings:"]
         for state in stale[:_SHOWN_CELLS]:
             lines.append(f"  `{state.cell.address}`")
             lines.extend(f"    {reason}" for reason in state.why)

@@ -1,6 +1,7 @@
 """Runs a training in a process of its own, follows its log, and says why it stopped."""
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -34,6 +35,7 @@ _LOOK_SECONDS = 0.5
 _CHECKPOINT_SECONDS = 300.0
 """Time that the process has to write a checkpoint after it was told to stop."""
 _TAIL_LINES = 15
+_NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _MEMORY_KILL = 137
 
 
@@ -235,8 +237,15 @@ def _failure(code: int, folder: Path, process: ServerProcess, log: Path) -> Exce
             hint="lower `recipe.device_batch_size` (the batch stays the same), take "
             '`tuning = "lora"`, or book more memory; the same command resumes',
         )
+    tail = process.tail(_TAIL_LINES)
+    if missing := _NO_PACKAGE.search(tail):
+        return StageError(
+            f"the Python that trains has no package `{missing[1]}`",
+            hint='pip install "mbt-cli[train]", or name another environment\'s Python by '
+            "`launch.python`",
+        )
     return StageError(
-        f"the training process ended with code {code}:\n{process.tail(_TAIL_LINES)}",
+        f"the training process ended with code {code}:\n{tail}",
         hint=f"the whole log is `{log}`; the same command resumes from the last checkpoint",
     )
 

@@ -1,0 +1,290 @@
+"""Models that do not answer: packages, GPUs, servers and endpoints that are wrong."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.cli.wrong import CANNED, TINY, Done, Wrong, held, rows, typed
+
+ROLLOUT = "rollout study.toml --only base/prompt=answer"
+ONE_TRY = ("[sampling.plain]", "[run]\nmax_attempts = 1\n[sampling.plain]")
+OPENAI = 'id = "x"\nbackend = {{ kind = "openai", base_url = "{url}", api_key_env = "MY_KEY" }}'
+KEY = {"MY_KEY": "sk-wrong-key-1234567890"}
+
+
+def asking(id: str, model: str, words: Sequence[str], *, code: int = 1, **more: object) -> Wrong:
+    return Wrong(id, ROLLOUT, words, code, {CANNED: model, ONE_TRY[0]: ONE_TRY[1]}, **more)
+
+
+def vllm(id: str, script: str, words: Sequence[str], place: str = "") -> Wrong:
+    model = f'preset = "qwen3-0.6b"\nplace = {{ executable = "./vllm", {place} }}'
+    return asking(id, model, words, files={"vllm": f"#!/bin/sh\n{script}\n"})
+
+
+SERVERS = (
+    asking(
+        "no vLLM",
+        'preset = "qwen3-0.6b"\nplace = { executable = "no/vllm" }',
+        ["no command `no/vllm`", 'pip install "mbt-cli[vllm]"', "place.executable"],
+    ),
+    vllm(
+        "a server that dies at boot",
+        "echo booting; echo 'cannot load it' >&2; exit 3",
+        ["ended with code 3; its last lines:", "booting", "cannot load it", "whole log is `runs"],
+        "tensor_parallel_size = 1",
+    ),
+    vllm(
+        "a server without enough memory",
+        "echo 'torch.OutOfMemoryError: CUDA out of memory' >&2; exit 1",
+        ["torch.OutOfMemoryError", "serve.max_model_len", "place.gpu_memory_utilization"],
+        "tensor_parallel_size = 1",
+    ),
+    vllm(
+        "more GPUs than there are",
+        "exit 1",
+        ["is to run on 64 GPUs, and this machine shows", "place.tensor_parallel_size"],
+        "tensor_parallel_size = 64",
+    ),
+    asking(
+        "a cache that is a file",
+        'preset = "smollm2-135m"',
+        ["cannot write `cache/weights`", "MBT_CACHE"],
+        files={"cache": "x"},
+        env={"MBT_CACHE": "cache"},
+    ),
+    asking(
+        "the embedded model without a network",
+        'preset = "smollm2-135m"',
+        ["could not be fetched: MBT_OFFLINE is set", "sha256", "cache/weights/"],
+        env={"MBT_CACHE": "cache", "MBT_OFFLINE": "1"},
+    ),
+)
+ENDPOINTS = (
+    asking(
+        "no key",
+        OPENAI.format(url="http://127.0.0.1:9/v1"),
+        ["`http://127.0.0.1:9/v1` needs a key, and `MY_KEY` is not set", "export MY_KEY", "`.env`"],
+        code=2,
+    ),
+    asking(
+        "nobody at the port",
+        OPENAI.format(url="http://127.0.0.1:9/v1"),
+        ["cannot be reached", "http://127.0.0.1:9/v1: Connect", "see that the server runs"],
+        env=KEY,
+    ),
+    asking(
+        "no such host",
+        OPENAI.format(url="http://nowhere.invalid/v1"),
+        ["cannot be reached", "http://nowhere.invalid/v1", "`base_url`"],
+        env=KEY,
+    ),
+    asking(
+        "no address",
+        OPENAI.format(url="nowhere"),
+        ["models.parrot.backend.base_url", "`nowhere` is no http or https address"],
+        code=2,
+    ),
+    asking(
+        "a key in the address",
+        OPENAI.format(url="https://me:key@x.org/v1"),
+        ["models.parrot.backend.base_url", "see `api_key_env`"],
+        code=2,
+    ),
+)
+
+
+@rows(*SERVERS, *ENDPOINTS)
+def test_a_model_that_cannot_be_had_is_said_with_what_to_do(wrong, tmp_path, capfd):
+    Wrong("", "", ()).prepare(tmp_path)
+    typed(["run", "study.toml", "--only", "questions"], tmp_path, {}, capfd)
+    wrong.prepare(tmp_path)
+    (tmp_path / "vllm").touch()
+    (tmp_path / "vllm").chmod(0o755)
+
+    held(wrong, typed(wrong.words_typed, tmp_path, wrong.env, capfd))
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers every request with the server's one status, headers and body."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status, headers, body = self.server.answer
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not worth a line."""
+
+
+class _Quiet(ThreadingHTTPServer):
+    answer: tuple[int, Mapping[str, str], bytes]
+
+    def handle_error(self, request: object, address: object) -> None:
+        """A client that has heard enough hangs up."""
+
+
+@contextmanager
+def answering(status: int, headers: Mapping[str, str], body: bytes) -> Iterator[str]:
+    """A server on a free port; gives its base_url."""
+    with _Quiet(("127.0.0.1", 0), _Answers) as server:
+        server.answer = (status, headers, body)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def error(message: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "x"}}).encode()
+
+
+ANSWERS = (
+    ("a wrong key", 401, {}, error("Incorrect key"), ["answered 401: Incorrect", "`api_key_env`"]),
+    ("a key for others", 403, {}, error("no access"), ["answered 403: no access", "may not use"]),
+    ("an unknown model", 404, {}, error("no `x`"), ["answered 404: no `x`", "the model's `id`"]),
+    ("a redirect", 302, {"Location": "https://x.org/v1"}, b"", ["302", "`https://x.org/v1`"]),
+    ("a web page", 200, {}, b"<html>", ["max_failed_share", "6 bytes that are no JSON"]),
+    ("no reply inside", 200, {}, b"{}", ["max_failed_share", "there is no choice"]),
+    ("too long", 400, {}, error("max_tokens"), ["12 x http_400: max_tokens", "--retry-failed"]),
+    ("a broken server", 500, {}, error("boom"), ["12 x http_500: boom", "replies are kept"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "words"), [a[1:] for a in ANSWERS], ids=[a[0] for a in ANSWERS]
+)
+def test_what_an_endpoint_says_is_handed_on(tmp_path, capfd, status, headers, body, words):
+    with answering(status, headers, body) as url:
+        where = [f"`{url}` answered"] if status in (302, 401, 403, 404) else []
+        wrong = asking("", OPENAI.format(url=url), [*where, *words], env=KEY)
+        wrong.prepare(tmp_path)
+
+        done = typed(wrong.words_typed, tmp_path, wrong.env, capfd)
+
+    held(wrong, done)
+    assert KEY["MY_KEY"] not in done.err
+
+
+def in_process(blocked: Sequence[str], arguments: Sequence[str], folder: Path, **env: str) -> Done:
+    """A real mbt in which some packages are not installed."""
+    code = (
+        f"import sys\nfor name in {list(blocked)!r}: sys.modules[name] = None\n"
+        "from mbt_cli.app import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env={"PATH": str(folder), "HOME": str(folder), "NO_COLOR": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+TRAINING = """
+[models.tiny]
+backend = { kind = "transformers", model = "org/tiny", context = 2048 }
+sampling = "plain"
+
+[[stage]]
+kind = "train"
+name = "sft"
+preset = "sft"
+matrix = { model = ["tiny"] }
+data = { stage = "base", where = { model = "parrot", prompt = "answer" } }
+target = "reply"
+launch = { python = "./python" }
+"""
+EXTRAS = (
+    ("xllamacpp", asking("embedded", 'preset = "smollm2-135m"', ['"mbt-cli[embedded]"'])),
+    ("vllm", asking("vllm", 'preset = "qwen3-0.6b"', ["no command `vllm`", '"mbt-cli[vllm]"'])),
+    (
+        "math_verify",
+        Wrong(
+            "math",
+            "run study.toml --only base/prompt=answer --only scores/prompt=answer",
+            ["`math_match` needs math-verify", '"mbt-cli[math]"'],
+            edits={
+                '"tokens", "degeneration"]': '"math_match"]',
+                'verdicts = "answers"\n': "",
+                '"judge_accuracy", ': "",
+            },
+        ),
+    ),
+    (
+        "accelerate",
+        Wrong(
+            "train",
+            "run study.toml --only base/prompt=answer --only sft",
+            ["no package `accelerate`", '"mbt-cli[train]"', "`launch.python`"],
+            code=1,
+            edits={
+                'split = ["validation"]': 'split = ["train"]',
+                '[[stage]]\nkind = "judge"': (f'{TRAINING}\n[[stage]]\nkind = "judge"'),
+            },
+            files={
+                "python": '#!/bin/sh\necho "ModuleNotFoundError: No module named '
+                "'accelerate'\" >&2\nexit 1\n"
+            },
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(("package", "wrong"), EXTRAS, ids=[name for name, _ in EXTRAS])
+def test_a_missing_extra_says_its_pip_line(package, wrong, tmp_path):
+    wrong.prepare(tmp_path)
+    for script in tmp_path.glob("python"):
+        script.chmod(0o755)
+
+    held(wrong, in_process([package], wrong.words_typed, tmp_path, **wrong.env))
+
+
+def test_data_that_cannot_be_fetched_offline_say_so_at_once(tmp_path):
+    wrong = Wrong(
+        "offline",
+        "data fetch study.toml",
+        ["1 of 1 could not be fetched", "hotpotqa/hotpot_qa", "network is off", "mbt data fetch"],
+        code=1,
+        edits={TINY: 'kind = "hotpotqa"\nsource = "hub"'},
+        prints=True,
+    )
+    wrong.prepare(tmp_path)
+
+    held(wrong, in_process([], wrong.words_typed, tmp_path, MBT_OFFLINE="1"))
+
+
+def test_an_old_python_is_refused_before_anything_is_installed(tmp_path):
+    makefile = Path(__file__).parents[2] / "Makefile"
+    (tmp_path / "Makefile").write_text(makefile.read_text())
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci/constraints.txt").touch()
+    old = tmp_path / "old-python"
+    old.write_text("#!/bin/sh\nexit 1\n")  # what a Python before 3.11 says to the question
+    old.chmod(0o755)
+
+    done = subprocess.run(
+        ["make", "setup", f"PYTHON={old}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "mbt needs Python 3.11 or newer" in done.stdout + done.stderr
+    assert "make PYTHON=python3.11" in done.stdout + done.stderr
+    assert not (tmp_path / ".venv").exists()
