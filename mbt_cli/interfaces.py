@@ -1,7 +1,7 @@
 """The things you can add. One class in one file, then one line in registry.py."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -99,6 +99,10 @@ class Judge(Plugin):
 
 class Score(Plugin):
     """One measure, or a family of them, over the rollouts of one cell."""
+
+    def needs(self) -> Collection[str]:
+        """What it gives no number without: kinds of judges, `baseline`."""
+        return ()
 
     @abstractmethod
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:

@@ -1,6 +1,6 @@
 """What scores have in common: one pass over a cell's rows, shared by all that ask."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from mbt_cli.core.answer_frames import answer_metrics
 from mbt_cli.core.chat import Json
+from mbt_cli.core.math_match import math_right
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.samples import Samples, Values, samples_of
 from mbt_cli.core.votes import Voted, majority
@@ -60,16 +61,33 @@ Accuracy = Literal[
     "containment",
     "official_exact_match",
     "official_f1",
+    "math_match",
 ]
 """Which measure a score takes for being right."""
 
 
+def judges_behind(accuracy: Accuracy) -> Collection[str]:
+    """Kinds of judges that a measure of being right needs."""
+    return ("answer_match",) if accuracy == "judge_accuracy" else ()
+
+
 def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
     """How right each rollout is, in [0, 1]; None when the judge that says it was not asked."""
+    if accuracy == "math_match":
+        return math_values(inputs)
     if accuracy != "judge_accuracy":
         return answer_values(inputs, accuracy)
     votes = correct_votes(inputs)
     return None if votes is None else live_only(inputs, votes.value)
+
+
+def math_values(inputs: ScoreInputs) -> Values:
+    """1 or 0 for each rollout's math answer, NaN where the rollout failed; worked out once."""
+
+    def values() -> Values:
+        return live_only(inputs, math_right(inputs.rollouts, inputs.benchmark).to_numpy())
+
+    return inputs.once("math_match", values)
 
 
 def live_only(inputs: ScoreInputs, values: Values) -> Values:

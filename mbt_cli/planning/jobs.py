@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.keys import sha256_of
+from mbt_cli.core.recipe import Launch
 from mbt_cli.planning.sizes import Size, asked_model
 from mbt_cli.planning.states import CellState
 from mbt_cli.stages.work import Model
@@ -75,7 +76,7 @@ def gpus_of(state: CellState) -> int:
         return 0
     recipe = state.cell.resolution.recipe
     if recipe is not None:
-        return recipe.launch.processes or 1
+        return _training_gpus(state, recipe.launch)
     model = asked_model(state)
     if model is None or model.backend.kind not in _HAVE_GPU:
         return 0
@@ -85,6 +86,16 @@ def gpus_of(state: CellState) -> int:
     for name in _WIDE:
         gpus *= int(place.get(name) or flags.get(name) or 1)
     return gpus
+
+
+def _training_gpus(state: CellState, launch: Launch) -> int:
+    """Processes on one node, each with a GPU; the embedded model trains on the processor."""
+    if state.cell.resolution.models["model"].backend.kind not in _HAVE_GPU:
+        return 0
+    told = launch.processes or launch.flags.get("num_processes")
+    nodes = launch.flags.get("num_machines")
+    processes = told if isinstance(told, int) else 1
+    return -(-processes // nodes) if isinstance(nodes, int) else processes
 
 
 def _place_of(model: Model) -> Mapping[str, Json]:

@@ -1,6 +1,6 @@
 """AES: accuracy and length against a baseline in one number (arXiv 2501.12570)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from pydantic import Field
 from mbt_cli.core.baselines import beside_baseline
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
 from mbt_cli.core.samples import Values
-from mbt_cli.core.scoring import Accuracy, accuracy_values, rollout_values
+from mbt_cli.core.scoring import Accuracy, accuracy_values, judges_behind, rollout_values
 from mbt_cli.core.traces import cut_column
 from mbt_cli.interfaces import Score
 
@@ -44,6 +44,9 @@ class AES(Score):
     """Which accuracy enters."""
     length: Length = "all"
     """Which replies' tokens enter: all, those with an answer, or those that were not cut."""
+
+    def needs(self) -> Collection[str]:
+        return (*judges_behind(self.accuracy), "baseline")
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         if inputs.baseline is None:

@@ -1,6 +1,6 @@
 """AnswerInclusiveErrors: wrong answers whose trace had reached the right one."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from mbt_cli.core.hits import free_hits, judged_hits
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
 from mbt_cli.core.samples import Values
-from mbt_cli.core.scoring import Accuracy, accuracy_values, mean_measure, samples
+from mbt_cli.core.scoring import Accuracy, accuracy_values, judges_behind, mean_measure, samples
 from mbt_cli.interfaces import Score
 
 
@@ -30,6 +30,9 @@ class AnswerInclusiveErrors(Score):
     kind: Literal["answer_inclusive_errors"] = "answer_inclusive_errors"
     accuracy: Accuracy = "judge_accuracy"
     """Which measure says that an answer is right."""
+
+    def needs(self) -> Collection[str]:
+        return judges_behind(self.accuracy)
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         accuracy = accuracy_values(inputs, self.accuracy)

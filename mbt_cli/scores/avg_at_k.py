@@ -1,6 +1,6 @@
 """AvgAtK: mean score of the first k samples."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from mbt_cli.core.aggregates import avg_at_k, checked_k
@@ -10,6 +10,7 @@ from mbt_cli.core.scoring import (
     SampleCounts,
     accuracy_values,
     at_k_name,
+    judges_behind,
     question_measure,
     samples,
 )
@@ -32,6 +33,9 @@ class AvgAtK(Score):
     """The score that is averaged."""
     k: SampleCounts | None = None
     """Numbers of samples; left out: 1, 2, 4, ... up to the fewest that a question has."""
+
+    def needs(self) -> Collection[str]:
+        return judges_behind(self.of)
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         scores = accuracy_values(inputs, self.of)

@@ -1,6 +1,6 @@
 """JudgeAccuracy: share of answers found correct, and what unread replies could change."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,9 @@ class JudgeAccuracy(Score):
     """
 
     kind: Literal["judge_accuracy"] = "judge_accuracy"
+
+    def needs(self) -> Collection[str]:
+        return ("answer_match",)
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         votes = correct_votes(inputs)

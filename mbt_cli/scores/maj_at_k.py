@@ -1,6 +1,6 @@
 """MajAtK: score of the answer that most of k samples give."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal
@@ -15,6 +15,7 @@ from mbt_cli.core.scoring import (
     accuracy_values,
     answer_frame,
     at_k_name,
+    judges_behind,
     question_measure,
     samples,
 )
@@ -41,6 +42,9 @@ class MajAtK(Score):
     """The score that the winning answer gets."""
     k: SampleCounts | None = None
     """Numbers of samples; left out: 1, 2, 4, ... up to the fewest that a question has."""
+
+    def needs(self) -> Collection[str]:
+        return judges_behind(self.of)
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         scores = accuracy_values(inputs, self.of)

@@ -1,6 +1,6 @@
 """MQI: how much metacognition a trace shows for its length."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,7 @@ from mbt_cli.core.samples import Values
 from mbt_cli.core.scoring import (
     Accuracy,
     accuracy_values,
+    judges_behind,
     live_only,
     mean_measure,
     rollout_values,
@@ -59,6 +60,9 @@ class MQI(Score):
     """T_base in tokens; left out: the baseline cell's mean over all its replies."""
     accuracy: Accuracy = "judge_accuracy"
     """Which measure says that an answer is right, for gamma; right means 1."""
+
+    def needs(self) -> Collection[str]:
+        return ("phases", *judges_behind(self.accuracy))
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         verdicts = inputs.verdicts.get("phases")

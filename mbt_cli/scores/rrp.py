@@ -1,6 +1,6 @@
 """RRP: how soon a trace arrives at the answer, and how much of it adds nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -44,6 +44,9 @@ class RRP(Score):
     """
 
     kind: Literal["rrp"] = "rrp"
+
+    def needs(self) -> Collection[str]:
+        return ("redundancy",)
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         verdicts = inputs.verdicts.get("redundancy")

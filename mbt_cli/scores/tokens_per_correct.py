@@ -1,6 +1,6 @@
 """TokensPerCorrect: what a right answer costs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
-from mbt_cli.core.scoring import Accuracy, accuracy_values, rollout_values, samples
+from mbt_cli.core.scoring import Accuracy, accuracy_values, judges_behind, rollout_values, samples
 from mbt_cli.interfaces import Score
 
 
@@ -27,6 +27,9 @@ class TokensPerCorrect(Score):
     kind: Literal["tokens_per_correct"] = "tokens_per_correct"
     accuracy: Accuracy = "judge_accuracy"
     """Which accuracy enters."""
+
+    def needs(self) -> Collection[str]:
+        return judges_behind(self.accuracy)
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         accuracy = accuracy_values(inputs, self.accuracy)

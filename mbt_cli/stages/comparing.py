@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
 from pydantic import TypeAdapter
 
 from mbt_cli.core.addresses import axes_of
@@ -13,6 +12,7 @@ from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import AnyScore
 from mbt_cli.stages.joins import joined_with_questions
+from mbt_cli.stages.verdicts import by_judge
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows, require_lineage
 
@@ -103,9 +103,5 @@ def _score_inputs(
     return ScoreInputs(
         rollouts=rollouts,
         benchmark=benchmark,
-        verdicts={_axes(path)["judge"]: _verdicts(path) for path in verdicts},
+        verdicts=by_judge((require_lineage(path), read_rows(path)) for path in verdicts),
     )
-
-
-def _verdicts(folder: Path) -> pl.DataFrame:
-    return read_rows(folder).drop("messages").collect()

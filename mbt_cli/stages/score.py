@@ -1,6 +1,6 @@
 """Score: numbers with their intervals, failures and differences from a baseline."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +15,7 @@ from mbt_cli.errors import StageError
 from mbt_cli.registry import AnyScore
 from mbt_cli.stages.base import InputRule, Stage, StageInput
 from mbt_cli.stages.joins import with_questions
+from mbt_cli.stages.verdicts import by_judge
 from mbt_cli.stages.work import Resolution, Work
 
 _BASELINE = "baseline_"
@@ -49,6 +50,16 @@ class ScoreStage(Stage):
 
     def columns(self, resolution: Resolution) -> pl.Schema:
         return rows.SCORES
+
+    def problems(self, read: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
+        for number, metric in enumerate(self.metrics):
+            judges = sorted({*metric.needs()} - {"baseline"})
+            if judges and self.verdicts is None:
+                what = f"`{metric.kind}` needs verdicts of the judge `{judges[0]}`"
+                yield f"metrics.{number}", f"{what}: name a judge stage in `verdicts`"
+            if "baseline" in metric.needs() and self.baseline is None:
+                what = f"`{metric.kind}` compares with a baseline"
+                yield f"metrics.{number}", f"{what}: say `baseline = {{ AXIS = VALUE }}`"
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         own = _score_inputs(work, "")
@@ -92,10 +103,11 @@ def _score_inputs(work: Work, prefix: str) -> ScoreInputs | None:
     return ScoreInputs(
         rollouts=with_questions(work, f"{prefix}rollouts"),
         benchmark=work.resolution.benchmark.kind,
-        verdicts={
-            cell.axes["judge"]: cell.rows.drop("messages").collect()
+        verdicts=by_judge(
+            (cell.lineage, cell.rows)
             for cell in work.inputs.get(f"{prefix}verdicts", ())
-        },
+            if cell.lineage is not None
+        ),
     )
 
 

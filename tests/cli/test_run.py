@@ -90,6 +90,17 @@ def test_a_dry_run_shows_requests_and_prompts_and_writes_nothing(mbt, workplace)
     assert not (workplace / "runs").exists()
 
 
+def test_a_judge_counts_by_its_kind_whatever_its_name(mbt, workplace):
+    study = SMALL_STUDY.replace('judge = ["answer_match"]', 'judge = ["strict"]')
+    (workplace / "study.toml").write_text(f'{study}\n[judges.strict]\nkind = "answer_match"\n')
+
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 0, ran.err
+    (cell, *_) = (workplace / "runs/small/scores").rglob("summary.parquet")
+    assert "judge_accuracy" in pl.read_parquet(cell)["metric"].to_list()
+
+
 def test_show_follows_a_score_back_to_the_questions(mbt, workplace):
     mbt("run", "study.toml")
     cell = "runs/small/scores/benchmark=tiny/split=validation/model=parrot/prompt=answer"

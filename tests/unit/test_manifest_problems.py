@@ -107,6 +107,21 @@ def test_a_stage_that_reads_a_later_one_is_told_so(load):
     assert "`late` stands later in the file" in found["stage.answers.rollouts"]
 
 
+@pytest.mark.parametrize(
+    ("line", "number", "words"),
+    [
+        ('verdicts = "answers"\n', 3, "needs verdicts of the judge `answer_match`"),
+        ('baseline = { prompt = "answer" }\n', 6, "`aes` compares with a baseline"),
+    ],
+)
+def test_a_metric_without_what_it_reads_is_a_problem(load, line, number, words):
+    text = SMALL_STUDY.replace('"degeneration"]', '"degeneration", "aes"]').replace(line, "")
+
+    found = problems_of(load, text)
+
+    assert words in found[f"stage.scores.metrics.{number}"]
+
+
 def test_a_missing_file_of_a_benchmark_is_a_problem(load):
     text = SMALL_STUDY.replace(
         'kind = "tinyhop"', 'kind = "hotpotqa"\nfiles = { validation = "no/such.json" }'
