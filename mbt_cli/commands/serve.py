@@ -1,5 +1,7 @@
 """`mbt serve`: a model preset's server by hand."""
 
+import sys
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -22,6 +24,9 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Left out, a free one is found.", min=1, max=65535)
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show what the server prints.")
+    ] = False,
     presets: Presets = None,
 ) -> None:
     """Start a model preset's server, print its endpoint, and keep it until Ctrl-C."""
@@ -36,7 +41,8 @@ def serve(
     key = serving.chosen_key(machine.environment, is_shown=serving.can_show_key())
     place = serving.serving_place(machine, model, port, key)
     typer.echo(f"starting {preset} ({model.backend.kind}); its log: {place.log}", err=True)
-    with serving.served(model, place) as endpoint:
+    follow = serving.following(place.log, sys.stderr) if verbose else nullcontext()
+    with follow, serving.served(model, place) as endpoint:
         typer.echo(f"base_url: {endpoint.base_url}\nmodel: {endpoint.model}")
         typer.echo(how_to_ask(endpoint, shows_key=key is None), err=True)
         serving.wait_for_end(endpoint)

@@ -2,11 +2,14 @@
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from pydantic import ValidationError
 
@@ -157,6 +160,31 @@ def wait_for_end(endpoint: Endpoint) -> None:
             signal.signal(number, handler)
     if signal.SIGTERM in came:
         raise Stopped("stopped by SIGTERM; no process of the server is left")
+
+
+@contextmanager
+def following(log: Path, out: TextIO) -> Iterator[None]:
+    """Copy to `out` what a server's log gets while the context lasts; the log holds no key."""
+    done = threading.Event()
+
+    def copy() -> None:
+        while not log.is_file() and not done.wait(_LOOK_SECONDS):
+            pass
+        if not log.is_file():
+            return
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            while not done.wait(_LOOK_SECONDS):
+                out.write(lines.read())
+                out.flush()
+            out.write(lines.read())
+
+    copying = threading.Thread(target=copy, daemon=True)
+    copying.start()
+    try:
+        yield
+    finally:
+        done.set()
+        copying.join()
 
 
 def can_show_key() -> bool:

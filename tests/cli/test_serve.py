@@ -128,6 +128,16 @@ def test_a_server_that_ends_by_itself_ends_the_command_with_its_last_words(mbt, 
     assert "the server ended with code 1" in ran.err
 
 
+def test_what_the_server_prints_is_shown_where_it_is_asked_for(mbt, vllm_preset):
+    words = ("--set", "place.executable=/bin/echo")
+
+    quiet = mbt("serve", vllm_preset, *words, MBT_ENDPOINT_KEY=KEY)
+    shown = mbt("serve", vllm_preset, *words, "-v", MBT_ENDPOINT_KEY=KEY)
+
+    assert quiet.err.count("serve org/small --host 127.0.0.1") == 1  # among its last lines
+    assert shown.err.count("serve org/small --host 127.0.0.1") == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
