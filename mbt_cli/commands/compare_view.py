@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.core.comparison import Comparison
+from mbt_cli.core.metric_titles import shown
 from mbt_cli.core.number_text import number_text
 from mbt_cli.errors import UsageError
 from mbt_cli.store.lineage import LINEAGE
@@ -39,15 +40,20 @@ def comparison_json(first: Path, second: Path, comparison: Comparison) -> str:
 
 
 def comparison_view(first: Path, second: Path, comparison: Comparison, show: int) -> RenderableType:
-    """A table of differences, and the questions that differ most."""
+    """A table of differences, and the questions that differ most.
+
+    `better` counts the questions that the first and the second did better on.
+    """
     table = Table(title="paired on common questions", title_justify="left")
-    for column in ("metric", "first", "second", "difference", "95 %", "p", "p Holm", "questions"):
-        table.add_column(column, justify="left" if column == "metric" else "right")
-    table.add_column("first better", justify="right")
-    table.add_column("second better", justify="right")
+    for column in ("metric", "first", "second", "difference\n95 %", "p\nHolm", "better\nof"):
+        is_name = column == "metric"
+        table.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name)
     for row in comparison.metrics.iter_rows(named=True):
         table.add_row(*_cells(row))
-    parts: list[RenderableType] = [Text(f"first:  {first}\nsecond: {second}"), table]
+    parts: list[RenderableType] = [
+        Text(f"first:  {first}\nsecond: {second}", overflow="fold"),
+        table,
+    ]
     if show:
         parts.append(_questions(comparison, show))
     return Group(*parts)
@@ -58,16 +64,12 @@ def _cells(row: dict[str, Any]) -> list[str]:
         return number_text(value, unit=row["unit"], decimals=_decimals(row["unit"]))
 
     return [
-        row["metric"] + (" (%)" if row["unit"] == "percent" else ""),
+        shown(row["metric"]).title + (" (%)" if row["unit"] == "percent" else ""),
         text(row["first"]),
         text(row["second"]),
-        text(row["difference"]),
-        f"{text(row['low'])} to {text(row['high'])}",
-        _p(row["p"]),
-        _p(row["p_holm"]),
-        str(row["questions"]),
-        _count(row["first_better"]),
-        _count(row["second_better"]),
+        f"{text(row['difference'])}\n{text(row['low'])} to {text(row['high'])}",
+        f"{_p(row['p'])}\n{_p(row['p_holm'])}",
+        f"{_count(row['first_better'])} : {_count(row['second_better'])}\n{row['questions']}",
     ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -77,6 +78,21 @@ def lineage_view(folder: Path) -> RenderableType:
     _describe(tree, lineage)
     _add_inputs(tree, lineage, runs / lineage.study, seen=set())
     return tree
+
+
+def cells_view(folders: Sequence[Path]) -> RenderableType:
+    """Many cells, a line each."""
+    table = Table(caption=f"mbt show {folders[0]}: one with all that made it")
+    table.caption_justify = "left"
+    table.add_column("cell", overflow="fold")
+    for column in ("kind", "rows", "failed", "made"):
+        table.add_column(column, justify="left" if column == "kind" else "right", no_wrap=True)
+    for folder in folders:
+        lineage = require_lineage(folder)
+        made = f"{lineage.started_at:%Y-%m-%d %H:%M}"
+        counts = (f"{lineage.rows:,}", f"{lineage.failed_rows:,}")
+        table.add_row(Text(lineage.address), lineage.kind, *counts, made)
+    return table
 
 
 def _add_inputs(tree: Tree, lineage: Lineage, study: Path, seen: set[str]) -> None:

@@ -6,6 +6,10 @@ from typing import Annotated
 import typer
 
 from mbt_cli.commands.completing import complete_study_path
+from mbt_cli.commands.options import AsJson
+
+_SHOWN_WHOLE = 2
+"""Cells that are shown with all that made them; of more, a line each."""
 
 
 def show(
@@ -25,12 +29,18 @@ def show(
             help="Show what was sent for a question, and the reply.", metavar="QUESTION_ID"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the lineage as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what made an artifact: model, prompt, data and code, back to the questions."""
     from rich.console import Console
 
-    from mbt_cli.commands.lineage_view import cells_below, lineage_json_of, lineage_view, verified
+    from mbt_cli.commands.lineage_view import (
+        cells_below,
+        cells_view,
+        lineage_json_of,
+        lineage_view,
+        verified,
+    )
     from mbt_cli.commands.prompt_view import prompt_view
     from mbt_cli.commands.served_view import served_view
 
@@ -38,7 +48,11 @@ def show(
     if path.suffix == ".toml":
         out.print(served_view(path))
         return
-    for folder in cells_below(path):
+    folders = cells_below(path)
+    if len(folders) > _SHOWN_WHOLE and not (as_json or verify or prompt):
+        out.print(cells_view(folders))
+        return
+    for folder in folders:
         if prompt is not None:
             out.print(prompt_view(folder, prompt))
             continue

@@ -62,7 +62,7 @@ class Sizes:
         """What one cell comes to; of a finished one, what it has."""
         rows = self._rows_of(state)
         each = self._tokens.get(state.cell.stage.name, USUAL_TOKENS.get(state.cell.kind))
-        if rows is None or each is None:
+        if rows is None or each is None or state.cell.resolution.source is not None:
             return Size(rows, None, None)
         tokens = round(rows * each)
         model = asked_model(state)

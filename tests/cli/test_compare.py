@@ -38,7 +38,7 @@ def test_globs_pair_cells_that_are_equal_on_every_shared_axis(mbt):
     )
 
     assert ran.code == 0, ran.err
-    assert "exact_match" in ran.out
+    assert "exact match (%)" in ran.out
 
 
 def test_cells_of_other_kinds_are_refused(mbt):
