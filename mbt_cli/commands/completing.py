@@ -55,6 +55,20 @@ def complete_cluster(ctx: typer.Context) -> list[str]:
     return list(presets_of(typed_line(ctx)).names("slurm"))
 
 
+def complete_model_preset(ctx: typer.Context) -> list[str]:
+    """Presets of models."""
+    from mbt_cli.commands.completions import presets_of, typed_line
+
+    return list(presets_of(typed_line(ctx)).names("models"))
+
+
+def complete_topic() -> list[str]:
+    """Topics of `mbt help`."""
+    from mbt_cli.commands.completions import topics
+
+    return topics()
+
+
 def complete_study() -> list[str]:
     """Studies in the runs folder."""
     from mbt_cli.commands.completions import studies

@@ -107,6 +107,11 @@ def manifests_here(incomplete: str) -> list[str]:
     return [str(path) for path in found if str(path).startswith(incomplete)]
 
 
+def topics() -> list[str]:
+    """Topics of the help."""
+    return sorted(path.stem for path in (Path(__file__).parents[1] / "help").glob("*.md"))
+
+
 def studies() -> list[str]:
     """Names of the studies in the runs folder."""
     return [path.name for path in _folders_in(Folders.of(os.environ).runs)]

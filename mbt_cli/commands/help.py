@@ -4,12 +4,17 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_topic
+
 
 def help_topic(
     context: typer.Context,
     topic: Annotated[
         str | None,
-        typer.Argument(help="A topic, a table of the manifest, a metric or a command."),
+        typer.Argument(
+            help="A topic, a table of the manifest, a metric or a command.",
+            autocompletion=complete_topic,
+        ),
     ] = None,
     part: Annotated[
         str | None, typer.Argument(help="One section of it, as in `mbt help manifest rollout`.")

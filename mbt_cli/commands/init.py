@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_model_preset
 from mbt_cli.commands.options import Presets
 
 KindOption = Annotated[
@@ -18,7 +19,11 @@ def init(
     kind: KindOption = None,
     name: Annotated[str | None, typer.Option(help="The study's name; else the file's.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="A preset, or the endpoint's name for the model.")
+        str | None,
+        typer.Option(
+            help="A preset, or the endpoint's name for the model.",
+            autocompletion=complete_model_preset,
+        ),
     ] = None,
     benchmark: Annotated[
         str | None, typer.Option(help="A benchmark, or the layout of your questions.")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mbt_cli.commands.completing import complete_model_preset
 from mbt_cli.commands.options import Presets
 
 Overrides = Annotated[
@@ -19,7 +20,12 @@ Overrides = Annotated[
 
 
 def serve(
-    preset: Annotated[str, typer.Argument(help="Name of a file in presets/models/.")],
+    preset: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a file in presets/models/.", autocompletion=complete_model_preset
+        ),
+    ],
     overrides: Overrides = None,
     port: Annotated[
         int | None, typer.Option(help="Left out, a free one is found.", min=1, max=65535)

@@ -100,6 +100,11 @@ def bash(ask):
         (["mbt", "data", "fetch", "study.toml", "--model", "p"], ["parrot"]),
         (["mbt", "data", "fetch", "study.toml", "--benchmark", ""], ["tiny"]),
         (["mbt", "submit", "--preset", "one-"], ["one-gpu", "one-node"]),
+        (["mbt", "serve", "smol"], ["smollm2-135m"]),
+        (["mbt", "init", "--model", "smol"], ["smollm2-135m"]),
+        (["mbt", "help", "py"], ["python"]),
+        (["mbt", "doctor", "st"], ["study.toml"]),
+        (["mbt", "plan", "study.toml", "st"], []),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
 )
