@@ -16,10 +16,10 @@ import pytest
 from mbt_cli.machine.gpus import gpus_of
 from mbt_cli.machine.software import EXTRAS
 from tests.cli.chat_server import ChatServer
+from tests.cli.pretender import WORKER, write_vllm_preset
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
 KEY = "sk-mine-0123456789abcdef"
-PRETENDER = Path(__file__).parents[1] / "inference" / "fault_server.py"
 
 
 def findings(ran) -> dict[tuple[str, str], dict]:
@@ -190,6 +190,37 @@ def test_folders_without_right_are_broken(mbt, doctor, workplace):
     assert "export MBT_RUNS=" in runs["do"]
 
 
+def test_servers_that_take_long_are_asked_only_where_that_is_wanted(doctor, workplace):
+    preset = write_vllm_preset(workplace)
+    canned = 'backend = { kind = "canned", replies = ["It is <answer>Oslo</answer>", "no idea"] }'
+    (workplace / "study.toml").write_text(SMALL_STUDY.replace(canned, f'preset = "{preset}"'))
+    # one GPU, as far as anybody can see without asking its driver
+    environment = {"CUDA_VISIBLE_DEVICES": "0", "MBT_CACHE": str(workplace / "cache")}
+
+    usual = findings(doctor("study.toml", "--json", **environment))
+    asked = findings(doctor("study.toml", "--json", "--replies", **environment))
+
+    assert "was not started" in usual["replies", "parrot"]["found"]
+    assert usual["needs", "model parrot"]["state"] == "ok"
+    assert usual["needs", "model parrot GPUs"]["state"] == "ok"
+    assert "answered within" in asked["replies", "parrot"]["found"]
+
+
+def test_gpus_and_their_driver_are_told(doctor, workplace):
+    command = workplace / "bin" / "nvidia-smi"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\necho '0, NVIDIA H200, 143771, 1435, 570.86.15'\n")
+    command.chmod(0o755)
+
+    there = findings(doctor("--json", PATH=str(command.parent)))
+    command.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver' >&2\nexit 9\n")
+    dead = findings(doctor("--json", PATH=str(command.parent)))
+
+    # 142336 of 143771 MiB
+    assert there["GPU", "0"]["found"] == "NVIDIA H200, 139 of 140 GiB free, driver 570.86.15"
+    assert dead["GPU", "driver"]["found"] == "NVIDIA-SMI has failed: no driver"
+
+
 def test_what_nvidia_smi_prints_is_read():
     text = "0, NVIDIA H200, 143771, 4, 570.86.15\n1, NVIDIA GB10, [N/A], [N/A], 580.1\n"
 
@@ -202,24 +233,11 @@ def test_what_nvidia_smi_prints_is_read():
 @pytest.fixture
 def abandoned(workplace):
     """An mbt and its watchdog killed at once, and the worker that outlived both."""
-    command = workplace / "vllm"
-    command.write_text(
-        f"#!{sys.executable}\n"
-        "import os, subprocess, sys\n"
-        'port = sys.argv[sys.argv.index("--port") + 1]\n'
-        'subprocess.Popen(["sleep", "601"])\n'
-        f'os.execv(sys.executable, [sys.executable, "{PRETENDER}", "--port", port, "--key",\n'
-        '    os.environ["VLLM_API_KEY"]])\n'
-    )
-    command.chmod(0o755)
-    (workplace / "presets/models").mkdir(parents=True)
-    (workplace / "presets/models/small.toml").write_text(
-        f'[backend]\nkind = "vllm"\nmodel = "org/small"\n[place]\nexecutable = "{command}"\n'
-    )
+    preset = write_vllm_preset(workplace)
 
     def start() -> subprocess.Popen:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mbt_cli", "serve", "small"],
+            [sys.executable, "-m", "mbt_cli", "serve", preset],
             cwd=workplace,
             env={**os.environ, "MBT_ENDPOINT_KEY": KEY, "MBT_CACHE": str(workplace / "cache")},
             stdout=subprocess.PIPE,
@@ -273,7 +291,7 @@ def test_what_outlived_its_mbt_is_listed_and_ended_and_nothing_else(mbt, doctor,
     while is_alive(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
 
-    assert f"processes {worker}: sleep 601" in listed.out
+    assert f"processes {worker}: {WORKER}" in listed.out
     assert "mbt doctor --stop-orphans" in listed.out
     assert str(watchdog) not in listed.out
     assert f"stopped processes {worker}" in stopped.out

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.pretender import write_vllm_preset
 from tests.cli.terminal import OnTerminal
 
-PRETENDER = Path(__file__).parents[1] / "inference" / "fault_server.py"
 KEY = "a-key-of-ones-own-0123456789"
 needs_embedded = pytest.mark.skipif(
     find_spec("xllamacpp") is None, reason='no xllamacpp: pip install "mbt-cli[embedded]"'
@@ -47,24 +47,7 @@ def processes_with(text: str) -> list[str]:
 @pytest.fixture
 def vllm_preset(workplace) -> str:
     """A preset of the backend `vllm` whose command is the test server under that name."""
-    command = workplace / "vllm"
-    command.write_text(
-        f"#!{sys.executable}\n"
-        "import os, subprocess, sys\n"
-        'port = sys.argv[sys.argv.index("--port") + 1]\n'
-        'print("flags:", *sys.argv[1:], "key:", os.environ["VLLM_API_KEY"], flush=True)\n'
-        'subprocess.Popen(["sleep", "600"])\n'
-        f'os.execv(sys.executable, [sys.executable, "{PRETENDER}", "--port", port, "--key",\n'
-        '    os.environ["VLLM_API_KEY"]])\n'
-    )
-    command.chmod(0o755)
-    folder = workplace / "presets" / "models"
-    folder.mkdir(parents=True)
-    (folder / "small.toml").write_text(
-        '[backend]\nkind = "vllm"\nmodel = "org/small"\n[serve]\nmax_model_len = 2048\n'
-        f'[place]\nexecutable = "{command}"\n'
-    )
-    return "small"
+    return write_vllm_preset(workplace)
 
 
 @needs_embedded
