@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mbt_cli.commands.completing import complete_manifest
-from mbt_cli.commands.options import Presets, Set
+from mbt_cli.commands.options import AsJson, Presets, Set
 
 
 def check(
@@ -21,10 +21,12 @@ def check(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of manifests instead.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check manifests and count their cells, without running anything."""
     from rich.console import Console
 
+    from mbt_cli.commands.json_views import checked_json
     from mbt_cli.commands.opening import open_manifest
     from mbt_cli.commands.views import stage_counts
     from mbt_cli.errors import UsageError
@@ -37,4 +39,7 @@ def check(
         raise UsageError("no manifest named", hint="mbt check manifests/quickstart.toml")
     for path in manifests:
         manifest, _ = open_manifest(path, overrides, presets)
-        Console(highlight=False).print(stage_counts(manifest))
+        if as_json:
+            typer.echo(checked_json(manifest))
+        else:
+            Console(highlight=False).print(stage_counts(manifest))

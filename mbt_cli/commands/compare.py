@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mbt_cli.commands.completing import complete_cell_folder
+from mbt_cli.commands.options import AsJson
 
 
 def compare(
@@ -22,7 +23,7 @@ def compare(
     show: Annotated[int, typer.Option(help="Questions that differ most to show.")] = 0,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples.", min=100)] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare cells paired by question: differences, intervals, p values, who alone was right.
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mbt_cli.commands.completing import complete_benchmark, complete_model
-from mbt_cli.commands.options import ManifestPath, Presets, Set
+from mbt_cli.commands.options import AsJson, ManifestPath, Presets, Set
 from mbt_cli.commands.root import Group
 
 data = typer.Typer(
@@ -56,11 +56,15 @@ def fetch(
 
 
 @data.command("ls")
-def ls() -> None:
+def ls(as_json: AsJson = False) -> None:
     """Show the models and data sets that are on this machine."""
     from rich.console import Console
 
-    from mbt_cli.commands.data_views import stock_view
+    from mbt_cli.commands.data_views import stock_json, stock_view
     from mbt_cli.settings import read_machine
 
-    Console(highlight=False).print(stock_view(read_machine()))
+    machine = read_machine()
+    if as_json:
+        typer.echo(stock_json(machine))
+    else:
+        Console(highlight=False).print(stock_view(machine))

@@ -1,7 +1,9 @@
 """What `mbt data` prints."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import orjson
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
@@ -43,7 +45,23 @@ def stock_view(machine: Machine) -> RenderableType:
     for repo in cached_repos(hub_access(machine)):
         commits = ", ".join(commit[:_SHOWN_COMMIT] for commit in repo.commits)
         table.add_row(repo.type, repo.repo, commits, decimal(repo.bytes))
-    for path in sorted((machine.cache / "weights").glob("*")):
-        if path.is_file():
-            table.add_row("embedded model", path.name, "", decimal(path.stat().st_size))
+    for path in _own_weights(machine):
+        table.add_row("embedded model", path.name, "", decimal(path.stat().st_size))
     return table if table.row_count else Text("nothing is here yet: `mbt data fetch MANIFEST`")
+
+
+def stock_json(machine: Machine) -> str:
+    """The same as a list of objects, sizes in bytes."""
+    repos = [
+        {"kind": repo.type, "name": repo.repo, "commits": repo.commits, "bytes": repo.bytes}
+        for repo in cached_repos(hub_access(machine))
+    ]
+    own = [
+        {"kind": "embedded model", "name": path.name, "commits": [], "bytes": path.stat().st_size}
+        for path in _own_weights(machine)
+    ]
+    return orjson.dumps([*repos, *own], option=orjson.OPT_INDENT_2).decode()
+
+
+def _own_weights(machine: Machine) -> list[Path]:
+    return [path for path in sorted((machine.cache / "weights").glob("*")) if path.is_file()]

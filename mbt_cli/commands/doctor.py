@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
-from mbt_cli.commands.options import Presets, Set
+from mbt_cli.commands.completing import complete_manifest
+from mbt_cli.commands.options import AsJson, Presets, Set
 
 
 def doctor(
     manifest: Annotated[
-        Path | None, typer.Argument(help="A study to look at too.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="A study to look at too.", show_default=False, autocompletion=complete_manifest
+        ),
     ] = None,
     replies: Annotated[
         bool, typer.Option("--replies", help="Start servers that take long, too, and ask them.")
@@ -18,7 +22,7 @@ def doctor(
     stop_orphans: Annotated[
         bool, typer.Option("--stop-orphans", help="End servers that mbt left behind, only that.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     overrides: Set = None,
     presets: Presets = None,
 ) -> None:

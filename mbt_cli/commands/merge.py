@@ -1,6 +1,15 @@
 """`mbt merge`: rows of cells whose requests were shared among shards."""
 
-from mbt_cli.commands.options import ManifestPath, Only, Presets, Quiet, Replace, Set, Verbose
+from mbt_cli.commands.options import (
+    AsJson,
+    ManifestPath,
+    Only,
+    Presets,
+    Quiet,
+    Replace,
+    Set,
+    Verbose,
+)
 
 
 def merge(
@@ -11,6 +20,7 @@ def merge(
     presets: Presets = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make the rows of cells whose shards have all run; asks nothing."""
     from mbt_cli.commands.opening import open_manifest
@@ -20,5 +30,5 @@ def merge(
 
     opened, machine = open_manifest(manifest, overrides, presets)
     refuse_unasked(opened, machine, select(opened, kind=None, only=only or ()))
-    told = Told(only, overrides, False, replace, False, presets, quiet, verbose)
+    told = Told(only, overrides, False, replace, False, presets, quiet, verbose, as_json=as_json)
     run_cells(manifest, None, told)

@@ -48,5 +48,6 @@ ShardOf = Annotated[
         metavar="N/OF",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only errors and results.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Every detail.")]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mbt_cli.commands.completing import complete_manifest
-from mbt_cli.commands.options import Presets, Replace, Set
+from mbt_cli.commands.options import AsJson, Presets, Replace, Set
 
 AnyManifest = Annotated[
     Path | None,
@@ -14,7 +14,6 @@ AnyManifest = Annotated[
         help="The study's manifest.", show_default=False, autocompletion=complete_manifest
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="The document, on a terminal too.")]
 MaxCells = Annotated[int, typer.Option(min=1, help="Cells a job may hold.")]
 MaxHours = Annotated[float, typer.Option(min=0.1, help="Hours a job may take, by the estimate.")]
 MaxRows = Annotated[

@@ -6,6 +6,7 @@ import typer
 
 from mbt_cli.commands.completing import complete_table
 from mbt_cli.commands.options import (
+    AsJson,
     DryRun,
     ManifestPath,
     Only,
@@ -26,6 +27,7 @@ def report(
     presets: Presets = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
+    as_json: AsJson = False,
     trace: Annotated[
         tuple[str, str, str] | None,
         typer.Option(
@@ -40,7 +42,9 @@ def report(
     if trace is None:
         from mbt_cli.commands.running import Told, run_cells
 
-        told = Told(only, overrides, dry_run, replace, False, presets, quiet, verbose)
+        told = Told(
+            *(only, overrides, dry_run, replace, False, presets, quiet, verbose), as_json=as_json
+        )
         run_cells(manifest, "report", told)
         return
     from rich.console import Console

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from mbt_cli.commands.options import (
+    AsJson,
     DryRun,
     ManifestPath,
     Only,
@@ -36,12 +37,16 @@ def run(
     presets: Presets = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run every stage in order, on this machine; what is done is not done again."""
     from mbt_cli.commands.running import Told, run_cells, shard_of
 
     part = shard_of(shard)
-    told = Told(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, part)
+    told = Told(
+        *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, part),
+        as_json=as_json,
+    )
     run_cells(manifest, None, told)
 
 
@@ -58,10 +63,14 @@ def stage_verb(kind: str) -> Callable[..., None]:
         presets: Presets = None,
         quiet: Quiet = False,
         verbose: Verbose = False,
+        as_json: AsJson = False,
     ) -> None:
         from mbt_cli.commands.running import Told, run_cells
 
-        told = Told(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose)
+        told = Told(
+            *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose),
+            as_json=as_json,
+        )
         run_cells(manifest, kind, told)
 
     return verb

@@ -1,11 +1,13 @@
 """What `mbt run` and the stage verbs share: choose cells, run them, say what became of them."""
 
 import gc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from mbt_cli.commands.json_views import rehearsals_json, result_json
 from mbt_cli.commands.opening import open_manifest
 from mbt_cli.commands.screen import screen
 from mbt_cli.commands.signals import stoppable
@@ -13,7 +15,7 @@ from mbt_cli.commands.views import dry_run_view, result_view
 from mbt_cli.core.shards import Shard, parse_shard
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.planning.dry_run import rehearse
+from mbt_cli.planning.dry_run import Rehearsal, rehearse
 from mbt_cli.planning.execute import Execution, RunOptions
 from mbt_cli.planning.select import select
 
@@ -31,6 +33,7 @@ class Told:
     quiet: bool
     verbose: bool
     shard: Shard | None = None
+    as_json: bool = False
 
 
 def shard_of(text: str | None) -> Shard | None:
@@ -54,8 +57,7 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
         addresses = _shared(manifest, addresses)
     out = Console(highlight=False)
     if told.dry_run:
-        for rehearsal in rehearse(manifest, machine, addresses):
-            out.print(dry_run_view(rehearsal))
+        _tell(out, rehearse(manifest, machine, addresses), told)
         return
     gc.freeze()  # what the imports made is no garbage: looking through it slows every request
     execution = Execution(
@@ -63,5 +65,17 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
     )
     with stoppable(f"mbt {kind or 'run'} {path}"), screen(told.quiet, told.verbose) as progress:
         report = execution.run(addresses, progress)
+    if told.as_json:
+        out.file.write(f"{result_json(manifest, machine, report)}\n")
+        return
     for view in result_view(manifest, machine, report, quiet=told.quiet):
         out.print(view)
+
+
+def _tell(out: Console, rehearsals: Iterator[Rehearsal], told: Told) -> None:
+    """What a dry run found: each cell as soon as it is known, or one document of all."""
+    if told.as_json:
+        out.file.write(f"{rehearsals_json(list(rehearsals))}\n")
+        return
+    for rehearsal in rehearsals:
+        out.print(dry_run_view(rehearsal))

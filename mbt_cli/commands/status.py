@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from mbt_cli.commands.completing import complete_study
+from mbt_cli.commands.options import AsJson
 
 
 def status(
@@ -16,7 +17,7 @@ def status(
         ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a study.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which cells are done, running, waiting or failed, and why."""
     from mbt_cli.commands.status_view import print_status, watch_status
