@@ -13,18 +13,20 @@ KindOption = Annotated[
     typer.Option(help="Where the model runs: embedded, gpu, cluster or api.", metavar="KIND"),
 ]
 
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A preset, or the endpoint's name for the model.",
+        autocompletion=complete_model_preset,
+    ),
+]
+
 
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("study.toml"),
     kind: KindOption = None,
     name: Annotated[str | None, typer.Option(help="The study's name; else the file's.")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A preset, or the endpoint's name for the model.",
-            autocompletion=complete_model_preset,
-        ),
-    ] = None,
+    model: ModelOption = None,
     benchmark: Annotated[
         str | None, typer.Option(help="A benchmark, or the layout of your questions.")
     ] = None,

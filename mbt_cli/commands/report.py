@@ -17,6 +17,16 @@ from mbt_cli.commands.options import (
     Verbose,
 )
 
+Trace = Annotated[
+    tuple[str, str, str] | None,
+    typer.Option(
+        metavar="TABLE ROW COLUMN",
+        autocompletion=complete_table,
+        help="Tell what is behind a number of a finished report: its cell, lineage and raw "
+        "rows. ROW is a number from 1, or labels of the row with / between them.",
+    ),
+]
+
 
 def report(
     manifest: ManifestPath,
@@ -28,15 +38,7 @@ def report(
     quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
-    trace: Annotated[
-        tuple[str, str, str] | None,
-        typer.Option(
-            metavar="TABLE ROW COLUMN",
-            autocompletion=complete_table,
-            help="Tell what is behind a number of a finished report: its cell, lineage and raw "
-            "rows. ROW is a number from 1, or labels of the row with / between them.",
-        ),
-    ] = None,
+    trace: Trace = None,
 ) -> None:
     """Make the paper's tables and figures, and a page to read them and the traces on."""
     if trace is None:

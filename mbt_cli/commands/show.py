@@ -11,24 +11,25 @@ from mbt_cli.commands.options import AsJson
 _SHOWN_WHOLE = 2
 """Cells that are shown with all that made them; of more, a line each."""
 
+StudyPath = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of a cell or of a stage; or a manifest: how its models are served.",
+        autocompletion=complete_study_path,
+    ),
+]
+Prompt = Annotated[
+    str | None,
+    typer.Option(help="Show what was sent for a question, and the reply.", metavar="QUESTION_ID"),
+]
+
 
 def show(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a cell or of a stage; or a manifest: how its models are served.",
-            autocompletion=complete_study_path,
-        ),
-    ],
+    path: StudyPath,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every byte and compare it with the lineage.")
     ] = False,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="Show what was sent for a question, and the reply.", metavar="QUESTION_ID"
-        ),
-    ] = None,
+    prompt: Prompt = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what made an artifact: model, prompt, data and code, back to the questions."""
