@@ -28,16 +28,12 @@ def init(
     name: Annotated[str | None, typer.Option(help="The study's name; else the file's.")] = None,
     model: ModelOption = None,
     benchmark: Annotated[
-        str | None, typer.Option(help="A benchmark, or the layout of your questions.")
+        str | None, typer.Option(help="A benchmark, or your file's layout.")
     ] = None,
-    questions: Annotated[
-        str | None, typer.Option(help="Your own questions: JSON lines, JSON or Parquet.")
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="api: the endpoint's address, with /v1.")
-    ] = None,
+    questions: Annotated[str | None, typer.Option(help="Your file: JSON lines, JSON.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="api: its address, with /v1.")] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(help="api: NAME of the variable that holds the key.")
+        str | None, typer.Option(help="api: NAME of the key's variable.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     presets: Presets = None,
