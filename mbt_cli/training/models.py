@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GgufConfig
 
 from mbt_cli.core.chat import Json, Message
 from mbt_cli.core.recipe import Recipe
@@ -68,6 +68,9 @@ def load_model(weights: Weights, recipe: Recipe, *, quantized: bool = False) -> 
         "dtype": getattr(torch, recipe.dtype),
         "attn_implementation": attention(recipe),
     }
+    if is_gguf(weights):
+        # packed blocks, which newer versions keep where they can, have nothing to train
+        options["quantization_config"] = GgufConfig(dequantize=True)
     if quantized:
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
