@@ -18,6 +18,7 @@ OWN_WORDS = {
     "--model": "",  # `init` takes one to write, `data fetch` those to fetch
     "--benchmark": "",
     "--schema": "Print the JSON Schema of",  # of manifests, or of plans
+    "--verbose": "",  # of a run every detail, of `serve` what its server prints
     "--dry-run": "",  # what is shown differs, that nothing is done does not
 }
 """Options whose help may differ from verb to verb, with the words that it begins with."""
