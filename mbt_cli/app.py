@@ -24,6 +24,7 @@ from mbt_cli.commands import (
     show,
     status,
     submit,
+    train,
     view,
 )
 from mbt_cli.errors import Interrupted, MbtError, UsageError
@@ -48,6 +49,7 @@ app.command("check")(check.check)
 app.command("run")(run.run)
 for verb in run.VERBS:
     app.command(verb, help=run.VERBS[verb])(run.stage_verb(verb))
+app.command("train")(train.train)
 app.command("report")(report.report)
 app.command("view")(view.view)
 app.command("show")(show.show)

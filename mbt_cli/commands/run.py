@@ -20,7 +20,6 @@ VERBS: Mapping[str, str] = {
     "rollout": "Ask models every question.",
     "synthesize": "Have a teacher write solutions and traces.",
     "rewrite": "Have a teacher rewrite students' traces.",
-    "train": "Train models on rollouts, traces or rewards.",
     "judge": "Ask a judge model for a verdict on every rollout.",
     "score": "Compute metrics with intervals and paired differences.",
 }

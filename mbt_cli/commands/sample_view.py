@@ -4,11 +4,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from mbt_cli.commands.opening import open_manifest
+from mbt_cli.commands.running import Told
 from mbt_cli.core.training_job import TRAINING_SET
 from mbt_cli.errors import MissingInputError
+from mbt_cli.planning.select import select
+from mbt_cli.store.cells import cell_folder
+
+
+def show_samples(path: Path, told: Told) -> None:
+    """Print a row of the training set of each chosen train cell.
+
+    Raises:
+        MissingInputError: One of the trainings has not begun.
+    """
+    manifest, machine = open_manifest(path, told.overrides, told.presets)
+    out = Console(highlight=False)
+    for address in select(manifest, kind="train", only=told.only or ()):
+        out.print(sample_view(cell_folder(machine.runs, manifest.study, address)))
 
 
 def sample_view(folder: Path, *, rows: int = 1) -> RenderableType:
@@ -29,7 +45,7 @@ def sample_view(folder: Path, *, rows: int = 1) -> RenderableType:
     if found is None:
         raise MissingInputError(
             f"`{folder}` has no training set yet",
-            hint="`mbt train MANIFEST` writes it before its first step, then shows it",
+            hint="`mbt train MANIFEST` writes it before its first step; look again then",
         )
     told = pl.read_parquet(found)
     kept = told.filter(pl.col("dropped").is_null())

@@ -2,8 +2,10 @@
 
 import json
 
+import polars as pl
 import pytest
 
+from mbt_cli.core import rows
 from tests.unit.hub_stand_in import COMMIT, Hub, running
 
 STUDY = """
@@ -88,3 +90,22 @@ def test_a_train_cell_is_exported_as_a_model_with_its_card(mbt, workplace, folde
     assert "base_model: org/base" in card
     assert "No score of this checkpoint is there yet." in card
     assert json.loads((out / "lineage.json").read_text())["address"] == "sft/model=small"
+
+
+def test_the_trained_tokens_of_a_training_set_are_shown(mbt, workplace, folder):
+    mbt("train", "study.toml")
+    before = mbt("train", "study.toml", "--show-sample")
+    row = {"source": "data", "question_id": "q1", "sample": 0, "trace_id": None}
+    row |= {"prompt": "user: 2 + 2?\nassistant: ", "completion": "4<end>", "tokens": 9}
+    kept = {**row, "trained_tokens": 2, "dropped": None}
+    dropped = {**dict.fromkeys(row), "question_id": "q2", "dropped": "too long: 9000 tokens"}
+    rows_of = pl.DataFrame([kept, dropped], schema=rows.TRAINING_SET)
+    rows_of.write_parquet(workplace / CELL / "files/training_set.parquet")
+
+    shown = mbt("train", "study.toml", "--show-sample")
+
+    assert before.code != 0
+    assert "has no training set yet" in before.err
+    assert shown.code == 0, shown.err
+    assert "assistant: [trained:] 4<end> [:trained]" in shown.out
+    assert "1 rows of 2, 2 trained tokens of 9" in shown.out
