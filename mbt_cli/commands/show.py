@@ -18,6 +18,9 @@ StudyPath = Annotated[
         autocompletion=complete_study_path,
     ),
 ]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Read every byte and compare it with the lineage.")
+]
 Prompt = Annotated[
     str | None,
     typer.Option(help="Show what was sent for a question, and the reply.", metavar="QUESTION_ID"),
@@ -26,9 +29,7 @@ Prompt = Annotated[
 
 def show(
     path: StudyPath,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read every byte and compare it with the lineage.")
-    ] = False,
+    verify: Verify = False,
     prompt: Prompt = None,
     as_json: AsJson = False,
 ) -> None:
@@ -43,11 +44,14 @@ def show(
         verified,
     )
     from mbt_cli.commands.prompt_view import prompt_view
-    from mbt_cli.commands.served_view import served_view
+    from mbt_cli.commands.served_view import served_json, served_view
 
     out = Console(highlight=False)
     if path.suffix == ".toml":
-        out.print(served_view(path))
+        if as_json:
+            typer.echo(served_json(path))
+        else:
+            out.print(served_view(path))
         return
     folders = cells_below(path)
     if len(folders) > _SHOWN_WHOLE and not (as_json or verify or prompt):
