@@ -20,6 +20,7 @@ $(SETUP): pyproject.toml .ci/constraints.txt
 	@touch $@
 
 setup: $(SETUP) ## make .venv with mbt, the embedded model's runtime and the developer's tools
+	@echo "ready; next:  source $(BIN)/activate  and  mbt run quickstart"
 
 quickstart: $(SETUP) ## run the whole quickstart study on the embedded model and print its table
 	@$(BIN)/mbt run manifests/quickstart.toml

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mbt_cli.errors import UsageError
-from mbt_cli.store.reading import read_rows
+from mbt_cli.store.reading import read_rows, require_lineage
 
 _SHOWN_IDS = 3
 
@@ -31,7 +31,9 @@ def prompt_view(folder: Path, question_id: str) -> RenderableType:
         ids = rows.select("question_id").unique(maintain_order=True).head(_SHOWN_IDS).collect()
         some = ", ".join(f"`{i}`" for i in ids["question_id"])
         raise UsageError(f"`{folder}` has no question `{question_id}`", hint=f"it has {some}, ...")
-    return Group(*(part for row in found.iter_rows(named=True) for part in _parts(row)))
+    address = Text(require_lineage(folder).address, style="bold underline")
+    parts = (part for row in found.iter_rows(named=True) for part in _parts(row))
+    return Group(address, *parts)
 
 
 def _parts(row: dict[str, Any]) -> Iterator[Text]:

@@ -1,6 +1,7 @@
 """What `mbt run` and the stage verbs share: choose cells, run them, say what became of them."""
 
 import gc
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,15 @@ def _shared(manifest: Manifest, addresses: list[str]) -> list[str]:
     return [a for a in addresses if manifest.cells[a].kind != "questions"]
 
 
+def _as_typed(path: Path, kind: str | None, told: Told) -> str:
+    """The command that goes on with this one: what decides its cells and their settings."""
+    words = ["mbt", kind or "run", str(path)]
+    words += [word for cells in told.only or () for word in ("--only", cells)]
+    words += [word for key in told.overrides or () for word in ("--set", key)]
+    words += ["--presets", str(told.presets)] if told.presets else []
+    return shlex.join(words)
+
+
 def run_cells(path: Path, kind: str | None, told: Told) -> None:
     """Run the cells of one kind, or of all, that are not done."""
     manifest, machine = open_manifest(path, told.overrides, told.presets)
@@ -63,7 +73,7 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
     execution = Execution(
         manifest, machine, RunOptions(told.replace, told.retry_failed, told.shard)
     )
-    with stoppable(f"mbt {kind or 'run'} {path}"), screen(told.quiet, told.verbose) as progress:
+    with stoppable(_as_typed(path, kind, told)), screen(told.quiet, told.verbose) as progress:
         report = execution.run(addresses, progress)
     if told.as_json:
         out.file.write(f"{result_json(manifest, machine, report)}\n")

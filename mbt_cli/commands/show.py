@@ -45,9 +45,10 @@ def show(
     )
     from mbt_cli.commands.prompt_view import prompt_view
     from mbt_cli.commands.served_view import served_json, served_view
+    from mbt_cli.manifest.presets import manifest_file
 
     out = Console(highlight=False)
-    if path.suffix == ".toml":
+    if path.suffix == ".toml" or manifest_file(path) != path:
         if as_json:
             typer.echo(served_json(path))
         else:

@@ -1,5 +1,6 @@
 """Two cells on the questions that both have: differences, who alone was right, where most."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from mbt_cli.core.statistics import (
 )
 from mbt_cli.core.summaries import Paired, number, paired
 
+_DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement")
+"""Metrics that tell how well a judge could be read: no claim that a correction should weigh."""
+
 METRICS = pl.Schema(
     {
         "metric": pl.String(),
@@ -28,7 +32,7 @@ METRICS = pl.Schema(
         "low": pl.Float64(),  # 95 % interval of the difference
         "high": pl.Float64(),
         "p": pl.Float64(),
-        "p_holm": pl.Float64(),  # corrected over the metrics of this comparison
+        "p_holm": pl.Float64(),  # over all metrics but those that tell of the judge
         "test": pl.String(),  # `mcnemar` or `paired bootstrap`
         "first_better": pl.Int64(),  # questions on which the first is above the second
         "second_better": pl.Int64(),
@@ -90,8 +94,10 @@ def compare(
         _row(measure, pair, drawn[2 * i] - drawn[2 * i + 1])
         for i, (measure, pair) in enumerate(pairs)
     ]
-    corrected = holm([row["p"] for row in rows])
-    rows = [{**row, "p_holm": p} for row, p in zip(rows, corrected, strict=True)]
+    asked = [row for row in rows if not _DIAGNOSTIC.search(str(row["metric"]))]
+    corrected = holm([row["p"] for row in asked])
+    held = {row["metric"]: p for row, p in zip(asked, corrected, strict=True)}
+    rows = [{**row, "p_holm": held.get(row["metric"])} for row in rows]
     return Comparison(pl.DataFrame(rows, schema=METRICS), _questions(pairs))
 
 

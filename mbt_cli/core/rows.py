@@ -45,6 +45,9 @@ REPLY = pl.Schema(
 
 ROLLOUTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "answer": _TEXT, **REPLY})
 
+UNREADABLE = "unreadable_verdict"
+"""Begins a failure of a verdict that cannot be read: the reply itself came as it should."""
+
 GATE = "gate_"
 """Begins a failure that a gate gave to a trace: the reply itself came as it should."""
 

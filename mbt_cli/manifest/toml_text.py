@@ -1,5 +1,6 @@
 """TOML text to one merged dictionary: `extends` and `--set`; nothing is interpreted here."""
 
+import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ Tree = dict[str, Any]
 
 _PLACE = re.compile(r"\(at line (\d+), column \d+\)$")
 _SHOWN_LINE = 60
+_PROJECT = "pyproject.toml"
 _SHOWN_FILES = 8
 
 
@@ -61,9 +63,14 @@ def _neighbours(path: Path) -> str:
     if (shipped("manifests") / path.name).is_file():
         return f"mbt ships one of this name: say `{path.name}` without a folder"
     folders = (path, path.parent, Path(), Path("manifests"))
-    found = next((names for f in folders if (names := sorted(f.glob("*.toml")))), [])
-    if found:
-        return f"there are {', '.join(f'`{p}`' for p in found[:_SHOWN_FILES])}"
+    found = {p.name: p for f in folders for p in sorted(f.glob("*.toml")) if p.name != _PROJECT}
+    found |= {p.stem: Path(p.stem) for p in sorted(shipped("manifests").glob("*.toml"))}
+    near = difflib.get_close_matches(path.name, found, n=1, cutoff=0.7)
+    if near:
+        return f"did you mean `{found[near[0]]}`?"
+    here = [p for p in found.values() if p.suffix][:_SHOWN_FILES]
+    if here:
+        return f"there are {', '.join(f'`{p}`' for p in here)}"
     return "mbt ships some that need no file: mbt check quickstart"
 
 

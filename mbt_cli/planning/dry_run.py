@@ -9,7 +9,7 @@ import polars as pl
 
 from mbt_cli.core.chat import Message
 from mbt_cli.core.progress import Silent
-from mbt_cli.core.rows import GATE
+from mbt_cli.core.rows import GATE, UNREADABLE
 from mbt_cli.inference.journal import JournalIndex
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.states import CellState, States
@@ -72,6 +72,8 @@ def _rehearsed(states: States, state: CellState, machine: Machine) -> Rehearsal:
             first = first or request.messages
             known = is_known(request.key)
             reused, new = reused + known, new + (not known)
+    if state.status == "done":  # its failed rows are asked again with `--retry-failed` alone
+        new, reused = 0, new + reused
     return Rehearsal(cell.address, state.status, state.why, (new, reused), None, first)
 
 
@@ -81,7 +83,8 @@ def _known(folder: Path) -> Iterator[Callable[[str], bool]]:
     keys: set[str] = set()
     if (folder / ROWS).is_file():
         failure = pl.col("failure")
-        is_good = failure.is_null() | failure.str.starts_with(GATE)
+        came = [failure.str.starts_with(reason) for reason in (GATE, UNREADABLE)]
+        is_good = pl.any_horizontal(failure.is_null(), *came)
         good = pl.scan_parquet(folder / ROWS, glob=False).filter(is_good)
         keys = set(good.select("request_key").collect()["request_key"])
     if not (folder / JOURNAL).is_dir():
@@ -109,7 +112,7 @@ def _work(
 def _loaded(state: CellState, machine: Machine) -> LoadedInput:
     """A finished cell from the disk, or questions made in memory."""
     cell = state.cell
-    if state.lineage is not None:
+    if state.lineage is not None and state.status == "done":
         return load_input(state.folder, cell.address)
     work = _work(cell, {}, state.folder, machine)
     rows = pl.concat(list(cell.stage.run(work))).lazy()

@@ -21,6 +21,7 @@ from mbt_cli.store.shards_out import write_shards
 from mbt_cli.store.upstream import Upstream, upstream
 
 HUB = "hub:"
+_NOT_STATED = "local files, licence not stated"
 _KINDS = ("rollout", "synthesize", "rewrite")
 
 
@@ -134,7 +135,10 @@ def _card_cell(part: Part, behind: Upstream) -> CardCell:
             for cell in behind.cells.values()
             if cell.model
         },
-        templates=dict(spec.get("templates") or {}),
+        templates={
+            f"{name} of {part.config} {part.split}": sha256
+            for name, sha256 in (spec.get("templates") or {}).items()
+        },
         lineage={address: cell.fingerprint for address, cell in behind.cells.items()},
     )
 
@@ -154,7 +158,10 @@ def licences_of(behind: Upstream) -> dict[str, str]:
     found = {}
     for cell in behind.of_kind("questions"):
         spec = cell.spec if isinstance(cell.spec, dict) else {}
-        benchmark = kinds.get((spec.get("benchmark") or {}).get("kind"))
+        kind = str((spec.get("benchmark") or {}).get("kind"))
+        benchmark = kinds.get(kind)
         if benchmark is not None and benchmark.hub is not None:
-            found[str(benchmark.model_fields["kind"].default)] = benchmark.hub.licence
+            found[kind] = benchmark.hub.licence
+        elif (spec.get("files") or {}).get("files"):
+            found[kind] = _NOT_STATED
     return found

@@ -1,11 +1,11 @@
 """What each cell of a study is: done, grown, stale, missing or failed, and why."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mbt_cli.core.fingerprint import differences, fingerprint_of_stable, is_grown
+from mbt_cli.core.fingerprint import Difference, differences, fingerprint_of_stable, is_grown
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.stages.cell import Cell
 from mbt_cli.store.cells import cell_folder, read_failure
@@ -110,9 +110,23 @@ def _reads_in_part(cell: Cell) -> bool:
     return any(rule.partial for rule in cell.stage.inputs.values())
 
 
+def _worded(cell: Cell, difference: Difference) -> str:
+    """A difference in the manifest's own names: models by name, templates by theirs."""
+    part, _, rest = difference.path.partition(".")
+    if part == "templates" and rest in cell.resolution.templates:
+        return f"the text of the template `{cell.resolution.templates[rest].name}`"
+    role, _, field = rest.partition(".")
+    if part == "models" and role in cell.resolution.models:
+        name = cell.resolution.models[role].name
+        return str(
+            replace(difference, path=f"models.{name}.{field}" if field else f"models.{name}")
+        )
+    return str(difference)
+
+
 def _reasons(cell: Cell, lineage: Lineage, inputs: Mapping[str, CellState]) -> list[str]:
     """Fields of its own that differ, then inputs that do."""
-    own = [str(d) for d in differences(lineage.spec, cell.spec)]
+    own = [_worded(cell, d) for d in differences(lineage.spec, cell.spec)]
     theirs = []
     for address, state in inputs.items():
         recorded = lineage.inputs.get(address)

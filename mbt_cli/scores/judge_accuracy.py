@@ -1,7 +1,7 @@
 """JudgeAccuracy: share of answers found correct, and what unread replies could change."""
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -25,6 +25,8 @@ class JudgeAccuracy(Score):
     Known holes: a judge errs, and may favour its own family's style; see judge agreement.
     """
 
+    version: ClassVar[int] = 2
+
     kind: Literal["judge_accuracy"] = "judge_accuracy"
 
     def needs(self) -> Collection[str]:
@@ -42,7 +44,9 @@ class JudgeAccuracy(Score):
         missing = np.isnan(value) & ~samples(inputs).failed
         for name, filled in (("wrong", 0.0), ("right", 1.0)):
             bound = np.where(missing, filled, value)
-            found.append(mean_measure(inputs, f"{self.kind}_if_unread_{name}", bound))
+            found.append(
+                mean_measure(inputs, f"{self.kind}_if_unread_{name}", bound, shape="binary")
+            )
         if not np.isnan(votes.agreement).all():
             found.append(mean_measure(inputs, "judge_vote_agreement", votes.agreement))
         return found

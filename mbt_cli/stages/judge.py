@@ -18,7 +18,6 @@ from mbt_cli.stages.base import InputRule, SamplingChoice, Stage, StageInput
 from mbt_cli.stages.joins import with_questions
 from mbt_cli.stages.work import Resolution, Work
 
-_UNREADABLE = "unreadable_verdict"
 _VOTE_STRIDE = 1 << 20
 """Between the seeds of two votes: more votes or more samples leave every earlier seed as it was."""
 
@@ -126,6 +125,6 @@ def _verdict(judge: Judge, request: Request, reply: Reply) -> dict[str, Any]:
             own = dict(judge.parse(reply.text or "", seen["row"]))
         except JudgeReplyError as error:
             # counted and shown: scoring it 0 would charge the judge's fault to the model
-            failure = f"{_UNREADABLE}: {error}"
+            failure = f"{rows.UNREADABLE}: {error}"
     keys = {"question_id": request.question_id, "sample": seen["sample"], "vote": seen["vote"]}
     return {**keys, "asked": True, **own, "failure": failure}

@@ -58,7 +58,7 @@ def test_stale_cells_are_named_field_by_field_until_replace(mbt, workplace):
 
     stale = mbt("run", "study.toml", "--set", "sampling.plain.temperature=0.5")
     assert stale.code == 1
-    assert "`models.model.sampling.temperature`: 0.0 -> 0.5" in stale.err
+    assert "`models.parrot.sampling.temperature`: 0.0 -> 0.5" in stale.err
     assert "--replace" in stale.err
 
     replaced = mbt("run", "study.toml", "--set", "sampling.plain.temperature=0.5", "--replace")
