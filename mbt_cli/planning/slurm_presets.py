@@ -1,5 +1,8 @@
 """`presets/slurm/NAME.toml` to a launcher."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import ValidationError
 
 from mbt_cli.errors import ManifestError, UsageError
@@ -26,20 +29,29 @@ def slurm_preset(name: str, presets: PresetFolders) -> SlurmLauncher:
         raise UsageError(f"no Slurm preset `{name}`", hint=nearest(name, names))
     tree = read_toml(path)
     shared = tree.pop("job", {})
+    problems = _misplaced(tree, shared)
     for job in _JOBS:
         tree[job] = merged(shared, tree.get(job, {}))
-    problems = Problems()
-    for job in _JOBS:
-        for key, value in tree[job].items():
-            if value == "":
-                what = "is left blank: fill it in, or leave the line out for the cluster's default"
-                problems.add(f"{job}.{key}", what)
     try:
         launcher = SlurmLauncher.model_validate(tree) if not problems else None
     except ValidationError as error:
         launcher = None
-        fields = {*SlurmLauncher.model_fields, *Request.model_fields, "job"}
-        problems.add_validation("preset", error, fields)
+        own = SlurmLauncher.model_fields
+        problems.add_validation("preset", error, {**own, "job": own[_JOBS[0]]})
     if launcher is None:
         raise ManifestError(str(path), problems.all())
     return launcher
+
+
+def _misplaced(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> Problems:
+    """Keys that stand in no table or are none, and values left blank, each told once."""
+    problems = Problems()
+    for key in (key for key in tree if key in Request.model_fields):
+        problems.add(key, "belongs in `[job]`, `[gpu_job]` or `[small_job]`")
+    for key in (key for key in shared if key not in Request.model_fields):
+        problems.add(f"job.{key}", f"unknown key; {nearest(key, Request.model_fields)}")
+    for job, table in (("job", shared), *((job, tree.get(job, {})) for job in _JOBS)):
+        for key in (key for key, value in table.items() if value == ""):
+            what = "is left blank: fill it in, or leave the line out for the cluster's default"
+            problems.add(f"{job}.{key}", what)
+    return problems
