@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mbt_cli.core.comparison import Comparison
 from mbt_cli.core.metric_titles import shown
-from mbt_cli.core.number_text import number_text
+from mbt_cli.core.number_text import number_text, p_text
 from mbt_cli.errors import UsageError
 from mbt_cli.store.lineage import LINEAGE
 
@@ -68,19 +68,13 @@ def _cells(row: dict[str, Any]) -> list[str]:
         text(row["first"]),
         text(row["second"]),
         f"{text(row['difference'])}\n{text(row['low'])} to {text(row['high'])}",
-        f"{_p(row['p'])}\n{_p(row['p_holm'])}",
+        f"{p_text(row['p'])}\n{p_text(row['p_holm'])}",
         f"{_count(row['first_better'])} : {_count(row['second_better'])}\n{row['questions']}",
     ]
 
 
 def _decimals(unit: str) -> int:
     return 1 if unit in ("percent", "tokens") else 3
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _count(value: int | None) -> str:

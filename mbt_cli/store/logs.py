@@ -1,7 +1,7 @@
 """The log file of one run of a cell, with secrets masked."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,10 +40,6 @@ class Secrets:
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, _MASK)
         return text
-
-    def mask_all(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """The texts, such as the flags of a server, with every secret replaced."""
-        return tuple(self.mask(text) for text in texts)
 
     def mask_file(self, path: Path) -> None:
         """Replace every secret in a finished log, such as a server's own."""
