@@ -156,7 +156,9 @@ def test_a_signalled_job_goes_back_into_the_queue_and_repeats_no_reply(slow):
 
     subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
     slow.wait_until(lambda: "requeued" in slow.mbt("status", slow.study).stdout)
-    # Slurm lets a requeued job rest for two minutes
+    # Slurm lets a requeued job rest for two minutes; it fails one that starts again in the very
+    # second in which it was stopped ("Job credential revoked")
+    time.sleep(5)
     subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
     slow.wait_until(lambda: not slow.queue())
 
