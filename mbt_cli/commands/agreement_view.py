@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mbt_cli.core.agreement import NO_VERDICT
 from mbt_cli.core.number_text import number_text
 from mbt_cli.stages.agreeing import JudgeAgreement
 
@@ -44,4 +45,4 @@ def agreement_view(first: Path, second: Path, found: JudgeAgreement) -> Renderab
 
 def _last(name: str) -> tuple[bool, str]:
     """What is no verdict stands behind the verdicts."""
-    return name in ("unread", "missing"), name
+    return name in NO_VERDICT, name

@@ -1,7 +1,5 @@
 """How far two orders or two judges agree: Goodman-Kruskal gamma, Cohen's kappa, confusion table."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -9,6 +7,9 @@ import polars as pl
 from mbt_cli.core.samples import refuse_repeats
 
 Floats = npt.NDArray[np.float64]
+
+NO_VERDICT = ("unread", "missing")
+"""What a confusion table says where a judge's reply could not be read, or is not there."""
 
 _KEY = ("question_id", "sample", "vote")
 
@@ -71,7 +72,12 @@ def confusion(first: pl.DataFrame, second: pl.DataFrame, column: str) -> pl.Data
     )
 
 
-def cohens_kappa(table: pl.DataFrame, *, leave_out: Sequence[str] = ("unread", "missing")) -> float:
+def both_read(table: pl.DataFrame) -> pl.DataFrame:
+    """The part of a confusion table where both judges gave a verdict that could be read."""
+    return table.filter(~pl.any_horizontal(pl.col("first", "second").is_in(NO_VERDICT)))
+
+
+def cohens_kappa(table: pl.DataFrame) -> float:
     """Agreement beyond chance of two judges, from their confusion table.
 
     (observed - expected) / (1 - expected), over what both could read; NaN when chance alone would
@@ -79,9 +85,8 @@ def cohens_kappa(table: pl.DataFrame, *, leave_out: Sequence[str] = ("unread", "
 
     Args:
         table: As `confusion` gives it.
-        leave_out: What does not count as a verdict.
     """
-    read = table.filter(~pl.col("first").is_in(leave_out) & ~pl.col("second").is_in(leave_out))
+    read = both_read(table)
     total = int(read["count"].sum())
     if not total:
         return float("nan")

@@ -29,7 +29,7 @@ def math_right(rollouts: pl.DataFrame, benchmark: str) -> pl.Series:
     """
     rows = rollouts.select(_KEYS).unique(maintain_order=True)
     same = same_number if benchmark == "gsm8k" else _same_math
-    right = [_is_right(row, same) for row in rows.iter_rows(named=True)]
+    right = [is_right(row, same) for row in rows.iter_rows(named=True)]
     return rollouts.select(_KEYS).join(
         rows.with_columns(right=pl.Series(right, dtype=pl.Float64)),
         on=_KEYS,
@@ -39,7 +39,8 @@ def math_right(rollouts: pl.DataFrame, benchmark: str) -> pl.Series:
     )["right"]
 
 
-def _is_right(row: Mapping[str, Any], same: Callable[[str, str, str], bool]) -> float:
+def is_right(row: Mapping[str, Any], same: Callable[[str, str, str], bool]) -> float:
+    """1 where the answer of a row is the same as its gold answer or an alias, by one rule."""
     tagged, reply = row["answer"] or "", row["reply"] or ""
     golds = [row["gold_answer"] or "", *(row["gold_aliases"] or [])]
     return float(any(same(tagged, reply, gold) for gold in golds if gold))

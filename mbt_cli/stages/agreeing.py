@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 from pydantic import TypeAdapter
 
-from mbt_cli.core.agreement import cohens_kappa, confusion
+from mbt_cli.core.agreement import both_read, cohens_kappa, confusion
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Judge
 from mbt_cli.registry import AnyJudge
@@ -61,8 +61,7 @@ def agreement(first: Path, second: Path) -> JudgeAgreement:
         for folder, lineage in zip((first, second), lineages, strict=True)
     ]
     table = confusion(said[0], said[1], columns[0])
-    left_out = ("unread", "missing")
-    both = table.filter(~pl.col("first").is_in(left_out) & ~pl.col("second").is_in(left_out))
+    both = both_read(table)
     if both.is_empty():
         raise UsageError("no rollout has a verdict that both judges gave and that can be read")
     same = both.filter(pl.col("first") == pl.col("second"))

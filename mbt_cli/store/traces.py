@@ -11,6 +11,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.answer_frames import answer_metrics
 from mbt_cli.core.math_answers import same_form, same_number
+from mbt_cli.core.math_match import is_right
 from mbt_cli.core.page_traces import signs
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows
@@ -128,13 +129,10 @@ def _matches(frame: pl.DataFrame, kind: str) -> Sequence[float | None]:
     rules = {"gsm8k": same_number, "math500": same_form}
     if kind not in rules:
         return answer_metrics(frame, kind)["exact_match"].to_list()
-
-    def match(row: dict[str, Any]) -> float | None:
-        golds = (row["gold_answer"], *(row["gold_aliases"] or ()))
-        said = (row["answer"] or "", row["reply"] or "")
-        return None if row["failure"] else float(any(rules[kind](*said, gold) for gold in golds))
-
-    return [match(row) for row in frame.iter_rows(named=True)]
+    return [
+        None if row["failure"] else is_right(row, rules[kind])
+        for row in frame.iter_rows(named=True)
+    ]
 
 
 def _verdict_rows(cell: TraceCell, judged: Lineage) -> pl.LazyFrame:
