@@ -1,10 +1,10 @@
 """The doctor on GPUs: what nvidia-smi says."""
 
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mbt_cli.machine.asking import answer_of
 from mbt_cli.machine.findings import Finding, absent, ok
 
 _FIELDS = "index,name,memory.total,memory.used,driver_version"
@@ -29,16 +29,8 @@ def gpu_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield absent("GPU", "driver", "no `nvidia-smi`", _WITHOUT)
         return
     command = ("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
-    try:
-        done = subprocess.run(
-            command,
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    done = answer_of(command, environment, seconds=_SECONDS)
+    if done is None:
         yield absent("GPU", "driver", "`nvidia-smi` does not answer", "nvidia-smi")
         return
     gpus = gpus_of(done.stdout)

@@ -1,13 +1,13 @@
 """The doctor on software: Python, mbt itself, its extras, vLLM, Slurm."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from mbt_cli.machine.asking import answer_of
 from mbt_cli.machine.findings import Finding, absent, broken, ok
 
 _OLDEST = (3, 11)
@@ -104,16 +104,9 @@ def slurm_finding(environment: Mapping[str, str]) -> Finding:
     """Slurm's commands, and whether its controller answers."""
     if shutil.which("sbatch", path=environment.get("PATH")) is None:
         return absent("Slurm", "sbatch", "not here", "run `mbt submit --slurm` on a login node")
-    try:
-        answer = subprocess.run(
-            ("sinfo", "--noheader", "--format=%P"),
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    command = ("sinfo", "--noheader", "--format=%P")
+    answer = answer_of(command, environment, seconds=_SECONDS)
+    if answer is None:
         return absent("Slurm", "controller", "`sinfo` does not answer", "ask who runs the cluster")
     if answer.returncode:
         words = (answer.stderr.strip().splitlines() or ["`sinfo` fails"])[-1]
