@@ -24,10 +24,9 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check manifests and count their cells, without running anything."""
-    from rich.console import Console
-
     from mbt_cli.commands.json_views import checked_json
     from mbt_cli.commands.opening import open_manifest
+    from mbt_cli.commands.printing import printer
     from mbt_cli.commands.views import stage_counts
     from mbt_cli.errors import UsageError
     from mbt_cli.manifest.json_schema import schema_text
@@ -42,4 +41,4 @@ def check(
         if as_json:
             typer.echo(checked_json(manifest))
         else:
-            Console(highlight=False).print(stage_counts(manifest))
+            printer().print(stage_counts(manifest))

@@ -29,14 +29,13 @@ def compare(
 
     Two judge cells over the same rollouts: Cohen's kappa and the confusion table.
     """
-    from rich.console import Console
-
     from mbt_cli.commands.agreement_view import agreement_json, agreement_view
     from mbt_cli.commands.compare_view import cells_of, comparison_json, comparison_view
+    from mbt_cli.commands.printing import printer
     from mbt_cli.stages.agreeing import agreement, are_verdicts
     from mbt_cli.stages.comparing import compared, pairs
 
-    out = Console(highlight=False)
+    out = printer()
     for left, right in pairs(cells_of(first), cells_of(second)):
         if are_verdicts(left, right):
             agreed = agreement(left, right)

@@ -35,15 +35,14 @@ def fetch(
     presets: Presets = None,
 ) -> None:
     """Get every model and data set that a manifest names into the local caches."""
-    from rich.console import Console
-
     from mbt_cli.commands.data_views import needs_view
     from mbt_cli.commands.opening import open_manifest
+    from mbt_cli.commands.printing import printer
     from mbt_cli.planning.fetching import fetch_all, missing_error, needed_by, stock_of
 
     found, machine = open_manifest(manifest, overrides, presets)
     needed = needed_by(found, machine, models=model or (), benchmarks=benchmark or ())
-    out = Console(highlight=False, soft_wrap=True)
+    out = printer()
     out.print(needs_view([(one, stock_of(one, machine)) for one in needed]))
     if dry_run:
         return
@@ -58,13 +57,12 @@ def fetch(
 @data.command("ls")
 def ls(as_json: AsJson = False) -> None:
     """Show the models and data sets that are on this machine."""
-    from rich.console import Console
-
     from mbt_cli.commands.data_views import stock_json, stock_view
+    from mbt_cli.commands.printing import printer
     from mbt_cli.settings import read_machine
 
     machine = read_machine()
     if as_json:
         typer.echo(stock_json(machine))
     else:
-        Console(highlight=False).print(stock_view(machine))
+        printer().print(stock_view(machine))

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.commands.plain_text import foreign
+from mbt_cli.commands.printing import printer
 from mbt_cli.machine.findings import Finding
 from mbt_cli.machine.orphans import Orphans
 
@@ -50,7 +51,7 @@ def print_findings(found: Sequence[Finding]) -> None:
         group = finding.group
         do = foreign(finding.do or "ok", _STYLES[finding.state])
         table.add_row(name, foreign(finding.what), foreign(finding.found), do)
-    out = Console(highlight=False)
+    out = printer()
     out.print(table)
     out.print(_summary(found))
 

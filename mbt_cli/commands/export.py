@@ -27,9 +27,8 @@ def export(
 
     A train cell becomes a model repository: its checkpoint, adapters merged, with a model card.
     """
-    from rich.console import Console
-
     from mbt_cli.commands.lineage_view import cells_below
+    from mbt_cli.commands.printing import printer
     from mbt_cli.planning.exporting import card_of, parts_of
     from mbt_cli.planning.exporting import export as write_out
     from mbt_cli.planning.exporting_model import card_of_model, export_model
@@ -40,15 +39,16 @@ def export(
     cells = cells_below(stage)
     is_model = len(cells) == 1 and require_lineage(cells[0]).kind == "train"
     parts = [] if is_model else parts_of(cells)
-    out = Console(highlight=False, soft_wrap=True, markup=False)
+    out = printer()
     if not write:
-        out.print(card_of_model(cells[0]) if is_model else card_of(parts))
+        typer.echo(card_of_model(cells[0]) if is_model else card_of(parts))
         seen = "for all to see" if public else "private"
-        out.print(f"nothing is written: `--write` writes this to {to} ({seen} if it is new)")
+        would = f"nothing is written: `--write` writes this to {to} ({seen} if it is new)"
+        out.print(would, markup=False)
         return
     access = hub_access(read_machine())
     if is_model:
         where = export_model(cells[0], to, access, private=not public)
     else:
         where = write_out(parts, to, access, private=not public)
-    out.print(f"written: {where}")
+    out.print(f"written: {where}", markup=False)

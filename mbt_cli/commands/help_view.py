@@ -6,8 +6,8 @@ from importlib import resources
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
+from mbt_cli.commands.printing import printer
 from mbt_cli.errors import UsageError
 
 _FIRST = ("quickstart", "manifest", "data", "metrics", "presets", "paper")
@@ -90,7 +90,7 @@ def found(topic: str, part: str | None, *, commands: Collection[str]) -> str:
 
 def show(text: str) -> None:
     """Print Markdown: rendered on a terminal, as it is elsewhere."""
-    console = Console(highlight=False)
+    console = printer()
     if not console.is_terminal:
         typer.echo(text, nl=bool(text) and not text.endswith("\n"))
         return

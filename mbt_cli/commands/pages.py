@@ -6,11 +6,13 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
 from rich.text import Text
 
 from mbt_cli.commands.opening import open_manifest
+from mbt_cli.commands.printing import printer
 from mbt_cli.errors import MissingInputError, UsageError
+from mbt_cli.manifest.presets import manifest_file
+from mbt_cli.manifest.problems import nearest
 from mbt_cli.settings import read_machine
 from mbt_cli.store.page import PAGE
 
@@ -42,19 +44,25 @@ def find_page(path: Path | None) -> Path:
 
 
 def study_path(path: Path | None) -> Path:
-    """Where to look: the path itself, the folder of a manifest's study, or all runs.
+    """Where to look: the path itself, the folder of a manifest or study by name, or all runs.
 
     Raises:
         UsageError: There is no such path.
     """
+    runs = read_machine().runs
     if path is None:
-        return read_machine().runs
+        return runs
     if path.suffix == ".toml":
         manifest, machine = open_manifest(path, None, None)
         return machine.runs / manifest.study
-    if not path.exists():
-        raise UsageError(f"no file or folder `{path}`", hint="mbt view runs/STUDY")
-    return path
+    if path.exists():
+        return path
+    if (runs / path).is_dir():
+        return runs / path
+    if manifest_file(path) != path:
+        return study_path(manifest_file(path))
+    known = [folder.name for folder in runs.glob("[!.]*")]
+    raise UsageError(f"no file, folder or study `{path}`", hint=nearest(str(path), known))
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -98,4 +106,4 @@ def open_page(page: Path) -> None:
 
 
 def _say(text: str) -> None:
-    Console(highlight=False, soft_wrap=True).print(Text(text))
+    printer().print(Text(text))

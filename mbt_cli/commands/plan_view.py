@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
+from mbt_cli.commands.printing import printer
 from mbt_cli.planning.plan_document import Plan, PlannedCell
 from mbt_cli.planning.states import Status
 
@@ -14,7 +14,7 @@ _STATES: tuple[Status, ...] = ("done", "grown", "stale", "missing", "failed")
 
 def print_plan(plan: Plan) -> None:
     """Every stage with its cells by state, then the jobs that are left."""
-    console = Console(highlight=False)
+    console = printer()
     console.print(_stages(plan))
     if plan.jobs:
         console.print(_jobs(plan))

@@ -49,10 +49,9 @@ def report(
         )
         run_cells(manifest, "report", told)
         return
-    from rich.console import Console
-
     from mbt_cli.commands.number_view import number_views
     from mbt_cli.commands.opening import open_manifest
+    from mbt_cli.commands.printing import printer
     from mbt_cli.planning.select import select
     from mbt_cli.store.cells import cell_folder
 
@@ -61,6 +60,6 @@ def report(
         cell_folder(machine.runs, found.study, address)
         for address in select(found, kind="report", only=only or ())
     ]
-    out = Console(highlight=False)
+    out = printer()
     for view in number_views(folders, machine.runs / found.study, *trace):
         out.print(view)

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from mbt_cli.commands.json_views import rehearsals_json, result_json
 from mbt_cli.commands.opening import open_manifest
+from mbt_cli.commands.printing import printer
 from mbt_cli.commands.screen import screen
 from mbt_cli.commands.signals import stoppable
-from mbt_cli.commands.views import dry_run_view, result_view
+from mbt_cli.commands.views import dry_run_total, dry_run_view, result_view
 from mbt_cli.core.shards import Shard, parse_shard
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.load import Manifest
@@ -65,7 +66,7 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
     addresses = select(manifest, kind=kind, only=told.only or ())
     if told.shard is not None:
         addresses = _shared(manifest, addresses)
-    out = Console(highlight=False)
+    out = printer()
     if told.dry_run:
         _tell(out, rehearse(manifest, machine, addresses), told)
         return
@@ -87,5 +88,8 @@ def _tell(out: Console, rehearsals: Iterator[Rehearsal], told: Told) -> None:
     if told.as_json:
         out.file.write(f"{rehearsals_json(list(rehearsals))}\n")
         return
+    told_of = []
     for rehearsal in rehearsals:
         out.print(dry_run_view(rehearsal))
+        told_of.append(rehearsal)
+    out.print(dry_run_total(told_of))

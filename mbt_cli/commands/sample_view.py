@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mbt_cli.commands.opening import open_manifest
+from mbt_cli.commands.printing import printer
 from mbt_cli.commands.running import Told
 from mbt_cli.core.training_job import TRAINING_SET
 from mbt_cli.errors import MissingInputError
@@ -22,7 +23,7 @@ def show_samples(path: Path, told: Told) -> None:
         MissingInputError: One of the trainings has not begun.
     """
     manifest, machine = open_manifest(path, told.overrides, told.presets)
-    out = Console(highlight=False)
+    out = printer()
     for address in select(manifest, kind="train", only=told.only or ()):
         out.print(sample_view(cell_folder(machine.runs, manifest.study, address)))
 

@@ -34,8 +34,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what made an artifact: model, prompt, data and code, back to the questions."""
-    from rich.console import Console
-
     from mbt_cli.commands.lineage_view import (
         cells_below,
         cells_view,
@@ -43,11 +41,12 @@ def show(
         lineage_view,
         verified,
     )
+    from mbt_cli.commands.printing import printer
     from mbt_cli.commands.prompt_view import prompt_view
     from mbt_cli.commands.served_view import served_json, served_view
     from mbt_cli.manifest.presets import manifest_file
 
-    out = Console(highlight=False)
+    out = printer()
     if path.suffix == ".toml" or manifest_file(path) != path:
         if as_json:
             typer.echo(served_json(path))

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from mbt_cli.commands.printing import printer
 from mbt_cli.planning.status import CellStatus, Doing, StudyStatus, study_status
 
 _LOOK_SECONDS = 5.0
@@ -20,7 +21,7 @@ _STYLES: Mapping[Doing, str] = {"failed": "red", "cancelled": "yellow", "running
 
 def print_status(status: StudyStatus) -> None:
     """One look."""
-    Console(highlight=False, soft_wrap=True).print(_shown(status, {}))
+    printer().print(_shown(status, {}))
 
 
 def watch_status(runs: Path, studies: Sequence[str]) -> None:
@@ -46,6 +47,8 @@ def _speed(cell: CellStatus, before: Mapping[str, tuple[float, int]], now: float
 
 def _shown(status: StudyStatus, speeds: Mapping[str, float]) -> RenderableType:
     lines: list[RenderableType] = [_table(status)]
+    if status.unasked:
+        lines.append(Text(f"{status.unasked}; this is what the disk knows", style="yellow"))
     for doing in ("running", "pending", "failed", "cancelled"):
         cells = [cell for cell in status.cells if cell.doing == doing]
         lines.extend(_line(cell, speeds.get(cell.address, 0.0)) for cell in cells[:_SHOWN])
@@ -53,7 +56,7 @@ def _shown(status: StudyStatus, speeds: Mapping[str, float]) -> RenderableType:
             lines.append(Text(f"and {len(cells) - _SHOWN} more that are {doing}"))
     lines.extend(Text(event, style="yellow") for event in status.events[-_SHOWN:])
     if any(cell.doing in ("failed", "cancelled") for cell in status.cells):
-        lines.append(Text(f"go on: mbt plan {status.manifest} | mbt submit --slurm"))
+        lines.append(Text(f"go on: {status.again}"))
     return Group(*lines)
 
 

@@ -1,5 +1,6 @@
 """What `mbt submit` does with a plan that it has read."""
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -7,9 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import typer
 from rich.console import Console
 
 from mbt_cli.commands.opening import open_manifest
+from mbt_cli.commands.printing import printer
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher, free_gpus
@@ -33,6 +36,15 @@ class Told:
     script_dir: Path | None
     presets: Path | None
 
+    @property
+    def command(self) -> str:
+        """As it was typed, but for what only shows or writes scripts."""
+        if self.local:
+            return f"mbt submit --local {self.local}"
+        words = ["mbt", "submit", "--slurm", "--preset", self.preset]
+        words += ["--presets", str(self.presets)] if self.presets else []
+        return shlex.join(words)
+
 
 def submit_plan(text: str, where: str, told: Told) -> None:
     """Check a plan, then print, write, submit or run its jobs."""
@@ -41,18 +53,17 @@ def submit_plan(text: str, where: str, told: Told) -> None:
     manifest, machine = open_manifest(Path(plan.manifest), plan.overrides, named)
     folders = PresetFolders.usual(extra=named or machine.presets, config=machine.config)
     launcher: Launcher = LocalLauncher() if told.local else slurm_preset(told.preset, folders)
-    check_plan(plan, manifest, States(manifest, machine.runs))
+    check_plan(plan, manifest, States(manifest, machine.runs), told.command)
     record = told.script_dir.resolve() if told.script_dir else None
-    here = Here(machine, record, datetime.now(UTC), _how_called())
+    here = Here(machine, record, datetime.now(UTC), _how_called(), told.command)
     hands_over = not (told.local or told.dry_run or told.script_dir)
     queue = queued if hands_over else queued_where_reachable
     submitting = prepare(plan, manifest, folders, here, queue)
     for job in submitting.jobs:
         launcher.render(job)  # what cannot be rendered is said before anything is submitted
-    out = Console(highlight=False, soft_wrap=True)
+    out = printer()
     if told.dry_run:
-        for job in submitting.jobs:
-            out.print(launcher.render(job), markup=False)
+        _show(submitting, launcher)
     elif told.script_dir:
         submitting.keep()
         for job in submitting.jobs:
@@ -63,6 +74,15 @@ def submit_plan(text: str, where: str, told: Told) -> None:
         _to_slurm(submitting, launcher, out)
     else:
         _here(submitting, told.local or 1, out)
+
+
+def _show(submitting: Submitting, launcher: Launcher) -> None:
+    """Every script after a line that says what it waits for; the count goes to stderr."""
+    for job in submitting.jobs:
+        after = ", ".join((*job.needs, *submitting.ids_in_queue(job))) or "nothing"
+        typer.echo(f"# ---- {job.id}, {len(job.cells)} cells, after {after}")
+        typer.echo(launcher.render(job))
+    typer.echo(f"{len(submitting.jobs)} scripts shown, nothing submitted", err=True)
 
 
 def _to_slurm(submitting: Submitting, launcher: SlurmLauncher, out: Console) -> None:

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
@@ -14,6 +14,7 @@ from rich.text import Text
 from mbt_cli.commands.lineage_view import cells_below
 from mbt_cli.commands.pages import study_path
 from mbt_cli.commands.plain_text import foreign
+from mbt_cli.commands.printing import printer
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
 from mbt_cli.errors import MissingInputError
 from mbt_cli.store.reading import finished_cells, require_lineage
@@ -31,7 +32,7 @@ _UNSAID = ("reply", "failure", "vote", "asked")
 
 def show_traces(path: Path | None, question: str | None, limit: int) -> None:
     """Print `trace_views`, page by page on a terminal."""
-    out = Console(highlight=False)
+    out = printer()
     views = trace_views(study_path(path), question, limit)
     with out.pager(styles=True) if out.is_terminal else nullcontext():
         out.print(*views, sep="\n")

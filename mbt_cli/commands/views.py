@@ -1,9 +1,9 @@
 """What commands print: manifests, results and lineages as Rich renderables."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -48,8 +48,9 @@ def _shown_unread(lonely: Unread) -> str:
 
 def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
     """One cell: its status, its requests, its first prompt."""
-    head = f"[bold]{escape(rehearsal.address)}[/]: {rehearsal.status}"
-    lines: list[RenderableType] = [Text.from_markup(head)]
+    head = Text(no_wrap=True, overflow="ignore")  # an address is copied whole
+    head.append(rehearsal.address, "bold").append(f": {rehearsal.status}")
+    lines: list[RenderableType] = [head]
     lines.extend(Text(f"  {reason}", style="yellow") for reason in rehearsal.why)
     if rehearsal.waits_for:
         lines.append(Text(f"  waits for {rehearsal.waits_for}"))
@@ -61,6 +62,18 @@ def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
         short = text if len(text) <= _SHOWN_PROMPT else f"{text[:_SHOWN_PROMPT]} ..."
         lines.append(Text(f"  --- {message['role']}\n{short}", style="dim"))
     return Group(*lines)
+
+
+def dry_run_total(rehearsals: Sequence[Rehearsal]) -> RenderableType:
+    """All cells in one line: how many in each state, and the requests that are known."""
+    states = Counter(rehearsal.status for rehearsal in rehearsals)
+    counts = ", ".join(f"{count} {status}" for status, count in states.items())
+    known = [rehearsal.requests for rehearsal in rehearsals if rehearsal.requests]
+    new, reused = (sum(numbers) for numbers in zip((0, 0), *known, strict=True))
+    waiting = sum(rehearsal.waits_for is not None for rehearsal in rehearsals)
+    more = f", and those of {waiting} cells that wait for others" if waiting else ""
+    cells = "1 cell" if len(rehearsals) == 1 else f"{len(rehearsals)} cells"
+    return Text(f"{cells}: {counts}; {new:,} requests new, {reused:,} reused{more}")
 
 
 def result_view(

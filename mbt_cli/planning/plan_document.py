@@ -1,5 +1,6 @@
 """The plan of a study as one JSON document: what `mbt plan` gives and `mbt submit` takes."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -96,6 +97,14 @@ class Plan(Settings):
     def boots(self) -> int:
         """Times that a model server starts; each task of an array starts its own."""
         return sum(job.shards for job in self.jobs if job.model)
+
+    def command(self, *, replace: bool = False) -> str:
+        """What makes this plan again, as a person would type it."""
+        words = ["mbt", "plan", self.manifest]
+        words += [word for override in self.overrides for word in ("--set", override)]
+        words += ["--presets", self.presets] if self.presets else []
+        words += ["--replace"] if replace or self.replace else []
+        return shlex.join(words)
 
 
 def make_plan(

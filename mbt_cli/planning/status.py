@@ -9,7 +9,7 @@ from typing import Literal
 import orjson
 
 from mbt_cli.core.addresses import matches
-from mbt_cli.errors import UsageError
+from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.launchers.slurm_queue import QueuedJob, ended_state, queued
 from mbt_cli.manifest.problems import nearest
 from mbt_cli.planning.plan_document import Plan, read_plan
@@ -30,6 +30,7 @@ Doing = Literal["done", "running", "pending", "failed", "cancelled", "missing"]
 
 _LAST_LINES = 5
 _TAIL_BYTES = 16_384
+_UNKNOWN = "the queue does not answer"
 _TOKENS = re.compile(rb'"completion_tokens":(\d+)')
 _BAD = ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE")
 
@@ -62,14 +63,18 @@ class StudyStatus:
     """A study as it stands.
 
     Args:
-        manifest: The manifest it was submitted from, for the command that goes on.
+        manifest: The manifest it was submitted from.
         events: What its jobs said of requeues and retries.
+        unasked: Why the queue could not be asked; empty where it was.
+        again: The command that goes on with it.
     """
 
     study: str
     manifest: str
     cells: Sequence[CellStatus]
     events: Sequence[str] = ()
+    unasked: str = ""
+    again: str = ""
 
 
 def study_status(runs: Path, study: str) -> StudyStatus:
@@ -84,11 +89,18 @@ def study_status(runs: Path, study: str) -> StudyStatus:
     newest = list(records)[-1]
     plan = read_plan((newest / "plan.json").read_text(encoding="utf-8"), f"`{newest}/plan.json`")
     in_queue = any(job.launcher_id for s in records.values() for job in s.jobs)
-    found = _by_urgency(queued(label_of(study, runs))) if in_queue else ()
+    found: Sequence[QueuedJob] = ()
+    unasked = ""
+    try:
+        found = _by_urgency(queued(label_of(study, runs))) if in_queue else ()
+    except MbtError as error:  # the disk still knows most of it
+        unasked = error.message
     living = {job.id: job for job in found}
-    look = _Look(runs, plan, _newest_jobs(records), living, {})
+    look = _Look(runs, plan, _newest_jobs(records), living, {}, is_asked=not unasked)
     cells = [look.cell(c.address, c.rows) for c in plan.cells]
-    return StudyStatus(study, records[newest].manifest, cells, _events(newest))
+    submission = records[newest]
+    again = submission.again or f"{plan.command()} | mbt submit --slurm"
+    return StudyStatus(study, submission.manifest, cells, _events(newest), unasked, again)
 
 
 def _never_submitted(runs: Path, study: str | None) -> UsageError:
@@ -121,6 +133,7 @@ class _Look:
     jobs: Mapping[str, tuple[Path, SubmittedJob]]
     living: Mapping[str, QueuedJob]
     ended: dict[str, str]
+    is_asked: bool
 
     def cell(self, address: str, rows: int | None) -> CellStatus:
         folder = cell_folder(self.runs, self.plan.study, address)
@@ -133,6 +146,8 @@ class _Look:
             return CellStatus(address, "running", done, rows, tokens, number)
         if job is not None and (waiting := self._waiting(job)) is not None:
             return CellStatus(address, "pending", done, rows, tokens, number, waiting)
+        if number and not self.is_asked and read_failure(folder) is None:
+            return CellStatus(address, "pending", done, rows, tokens, number, _UNKNOWN)
         return self._not_there(address, folder, CellStatus(address, "missing", done, rows, tokens))
 
     def _waiting(self, job: SubmittedJob) -> str | None:
@@ -167,7 +182,7 @@ class _Look:
         return ""
 
     def _end_of(self, number: str) -> str:
-        if not number:
+        if not number or not self.is_asked:
             return ""
         if number not in self.ended:
             self.ended[number] = "" if number in self.living else ended_state(number)

@@ -54,6 +54,8 @@ class Submission(Settings):
     """Kind of the place."""
     manifest: str
     """The manifest that a person typed."""
+    again: str = ""
+    """The command that goes on with it; empty in records of mbt 0.1."""
     jobs: tuple[SubmittedJob, ...] = ()
     """Jobs that were handed over, in order."""
 

@@ -37,6 +37,7 @@ class Submitting:
         record: Its folder.
         jobs: What is to be handed over, what is needed first.
         waiting: Cell to the queue's id of the job that makes it already.
+        again: The command that goes on with it.
     """
 
     plan: Plan
@@ -45,10 +46,22 @@ class Submitting:
     record: Path
     jobs: Sequence[Job]
     waiting: Mapping[str, str]
+    again: str
 
     def keep(self) -> None:
         """Write the copy that the jobs run."""
         write_copy(self.record, self.plan, self.manifest, self.presets)
+
+    def submission(self, launcher: str, jobs: Sequence[SubmittedJob] = ()) -> Submission:
+        """The record of what has been handed over."""
+        plan = self.plan
+        return Submission(
+            study=plan.study,
+            launcher=launcher,
+            manifest=plan.manifest,
+            again=self.again,
+            jobs=tuple(jobs),
+        )
 
     def record_jobs_here(self) -> None:
         """Say which jobs run on this machine: no queue knows them, so they have no id there."""
@@ -58,10 +71,7 @@ class Submitting:
             )
             for job in self.jobs
         ]
-        here = Submission(
-            study=self.plan.study, launcher="local", manifest=self.plan.manifest, jobs=tuple(jobs)
-        )
-        write_submission(self.record, here)
+        write_submission(self.record, self.submission("local", jobs))
 
     def write_script(self, launcher: Launcher, job: Job) -> Path:
         """The job's script in the record's folder."""
@@ -78,8 +88,8 @@ class Submitting:
         return list(dict.fromkeys(self.waiting[n] for n in wanted if n in self.waiting))
 
 
-def check_plan(plan: Plan, manifest: Manifest, states: States) -> None:
-    """Refuse a plan that does not say what would be done now.
+def check_plan(plan: Plan, manifest: Manifest, states: States, submit: str) -> None:
+    """Refuse a plan that does not say what would be done now; `submit` is how it is submitted.
 
     Raises:
         UsageError: The manifest, a preset, a prompt or a data file changed since.
@@ -90,13 +100,13 @@ def check_plan(plan: Plan, manifest: Manifest, states: States) -> None:
     if strangers or not same_cells or plan.fingerprint != plan_fingerprint(manifest, states):
         raise UsageError(
             f"`{plan.manifest}`, or what it names, has changed since the plan was made",
-            hint=f"mbt plan {plan.manifest} | mbt submit --slurm",
+            hint=f"{plan.command()} | {submit}",
         )
     stale = [c.address for c in plan.cells if c.status == "stale"]
     if stale and not plan.replace:
         raise StaleError(
             f"{len(stale)} finished cells were made by other settings, the first is `{stale[0]}`",
-            hint=f"mbt plan {plan.manifest} --replace | mbt submit --slurm",
+            hint=f"{plan.command(replace=True)} | {submit}",
         )
 
 
@@ -108,12 +118,14 @@ class Here:
         record: Folder of the submission; null is one below the runs folder.
         now: The time that names it, UTC.
         mbt: How `mbt` is called in a job.
+        submit: The command that submits, as it was typed.
     """
 
     machine: Machine
     record: Path | None
     now: datetime
     mbt: Sequence[str]
+    submit: str = "mbt submit --slurm"
 
 
 def prepare(
@@ -151,7 +163,8 @@ def prepare(
     )
     jobs = [_job(job, plan, machine, around, ready) for job in plan.jobs]
     kept = [job for job in jobs if job is not None]
-    return Submitting(plan, manifest, presets, folder, kept, waiting)
+    again = f"{plan.command()} | {here.submit}"
+    return Submitting(plan, manifest, presets, folder, kept, waiting, again)
 
 
 def cells_in_queue(runs: Path, study: str, alive: set[str]) -> dict[str, str]:
@@ -209,8 +222,7 @@ def hand_over(submitting: Submitting, launcher: Launcher, *, max_dependencies: i
             the rest.
     """
     submitting.keep()
-    plan = submitting.plan
-    done = Submission(study=plan.study, launcher=launcher.kind, manifest=plan.manifest)
+    done = submitting.submission(launcher.kind)
     write_submission(submitting.record, done)
     ids: dict[str, str] = {}
     for job in submitting.jobs:
@@ -221,8 +233,7 @@ def hand_over(submitting: Submitting, launcher: Launcher, *, max_dependencies: i
         except MbtError as error:
             raise MbtError(
                 f"{error.message} ({len(ids)} of {len(submitting.jobs)} jobs were submitted)",
-                hint=error.hint
-                or f"mbt plan {plan.manifest} | mbt submit submits the rest and nothing twice",
+                hint=error.hint or f"{submitting.again} submits the rest and nothing twice",
             ) from error
         ids[job.id] = given
         record = SubmittedJob(

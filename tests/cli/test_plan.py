@@ -2,27 +2,32 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 
+def program(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
 @pytest.fixture
-def piped(workplace):
-    """Run `mbt submit ARGUMENTS` with a text on stdin, beside a Slurm that does not answer.
+def beside(workplace):
+    """Run mbt beside a Slurm that does not answer.
 
     Printing and writing scripts, and running them here, must do without one.
     """
-    squeue = workplace / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
-    squeue.chmod(0o755)
-    path = f"{squeue.parent}:{os.environ['PATH']}"
+    program(workplace / "bin", "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    path = f"{workplace / 'bin'}:{os.environ['PATH']}"
 
-    def run(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "mbt_cli", "submit", *arguments],
+            [sys.executable, "-m", "mbt_cli", *words],
             cwd=workplace,
             env={**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200"},
             input=text,
@@ -33,6 +38,12 @@ def piped(workplace):
         )
 
     return run
+
+
+@pytest.fixture
+def piped(beside):
+    """Run `mbt submit ARGUMENTS` with a text on stdin."""
+    return lambda text, *arguments: beside("submit", *arguments, text=text)
 
 
 def test_a_plan_in_a_pipe_runs_the_study_on_this_machine(mbt, piped, workplace):
@@ -49,6 +60,8 @@ def test_a_dry_run_prints_scripts_and_writes_nothing(mbt, piped, workplace):
     done = piped(mbt("plan", "study.toml").out, "--slurm", "--preset", "one-gpu", "--dry-run")
 
     assert done.stdout.count("#!/bin/bash") == 5
+    assert "# ---- questions-1, " in done.stdout
+    assert done.stderr == "5 scripts shown, nothing submitted\n"
     assert not (workplace / "runs").exists()
 
 
@@ -112,3 +125,23 @@ def test_status_of_a_study_that_was_never_submitted_says_so(mbt):
 
     assert ran.code == 2
     assert "nothing of a study `small` was submitted" in ran.err
+
+
+def test_status_tells_what_the_disk_knows_where_the_queue_does_not_answer(
+    mbt, beside, piped, workplace
+):
+    broken = (workplace / "bin" / "squeue").read_text().partition("\n")[2]
+    program(workplace / "bin", "squeue", "exit 0")
+    program(workplace / "bin", "sbatch", "echo $$")
+    sent = piped(
+        mbt("plan", "study.toml", "--set", "study.seed=5").out, "--slurm", "--preset", "one-gpu"
+    )
+    mbt("run", "study.toml", "--set", "study.seed=5", "--only", "questions")
+    program(workplace / "bin", "squeue", broken)
+
+    told = beside("status", "small")
+
+    assert (sent.returncode, told.returncode) == (0, 0), sent.stderr + told.stderr
+    assert "Unable to contact slurm controller; this is what the disk knows" in told.stdout
+    assert "the queue does not answer" in told.stdout
+    assert re.search(r"questions .* 1 ", told.stdout)

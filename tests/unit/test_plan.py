@@ -149,8 +149,9 @@ def test_a_plan_whose_manifest_changed_is_refused(load, planned, tmp_path):
     plan = planned(load())
     edited = load(SMALL_STUDY.replace("samples = 2", "samples = 3"))
 
-    with pytest.raises(UsageError, match="has changed since the plan was made"):
-        check_plan(plan, edited, States(edited, tmp_path / "runs"))
+    with pytest.raises(UsageError, match="has changed since the plan was made") as refused:
+        check_plan(plan, edited, States(edited, tmp_path / "runs"), "mbt submit --local 2")
+    assert str(refused.value.hint).endswith(" | mbt submit --local 2")
 
 
 def test_a_plan_that_leaves_stale_cells_is_refused(load, planned, tmp_path):
@@ -160,7 +161,10 @@ def test_a_plan_that_leaves_stale_cells_is_refused(load, planned, tmp_path):
 
     with pytest.raises(StaleError, match="1 finished cells were made by other settings"):
         check_plan(
-            plan.model_copy(update={"cells": cells}), manifest, States(manifest, tmp_path / "runs")
+            plan.model_copy(update={"cells": cells}),
+            manifest,
+            States(manifest, tmp_path / "runs"),
+            "mbt submit --slurm --preset lab",
         )
 
 
@@ -180,7 +184,10 @@ def test_a_plan_with_cells_of_another_study_is_refused(load, planned, tmp_path):
 
     with pytest.raises(UsageError, match="has changed since the plan was made"):
         check_plan(
-            plan.model_copy(update={"jobs": (job,)}), manifest, States(manifest, tmp_path / "runs")
+            plan.model_copy(update={"jobs": (job,)}),
+            manifest,
+            States(manifest, tmp_path / "runs"),
+            "mbt submit --slurm",
         )
 
 
