@@ -21,7 +21,7 @@ from mbt_cli.launchers.slurm_queue import queued, queued_where_reachable
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.planning.local_queue import run_here
 from mbt_cli.planning.plan_document import read_plan
-from mbt_cli.planning.slurm_presets import slurm_preset
+from mbt_cli.planning.slurm_presets import idle_gpus, slurm_preset
 from mbt_cli.planning.states import States
 from mbt_cli.planning.submit import Here, Submitting, check_plan, hand_over, prepare
 
@@ -61,6 +61,8 @@ def submit_plan(text: str, where: str, told: Told) -> None:
     submitting = prepare(plan, manifest, folders, here, queue)
     for job in submitting.jobs:
         launcher.render(job)  # what cannot be rendered is said before anything is submitted
+    if isinstance(launcher, SlurmLauncher) and (note := idle_gpus(launcher, submitting.jobs)):
+        typer.echo(note, err=True)
     out = printer()
     if told.dry_run:
         _show(submitting, launcher)

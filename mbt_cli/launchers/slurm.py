@@ -5,19 +5,61 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from mbt_cli.core.jobs import Job, Surroundings
 from mbt_cli.core.model import Settings
 from mbt_cli.errors import MbtError
 from mbt_cli.interfaces import Launcher
 
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.,:=@%/+*\[\]&|()-]+$")]
+_WORD = re.compile(r"[A-Za-z0-9_.,:=@%/+*\[\]&|()-]+")
+_TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")
+_GPUS = re.compile(r"gpu(?::[^:,]+)?:(\d+)")
+_OWN_OPTIONS = frozenset(
+    [
+        "array",
+        "comment",
+        "dependency",
+        "job-name",
+        "nodes",
+        "no-requeue",
+        "ntasks",
+        "ntasks-per-node",
+        "open-mode",
+        "output",
+        "parsable",
+        "requeue",
+        "signal",
+    ]
+)
+"""What every script says already."""
+_NAMED = ("partition", "qos", "account", "time", "constraint", "mem", "gres")
+_KEYS = {
+    **{name: name for name in _NAMED},
+    "cpus-per-task": "cpus",
+    "gpus-per-node": "gpus",
+}
+"""Options that have a key."""
+
+
+def _one_word(value: str) -> str:
+    if not _WORD.fullmatch(value):
+        raise ValueError("no #SBATCH line can hold this: write one word without spaces or quotes")
+    return value
+
+
+def _time_limit(value: str) -> str:
+    if not _TIME.fullmatch(value):
+        raise ValueError("is no time limit: write `HH:MM:SS` or `D-HH:MM:SS`")
+    return value
+
+
+Word = Annotated[str, AfterValidator(_one_word)]
 """A value of a directive: Slurm reads these lines itself, so nothing may need quoting."""
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Time = Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")]
+Time = Annotated[str, AfterValidator(_time_limit)]
 
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _SUBMIT_SECONDS = 60
@@ -55,11 +97,26 @@ class Request(Settings):
         for directive in directives:
             if not directive.startswith("--"):
                 raise ValueError(f"`{directive}` is no option of sbatch: those begin with `--`")
+            name = directive[2:].partition("=")[0]
+            if name in _OWN_OPTIONS:
+                raise ValueError(f"`--{name}` is what mbt sets itself, so leave it out")
+            if key := _KEYS.get(name):
+                raise ValueError(f"`--{name}` has a key of its own: `{key} = ...`")
         return directives
+
+    @model_validator(mode="after")
+    def _gpus_agree(self) -> Self:
+        found = _GPUS.search(self.gres or "")
+        if found and int(found[1]) != self.gpus:
+            raise ValueError(
+                f"`gres` asks for {found[1]} GPUs and `gpus` says {self.gpus}: "
+                f"write `gpus = {found[1]}` too"
+            )
+        return self
 
     def lines(self) -> Iterator[str]:
         """Options in a fixed order."""
-        for name in ("partition", "qos", "account", "time", "constraint", "mem"):
+        for name in _NAMED[:-1]:
             if (value := getattr(self, name)) is not None:
                 yield f"--{name}={value}"
         yield f"--nodes={self.nodes}"
@@ -89,7 +146,7 @@ class SlurmLauncher(Launcher):
     environment: dict[Variable, str] = Field(default_factory=dict)
     """Variables for every job; no secret: those come from the environment of `mbt submit`."""
     setup: list[list[str]] = Field(default_factory=list)
-    """Commands that run before mbt, each a list of words."""
+    """Commands that run before mbt, each a list of words: `[["source", "env/bin/activate"]]`."""
     container: list[str] = Field(default_factory=list)
     """Words that stand before the command, such as `["apptainer", "exec", "--nv", "mbt.sif"]`."""
     mbt: list[str] = Field(default_factory=list)

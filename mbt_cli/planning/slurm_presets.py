@@ -1,10 +1,11 @@
 """`presets/slurm/NAME.toml` to a launcher."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
+from mbt_cli.core.jobs import Job
 from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.launchers.slurm import Request, SlurmLauncher
 from mbt_cli.manifest.presets import PresetFolders
@@ -41,6 +42,19 @@ def slurm_preset(name: str, presets: PresetFolders) -> SlurmLauncher:
     if launcher is None:
         raise ManifestError(str(path), problems.all())
     return launcher
+
+
+def idle_gpus(launcher: SlurmLauncher, jobs: Sequence[Job]) -> str:
+    """What to say where jobs book GPUs that they do not use; empty where none does."""
+    booked = launcher.gpu_job.gpus * launcher.gpu_job.nodes
+    idle = [job for job in jobs if 0 < job.gpus < booked]
+    if not idle:
+        return ""
+    first = min(idle, key=lambda job: job.gpus)
+    return (
+        f"note: {len(idle)} of {len(jobs)} jobs use fewer than the {booked} GPUs that "
+        f"`[gpu_job]` books: `{first.id}` uses {first.gpus}; a preset with fewer would do"
+    )
 
 
 def _misplaced(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> Problems:
