@@ -61,6 +61,20 @@ def queued_where_reachable(label: str) -> list[QueuedJob]:
         return []
 
 
+def has_left_queue(job: str) -> bool:
+    """Whether Slurm says for certain that a job neither waits nor runs."""
+    command = ("squeue", "--noheader", "--format=%T", "--jobs", job)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return False
+    if done.returncode:
+        return "Invalid job id" in done.stderr
+    return not any(state in _LIVING for state in done.stdout.split())
+
+
 def _job(line: str) -> QueuedJob | None:
     fields = line.split("\t")
     if len(fields) != 6 or fields[2] not in _LIVING:

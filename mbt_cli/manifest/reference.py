@@ -14,7 +14,8 @@ from mbt_cli.core.rewards import REWARDS
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.core.sampling import Sampling
 from mbt_cli.interfaces import Plugin
-from mbt_cli.launchers.slurm import Request, SlurmLauncher
+from mbt_cli.launchers.slurm import SlurmLauncher
+from mbt_cli.launchers.slurm_request import Request
 from mbt_cli.manifest.document import ModelTable, StageBlock, StudyTable
 from mbt_cli.manifest.field_words import field_lines
 from mbt_cli.registry import (

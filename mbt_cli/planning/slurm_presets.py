@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from mbt_cli.core.jobs import Job
 from mbt_cli.errors import ManifestError, UsageError
-from mbt_cli.launchers.slurm import Request, SlurmLauncher
+from mbt_cli.launchers.slurm import SlurmLauncher
+from mbt_cli.launchers.slurm_request import Request
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems, nearest
 from mbt_cli.manifest.toml_text import merged, read_toml

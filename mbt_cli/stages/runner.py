@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -18,6 +19,7 @@ from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.core.shards import Shard
 from mbt_cli.errors import Interrupted, MbtError, StageError, Stopped
 from mbt_cli.inference.asking import Asked, import_rows
+from mbt_cli.launchers.slurm_queue import has_left_queue
 from mbt_cli.settings import Machine
 from mbt_cli.stages.asking import AsksModel
 from mbt_cli.stages.cell import Cell
@@ -70,6 +72,8 @@ class Runner:
         self._machine = machine
         self._servers = servers
         self._progress = progress
+        job = machine.environment.get("SLURM_JOB_ID")
+        self._holding = partial(holding, job=job, job_is_gone=has_left_queue)
 
     def run(self, job: CellRun) -> Lineage:
         """Make one cell.
@@ -80,7 +84,7 @@ class Runner:
             MbtError: Anything else that stopped it; replies so far are kept.
         """
         folder = self._folder(job, job.cell.address)
-        with holding(folder) as lock, logging_to(folder / "logs", self._machine.environment):
+        with self._holding(folder) as lock, logging_to(folder / "logs", self._machine.environment):
             if finished := self._already_made(job, folder):
                 return finished
             _log.info("%s begins, fingerprint %s", job.cell.address, job.fingerprint)
@@ -105,7 +109,7 @@ class Runner:
         """
         folder = self._folder(job, job.cell.address)
         held = (shard.number - 1, shard.of)
-        with holding(folder, shard=held), logging_to(folder / "logs", self._machine.environment):
+        with self._holding(folder, shard=held), logging_to(folder / "logs", self._machine.environment):
             groups = job.cell.resolution.inputs
             inputs = {name: self._load(job, name, groups[name]) for name in groups}
             work = self._work(job, inputs, folder / JOURNAL, folder)

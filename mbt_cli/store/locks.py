@@ -25,6 +25,7 @@ from mbt_cli.store.processes import host_name, process_space, start_of
 
 HEARTBEAT_SECONDS = 10.0
 STALE_AFTER_SECONDS = 600.0
+REQUEUED_AFTER_SECONDS = 30.0
 _GUARD = "lock.guard"
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
@@ -100,7 +101,8 @@ def holding(
         folder: The cell's folder; made if it is not there.
         shard: (number from 0, of how many). A whole cell and its shards exclude each other, and
             so do shards of different counts.
-        job: Id of the job this process belongs to.
+        job: Id of the job this process belongs to. A holder of the same job on another machine
+            whose heartbeat has stopped was that job before it was requeued.
         job_is_gone: Whether a job has left the queue; asked about the holder's job.
         stale_after_seconds: Age of the last heartbeat from which a holder that this process
             cannot see counts as dead.
@@ -111,11 +113,12 @@ def holding(
     """
     path = folder / ("lock" if shard is None else f"lock-{shard[0]}-of-{shard[1]}")
     lock = Lock(path, _this_process(job))
+    is_gone = job_is_gone or (lambda _: False)
     with writing_to(path):
         folder.mkdir(parents=True, exist_ok=True)
         with _guarded(folder):
             for other in _in_the_way(folder, path):
-                _refuse_if_held(other, folder, job_is_gone, stale_after_seconds)
+                _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
                 other.unlink(missing_ok=True)
             _put(path, lock.holder)
     lock._thread.start()
@@ -161,7 +164,8 @@ def _in_the_way(folder: Path, mine: Path) -> list[Path]:
 def _refuse_if_held(
     path: Path,
     folder: Path,
-    job_is_gone: Callable[[str], bool] | None,
+    mine: Holder,
+    job_is_gone: Callable[[str], bool],
     stale_after_seconds: float,
 ) -> None:
     holder = _read(path)
@@ -169,6 +173,8 @@ def _refuse_if_held(
     if holder is None:
         is_held = age is not None and age < HEARTBEAT_SECONDS  # torn by a crash, or being written
     else:
+        if holder.job is not None and holder.job == mine.job:  # this job, before a requeue
+            stale_after_seconds = min(stale_after_seconds, REQUEUED_AFTER_SECONDS)
         is_held = _is_held(holder, age, job_is_gone, stale_after_seconds)
     if is_held:
         who = _told(holder) if holder else "a process that is starting"
@@ -181,13 +187,13 @@ def _refuse_if_held(
 def _is_held(
     holder: Holder,
     age_seconds: float | None,
-    job_is_gone: Callable[[str], bool] | None,
+    job_is_gone: Callable[[str], bool],
     stale_after_seconds: float,
 ) -> bool:
     alive = holder.is_alive_here()
     if alive is not None:
         return alive
-    if holder.job is not None and job_is_gone is not None and job_is_gone(holder.job):
+    if holder.job is not None and job_is_gone(holder.job):
         return False
     return age_seconds is not None and age_seconds < stale_after_seconds
 

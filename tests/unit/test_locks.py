@@ -189,3 +189,15 @@ def test_a_folder_removed_meanwhile_is_no_second_error(tmp_path):
         folder.rmdir()
 
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("seconds", [5, 60])
+def test_a_requeued_job_takes_over_from_its_own_life_on_another_node(tmp_path, seconds):
+    leave_lock(tmp_path, job="77", age_seconds=seconds)
+
+    if seconds > 30:
+        with holding(tmp_path, job="77") as lock:
+            assert lock.holder.job == "77"
+    else:
+        with pytest.raises(LockedError, match="job 77"), holding(tmp_path, job="77"):
+            pass
