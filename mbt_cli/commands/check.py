@@ -29,6 +29,7 @@ def check(
     from mbt_cli.commands.printing import printer
     from mbt_cli.commands.views import stage_counts
     from mbt_cli.errors import UsageError
+    from mbt_cli.machine.needs import notes
     from mbt_cli.manifest.json_schema import schema_text
 
     if schema:
@@ -37,8 +38,8 @@ def check(
     if not manifests:
         raise UsageError("no manifest named", hint="mbt check manifests/quickstart.toml")
     for path in manifests:
-        manifest, _ = open_manifest(path, overrides, presets)
+        manifest, machine = open_manifest(path, overrides, presets)
         if as_json:
             typer.echo(checked_json(manifest))
         else:
-            printer().print(stage_counts(manifest))
+            printer().print(stage_counts(manifest, notes(manifest, machine.environment)))

@@ -1,5 +1,6 @@
 """Progress on the screen: a live display on a terminal, plain lines elsewhere; always on stderr."""
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -10,17 +11,22 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from mbt_cli.core.progress import Progress as Progressing
 from mbt_cli.core.progress import Silent
 
 _LINE_SECONDS = 15.0
+_AXIS = re.compile(r"/\w+=")
 
 
 @contextmanager
@@ -38,15 +44,26 @@ def screen(quiet: bool, verbose: bool) -> Iterator[Progressing]:
         lines.finish()
 
 
+class _Label(ProgressColumn):
+    """The one column that gives way on a narrow terminal."""
+
+    def render(self, task: Task) -> Text:
+        """An address by its values alone."""
+        return Text(_AXIS.sub("/", task.description), no_wrap=True, overflow="ellipsis")
+
+
 def _bar(console: Console) -> Progress:
+    def whole() -> Column:
+        return Column(no_wrap=True)
+
     return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[counts]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        SpinnerColumn(table_column=whole()),
+        _Label(),
+        BarColumn(bar_width=16, table_column=whole()),
+        MofNCompleteColumn(table_column=whole()),
+        TextColumn("{task.fields[counts]}", table_column=whole()),
+        TimeElapsedColumn(table_column=whole()),
+        TimeRemainingColumn(table_column=whole()),
         console=console,
         refresh_per_second=4,
     )
@@ -109,6 +126,7 @@ class Lines:
     def __init__(self, *, verbose: bool) -> None:
         self._counts = _Counts()
         self._label = ""
+        self._said = ""
         self._last = 0.0
         self._seconds = 2.0 if verbose else _LINE_SECONDS
 
@@ -146,7 +164,10 @@ class Lines:
         return f"{counts.done:,}{of} rows{words}{left}"
 
     def _say(self, words: str) -> None:
-        sys.stderr.write(f"{self._label}: {words}\n")
+        line = f"{self._label}: {words}\n"
+        if line != self._said:  # the end may have been told already
+            sys.stderr.write(line)
+        self._said = line
 
 
 def _left(done: int, total: int | None, seconds: float) -> str:

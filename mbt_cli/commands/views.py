@@ -19,8 +19,8 @@ from mbt_cli.store.reports import read_table
 _SHOWN_PROMPT = 1_500
 
 
-def stage_counts(manifest: Manifest) -> RenderableType:
-    """Every stage with its kind, axes and number of cells."""
+def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
+    """Every stage with its kind, axes and number of cells; then what to know before a run."""
     table = Table(
         title=f"{manifest.path}: study {manifest.study}, no problems", title_justify="left"
     )
@@ -38,7 +38,7 @@ def stage_counts(manifest: Manifest) -> RenderableType:
     if manifest.left_out:
         count = len(manifest.left_out)
         lines.append(f"{count} optional cells are left out: their source is not there")
-    return Group(table, *(Text(line, style="yellow") for line in lines))
+    return Group(table, *(Text(line, style="yellow") for line in (*lines, *notes)))
 
 
 def _shown_unread(lonely: Unread) -> str:

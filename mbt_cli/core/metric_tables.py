@@ -8,6 +8,7 @@ import polars as pl
 from mbt_cli.core.metric_titles import column
 from mbt_cli.core.table_rows import (
     cell_rows,
+    failed_notes,
     missing_note,
     pinned_note,
     present,
@@ -76,6 +77,7 @@ def table_of(
         *_toy_note(inputs, metrics),
         *notes,
         *question_notes(table),
+        *failed_notes(table),
         *missing_note(inputs),
     ]
     return with_ties(replace(table, notes=told), inputs)

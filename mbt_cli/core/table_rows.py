@@ -94,6 +94,24 @@ def question_notes(table: TableData) -> list[str]:
     return notes
 
 
+def failed_notes(table: TableData) -> list[str]:
+    """Notes that say why a number is a dash where its cell was scored."""
+    notes = []
+    for column in table.columns:
+        failed = f"{column.key}_failed"
+        if column.kind != "number" or failed not in table.rows.columns:
+            continue
+        lost = table.rows.filter(pl.col(column.key).is_null() & (pl.col(failed) > 0))
+        if lost.height:
+            rows = "1 row" if lost.height == 1 else f"{lost.height} rows"
+            most = lost[failed].max()
+            notes.append(
+                f"{column.title}: a dash in {rows}, where nothing could be counted "
+                f"({most} replies or verdicts failed); `mbt show` of the cell tells the reasons."
+            )
+    return notes
+
+
 def compared_groups(table: TableData) -> Iterator[pl.DataFrame]:
     """Rows whose numbers are compared with each other, `row` being their number in the table."""
     rows = table.rows.with_row_index("row")

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mbt_cli.backends.executables import find_executable
 from mbt_cli.backends.llamacpp import LlamaCppBackend
@@ -46,6 +47,21 @@ def needed_variables(manifest: Manifest, environment: Mapping[str, str]) -> dict
         if is_online and environment.get("WANDB_MODE", "online") == "online":
             needed[_WANDB] = cell.resolution.axes.get("model", cell.address)
     return needed
+
+
+def notes(manifest: Manifest, environment: Mapping[str, str]) -> list[str]:
+    """What is no mistake of the manifest and would still stop a run from here."""
+    lines = [
+        f"`{variable}` is not set here: model {name} needs it (doctor tells the rest)"
+        for variable, name in needed_variables(manifest, environment).items()
+        if not environment.get(variable, "").strip()
+    ]
+    for name, model in models_of(manifest).items():
+        backend = model.backend
+        if isinstance(backend, OpenAIBackend) and not urlsplit(backend.base_url).path.strip("/"):
+            url = backend.base_url
+            lines.append(f"model {name}: `{url}` has no path; most servers answer at `{url}/v1`")
+    return lines
 
 
 def need_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:

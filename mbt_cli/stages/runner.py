@@ -109,7 +109,8 @@ class Runner:
         """
         folder = self._folder(job, job.cell.address)
         held = (shard.number - 1, shard.of)
-        with self._holding(folder, shard=held), logging_to(folder / "logs", self._machine.environment):
+        logs = logging_to(folder / "logs", self._machine.environment)
+        with self._holding(folder, shard=held), logs:
             groups = job.cell.resolution.inputs
             inputs = {name: self._load(job, name, groups[name]) for name in groups}
             work = self._work(job, inputs, folder / JOURNAL, folder)

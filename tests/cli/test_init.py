@@ -55,6 +55,25 @@ def test_the_next_commands_are_those_of_the_place(mbt):
     assert "mbt run h.toml" in hosted
 
 
+def test_check_tells_of_a_key_that_is_not_set_and_of_an_address_without_a_path(mbt):
+    mbt("init", "h.toml", "--kind", "api", "--model", "m", "--yes")
+
+    bare = mbt(
+        "check",
+        "h.toml",
+        "--set",
+        "models.m.backend.base_url=https://example.org",
+        OPENAI_API_KEY="",
+    )
+    right = mbt("check", "h.toml", OPENAI_API_KEY=KEY)
+
+    assert (bare.code, right.code) == (0, 0)
+    assert "`OPENAI_API_KEY` is not set here: model m needs it" in bare.out
+    assert "most servers answer at `https://example.org/v1`" in bare.out
+    assert "not set" not in right.out
+    assert KEY not in right.out
+
+
 def test_a_file_that_is_there_is_never_written_over(mbt, workplace):
     before = (workplace / "study.toml").read_text()
 

@@ -58,6 +58,20 @@ def test_rrp():
     ]
 
 
+def test_a_dash_of_a_scored_cell_says_why_it_stands_there():
+    found = inputs(
+        ("base", "rrp_arrival", 0.75, "share", {}),
+        ("mbt-r", "rrp_arrival", None, "share", {"n": 0, "failed": 12}),
+    )
+
+    notes = RRPTable().build(found).notes
+
+    told = [note for note in notes if "a dash in 1 row" in note]
+    assert len(told) == 1
+    assert told[0].startswith("arrival: ")
+    assert "12 replies or verdicts failed" in told[0]
+
+
 def test_mqi_with_its_phases():
     found = inputs(
         ("base", "mqi", 1.25, "index", {}),
