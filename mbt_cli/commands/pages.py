@@ -62,7 +62,8 @@ def study_path(path: Path | None) -> Path:
     if manifest_file(path) != path:
         return study_path(manifest_file(path))
     known = [folder.name for folder in runs.glob("[!.]*")]
-    raise UsageError(f"no file, folder or study `{path}`", hint=nearest(str(path), known))
+    hint = nearest(str(path), known) if known else "mbt run MANIFEST makes one"
+    raise UsageError(f"no file, folder or study `{path}`", hint=hint)
 
 
 class _Handler(SimpleHTTPRequestHandler):

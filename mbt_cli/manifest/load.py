@@ -16,7 +16,7 @@ from mbt_cli.manifest.meeting import Meeting
 from mbt_cli.manifest.models import Models
 from mbt_cli.manifest.optional import without_missing_sources
 from mbt_cli.manifest.presets import PresetFolders
-from mbt_cli.manifest.problems import Problems
+from mbt_cli.manifest.problems import Problems, with_overrides
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.tables import read_document
 from mbt_cli.manifest.toml_text import manifest_text, read_manifest_tree
@@ -79,7 +79,7 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
         problems.add("stage", "there is no stage")
     _check_splits(cells, problems)
     if problems:
-        raise ManifestError(str(path), problems.all())
+        raise ManifestError(str(path), with_overrides(problems.all(), overrides))
     return Manifest(path, document, {c.address: c for c in cells}, left_out, tree)
 
 

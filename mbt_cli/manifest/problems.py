@@ -1,6 +1,7 @@
 """Problems in a user's words: key paths, values, and the nearest valid name."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -32,6 +33,20 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         return "there are none"
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return "there are " + ", ".join(f"`{n}`" for n in names[:_SHOWN_NAMES]) + more
+
+
+def with_overrides(problems: Sequence[Problem], overrides: Sequence[str]) -> list[Problem]:
+    """The same problems; those that `--set` brought in say so."""
+    told = []
+    for problem in problems:
+        keys = {override: override.partition("=")[0].strip() for override in overrides}
+        said = [
+            o for o, k in keys.items() if problem.where == k or problem.where.startswith(f"{k}.")
+        ]
+        told.append(
+            replace(problem, what=f"{problem.what} (from `--set {said[-1]}`)") if said else problem
+        )
+    return told
 
 
 class Problems:

@@ -7,7 +7,7 @@ from mbt_cli.core.addresses import matches
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.load import Manifest
 
-_SHOWN = 5
+_SHOWN = 3
 
 
 def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list[str]:

@@ -43,7 +43,9 @@ SET = (
     Wrong("no key", "run study.toml --set =3", ["`--set =3` is not KEY=VALUE"]),
     Wrong("an unknown key", "run study.toml --set study.sead=3", ["study.sead", "mean `seed`?"]),
     Wrong("an unknown table", "run study.toml --set studdy.seed=3", ["studdy", "mean `study`?"]),
-    Wrong("a wrong type", "run study.toml --set study.seed=abc", ["`study.seed`: `abc`"]),
+    Wrong(
+        "a wrong type", "run study.toml --set study.seed=abc", ["`study.seed`: `abc`", "(from `--"]
+    ),
     Wrong("through a number", "run study.toml --set study.seed.x=3", ["is not a table", "seed=3"]),
     Wrong("an unknown stage", "run study.toml --set stage.bse.samples=3", ["`bse`", "`base`"]),
     Wrong("a stage alone", "run study.toml --set stage.base=3", ["stage.NAME.KEY=VALUE"]),
@@ -59,7 +61,9 @@ STUDIES = (
     Wrong("logs of nothing", "logs base/model=x", ["nothing was submitted", "mbt submit"]),
     Wrong("cancel nothing", "cancel smal", ["nothing of a study `smal`", "mbt plan"]),
     Wrong("a view of nothing", "view", ["no report below `runs`", "mbt report MANIFEST"]),
-    Wrong("a view of nowhere", "view nowhere", ["no file or folder `nowhere`", "mbt view runs"]),
+    Wrong(
+        "a view of nowhere", "view nowhere", ["no file, folder or study `nowhere`", "mbt view runs"]
+    ),
     Wrong("an unknown folder", "show runs/x", ["no folder `runs/x`", "runs/STUDY/STAGE"]),
     Wrong("a comparison of nothing", "compare runs/a runs/b", ["`runs/a` holds no finished cell"]),
     Wrong("an export of nothing", "export nowhere --to out", ["no folder `nowhere`", "runs/STUDY"]),
