@@ -61,9 +61,7 @@ STUDIES = (
     Wrong("logs of nothing", "logs base/model=x", ["nothing was submitted", "mbt submit"]),
     Wrong("cancel nothing", "cancel smal", ["nothing of a study `smal`", "mbt plan"]),
     Wrong("a view of nothing", "view", ["no report below `runs`", "mbt report MANIFEST"]),
-    Wrong(
-        "a view of nowhere", "view nowhere", ["no file, folder or study `nowhere`", "mbt view runs"]
-    ),
+    Wrong("a view of nowhere", "view nowhere", ["folder or study `nowhere`", "mbt run"]),
     Wrong("an unknown folder", "show runs/x", ["no folder `runs/x`", "runs/STUDY/STAGE"]),
     Wrong("a comparison of nothing", "compare runs/a runs/b", ["`runs/a` holds no finished cell"]),
     Wrong("an export of nothing", "export nowhere --to out", ["no folder `nowhere`", "runs/STUDY"]),
