@@ -88,6 +88,10 @@ class Judge(Plugin):
     def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
         """The conversation for one row."""
 
+    def schema_for(self, row: Mapping[str, Any]) -> Mapping[str, Json]:
+        """`reply_schema`, or a tighter one where the row says what a reply may hold."""
+        return self.reply_schema
+
     @abstractmethod
     def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The verdict's columns; JudgeReplyError when the reply cannot be read for sure."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.judge_prompts import gold_answers_text
+from mbt_cli.core.judge_prompts import CONFIDENCE_SCHEMA, gold_answers_text
 from mbt_cli.core.judge_replies import judged_text, undecorated
 from mbt_cli.core.phases import read_observed
 from mbt_cli.core.templates import Template
@@ -24,6 +24,7 @@ class Phases(Judge):
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "gold_answer", "gold_answers", "difficulty", "trace"}
     )
+    version: ClassVar[int] = 2
     columns: ClassVar[Mapping[str, pl.DataType]] = {
         "l_obs": pl.Int64(),
         "phases": pl.List(pl.Int64()),
@@ -39,7 +40,7 @@ class Phases(Judge):
                 "items": {"type": "integer", "minimum": 1, "maximum": 5},
                 "maxItems": 5,
             },
-            "CONFIDENCE": {"type": "number", "minimum": 0, "maximum": 1},
+            "CONFIDENCE": CONFIDENCE_SCHEMA,
         },
         "required": ["L_OBS", "PHASES", "CONFIDENCE"],
         "additionalProperties": False,

@@ -6,13 +6,14 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.judge_prompts import gold_answers_text
+from mbt_cli.core.judge_prompts import CONFIDENCE_SCHEMA, gold_answers_text
 from mbt_cli.core.judge_replies import judged_text, undecorated
 from mbt_cli.core.redundancy import read_marks, sentence_counts
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import mark, paragraphs, unjudgeable
 from mbt_cli.interfaces import Judge
 
+_NEVER, _END = "[[M00]]", "[[M_END]]"
 _MARKER: Json = {"type": "string", "pattern": r"^\[\[M(_END|[0-9]{2,4})\]\]$"}
 
 
@@ -26,6 +27,7 @@ class Redundancy(Judge):
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "gold_answer", "gold_answers", "marked_trace", "paragraphs"}
     )
+    version: ClassVar[int] = 2
     columns: ClassVar[Mapping[str, pl.DataType]] = {
         "paragraphs": pl.Int64(),
         "answer_paragraph": pl.Int64(),  # 0 if the answer is never reached
@@ -41,7 +43,7 @@ class Redundancy(Judge):
         "properties": {
             "ANSWER_PARAGRAPH_MARKER": _MARKER,
             "REDUNDANT_PARAGRAPH_MARKERS": {"type": "array", "items": _MARKER, "maxItems": 400},
-            "CONFIDENCE": {"type": "number", "minimum": 0, "maximum": 1},
+            "CONFIDENCE": CONFIDENCE_SCHEMA,
         },
         "required": ["ANSWER_PARAGRAPH_MARKER", "REDUNDANT_PARAGRAPH_MARKERS", "CONFIDENCE"],
         "additionalProperties": False,
@@ -62,6 +64,23 @@ class Redundancy(Judge):
                 "paragraphs": str(len(parts)),
             }
         )
+
+    def schema_for(self, row: Mapping[str, Any]) -> Mapping[str, Json]:
+        """Markers of this trace alone, each as often as there are paragraphs at most."""
+        count = len(paragraphs(row["trace"]))
+        markers: Json = [*(f"[[M{number:02d}]]" for number in range(1, count)), _END]
+        return {
+            **self.reply_schema,
+            "properties": {
+                "ANSWER_PARAGRAPH_MARKER": {"type": "string", "enum": [_NEVER, *markers]},
+                "REDUNDANT_PARAGRAPH_MARKERS": {
+                    "type": "array",
+                    "items": {"type": "string", "enum": markers},
+                    "maxItems": count,
+                },
+                "CONFIDENCE": CONFIDENCE_SCHEMA,
+            },
+        }
 
     def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
         parts = paragraphs(row["trace"])

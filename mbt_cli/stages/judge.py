@@ -77,9 +77,9 @@ class JudgeStage(Stage):
 
     def _prompts(self, work: Work, judge: Judge, todo: list[dict[str, Any]]) -> Iterator[Prompt]:
         template = work.resolution.templates["judge"]
-        body = _response_format(judge) if self.constrained else {}
         for rollout in todo:
             row = _seen_by_judge(rollout)
+            body = _response_format(judge, row) if self.constrained else {}
             messages = tuple(judge.prompt(row, template))
             for vote in range(self.votes):
                 number = rollout["sample"] + vote * _VOTE_STRIDE
@@ -97,8 +97,8 @@ def _judge(resolution: Resolution) -> Judge:
     return resolution.judge
 
 
-def _response_format(judge: Judge) -> dict[str, Any]:
-    schema = {"name": judge.kind, "schema": dict(judge.reply_schema), "strict": True}
+def _response_format(judge: Judge, row: Mapping[str, Any]) -> dict[str, Any]:
+    schema = {"name": judge.kind, "schema": dict(judge.schema_for(row)), "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 

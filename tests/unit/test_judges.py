@@ -89,3 +89,19 @@ EMPTY = {**ROW, "trace": "  "}
 )
 def test_cut_and_empty_traces_are_not_sent(judge, row, known):
     assert judge.known(row) == known
+
+
+def test_a_constrained_reply_can_name_no_paragraph_that_the_trace_lacks():
+    fields = Redundancy().schema_for(ROW)["properties"]
+
+    markers = ["[[M01]]", "[[M02]]", "[[M_END]]"]
+    assert fields["ANSWER_PARAGRAPH_MARKER"]["enum"] == ["[[M00]]", *markers]
+    assert fields["REDUNDANT_PARAGRAPH_MARKERS"]["items"]["enum"] == markers
+    assert fields["REDUNDANT_PARAGRAPH_MARKERS"]["maxItems"] == 3
+
+
+@pytest.mark.parametrize("judge", [Redundancy(), Phases()], ids=lambda judge: judge.kind)
+def test_a_constrained_confidence_comes_to_an_end(judge):
+    steps = judge.schema_for(ROW)["properties"]["CONFIDENCE"]["enum"]
+
+    assert (steps[0], steps[-1], len(steps)) == (0, 1, 21)
