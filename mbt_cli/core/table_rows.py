@@ -104,7 +104,7 @@ def failed_notes(table: TableData) -> list[str]:
         lost = table.rows.filter(pl.col(column.key).is_null() & (pl.col(failed) > 0))
         if lost.height:
             rows = "1 row" if lost.height == 1 else f"{lost.height} rows"
-            most = lost[failed].max()
+            most = max(lost[failed])
             notes.append(
                 f"{column.title}: a dash in {rows}, where nothing could be counted "
                 f"({most} replies or verdicts failed); `mbt show` of the cell tells the reasons."

@@ -43,7 +43,7 @@ class OnTerminal:
         while self._read() or self.process.poll() is None:
             assert time.monotonic() < deadline, f"it did not end: {self.shown}"
         os.close(self._end)
-        return self.process.wait(5)
+        return self.process.wait(30)
 
     def _read(self) -> bool:
         """Take what is there within half a second; false once nothing more can come."""

@@ -287,7 +287,7 @@ def test_what_outlived_its_mbt_is_listed_and_ended_and_nothing_else(mbt, doctor,
 
     listed = doctor()
     stopped = doctor("--stop-orphans")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while is_alive(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
 

@@ -161,7 +161,7 @@ def test_the_page_is_served_to_this_machine_under_its_own_name_only(ran, workpla
         port = int(re.search(r"127\.0\.0\.1:(\d+)", server.stdout.readline())[1])
 
         def status(path: str, host: str) -> tuple[int, str | None]:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", path, headers={"Host": host})
             answer = connection.getresponse()
             connection.close()
@@ -173,5 +173,5 @@ def test_the_page_is_served_to_this_machine_under_its_own_name_only(ran, workpla
         assert status("/../../lineage.json", f"127.0.0.1:{port}")[0] == 404
     finally:
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=20) == 130
+        assert server.wait(timeout=60) == 130
         server.stdout.close()
