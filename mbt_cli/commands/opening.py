@@ -16,3 +16,10 @@ def open_manifest(
     folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
     found = load_manifest(manifest_file(path), presets=folders, overrides=overrides or ())
     return found, machine
+
+
+def study_named(text: str) -> str:
+    """The study that is meant: by its name, or by its manifest."""
+    if not text.endswith(".toml"):
+        return text
+    return open_manifest(Path(text), None, None)[0].study

@@ -12,7 +12,7 @@ def status(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="Name of a study; left out, all that were submitted.",
+            help="A study's name or manifest; left out, all that were submitted.",
             autocompletion=complete_study,
         ),
     ] = None,
@@ -20,6 +20,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show which cells are done, running, waiting or failed, and why."""
+    from mbt_cli.commands.opening import study_named
     from mbt_cli.commands.status_view import print_status, watch_status
     from mbt_cli.errors import UsageError
     from mbt_cli.planning.status import status_json, study_status
@@ -27,7 +28,7 @@ def status(
     from mbt_cli.settings import read_machine
 
     machine = read_machine()
-    studies = [study] if study else studies_with_submissions(machine.runs)
+    studies = [study_named(study)] if study else studies_with_submissions(machine.runs)
     if not studies:
         raise UsageError(
             f"nothing was submitted from `{machine.runs}`",

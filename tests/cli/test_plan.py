@@ -139,7 +139,7 @@ def test_status_tells_what_the_disk_knows_where_the_queue_does_not_answer(
     mbt("run", "study.toml", "--set", "study.seed=5", "--only", "questions")
     program(workplace / "bin", "squeue", broken)
 
-    told = beside("status", "small")
+    told = beside("status", "study.toml")
 
     assert (sent.returncode, told.returncode) == (0, 0), sent.stderr + told.stderr
     assert "Unable to contact slurm controller; this is what the disk knows" in told.stdout
