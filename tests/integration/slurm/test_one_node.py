@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import SMALL_STUDY
+from tests.conftest import REPOSITORY, SMALL_STUDY
 
 BUSY_SECONDS = 120
 # a model that takes its time: one reply a second, so that a signal finds requests left
@@ -88,8 +88,8 @@ class Place:
         )
         return [n for n in shown.stdout.split() if n.startswith(f"{self.study}/")]
 
-    def wait_until(self, is_so) -> None:
-        end = time.monotonic() + BUSY_SECONDS
+    def wait_until(self, is_so, seconds: float = BUSY_SECONDS) -> None:
+        end = time.monotonic() + seconds
         while not is_so():
             assert time.monotonic() < end, self.mbt("status", self.study).stdout
             time.sleep(0.5)
@@ -126,6 +126,24 @@ def test_a_study_runs_as_dependent_jobs_and_arrays(place):
     )
     assert lineage["requests"] == {"sent": 0, "retried": 0, "reused": 12, "failed": 0}
     assert len(list(place.record_folder.iterdir())) == 1
+
+
+def test_the_quickstart_study_runs_on_the_embedded_model(place):
+    text = (REPOSITORY / "manifests" / "quickstart.toml").read_text()
+    (place.folder / "study.toml").write_text(text.replace('"quickstart"', f'"{place.study}"', 1))
+
+    # 3 rows a cell and at most 2 a job: rollouts and verdicts are arrays of two
+    place.submit("--set", "benchmarks.tinyhop.limit=3", "--max-rows", "2")
+    place.wait_until(lambda: not place.queue(), seconds=15 * 60)
+
+    states = place.states()
+    study = place.folder / "runs" / place.study
+    assert {cell["doing"] for cell in states.values()} == {"done"}, states
+    for path in (study / "base").rglob("lineage.json"):
+        lineage = json.loads(path.read_text())
+        assert (lineage["rows"], lineage["requests"]["reused"]) == (3, 3)
+        assert lineage["model"]["id"] == "smollm2-135m"
+    assert "exact match" in (study / "tables" / "files" / "main_results.md").read_text()
 
 
 @pytest.fixture
