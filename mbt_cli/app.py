@@ -27,6 +27,7 @@ from mbt_cli.commands import (
     train,
     view,
 )
+from mbt_cli.commands.narrowing import narrowed
 from mbt_cli.errors import Interrupted, MbtError, UsageError
 
 app = typer.Typer(
@@ -73,7 +74,7 @@ def main() -> None:
             from mbt_cli.commands.shells import complete
 
             complete(app)
-        command = root.narrowed(app, sys.argv[1:2])
+        command = narrowed(app, sys.argv[1:2])
         code = command(prog_name="mbt", standalone_mode=False)
     except MbtError as error:
         sys.exit(_told(error))

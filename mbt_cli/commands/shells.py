@@ -11,7 +11,7 @@ from typer._completion_classes import BashComplete, FishComplete, ZshComplete, c
 from typer._completion_shared import get_completion_script
 
 from mbt_cli.commands.completions import TypedLine
-from mbt_cli.commands.root import narrowed
+from mbt_cli.commands.narrowing import narrowed
 from mbt_cli.core.completing import rejoined
 from mbt_cli.errors import MbtError
 
