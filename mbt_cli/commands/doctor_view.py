@@ -49,7 +49,8 @@ def print_findings(found: Sequence[Finding]) -> None:
     for finding in found:
         name = finding.group if finding.group != group else ""
         group = finding.group
-        do = foreign(finding.do or "ok", _STYLES[finding.state])
+        mark = "broken: " if finding.state == "broken" else ""  # not every reader sees colours
+        do = foreign(f"{mark}{finding.do or 'ok'}", _STYLES[finding.state])
         table.add_row(name, foreign(finding.what), foreign(finding.found), do)
     out = printer()
     out.print(table)

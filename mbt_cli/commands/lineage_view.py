@@ -1,5 +1,6 @@
 """A lineage for people: the cell, what made it, and everything it stands on."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mbt_cli.store.reading import require_lineage
 from mbt_cli.store.reading import verify as problems_of
 
 _SHOWN_HASH = 12
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def cells_below(path: Path) -> Sequence[Path]:
@@ -120,7 +122,8 @@ def _lines(lineage: Lineage) -> list[str]:
     code = lineage.code
     commit = f", commit {code.commit[:_SHOWN_HASH]}" if code.commit else ""
     changed = " with changes" if code.dirty else ""
-    failed = f", {lineage.failed_rows:,} failed {lineage.failures}" if lineage.failed_rows else ""
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in lineage.failures.items())
+    failed = f", {lineage.failed_rows:,} failed ({reasons})" if lineage.failed_rows else ""
     lines = [
         f"{lineage.kind}, {lineage.rows:,} rows{failed}; fingerprint "
         f"{lineage.fingerprint[:_SHOWN_HASH]}",
@@ -141,6 +144,19 @@ def _lines(lineage: Lineage) -> list[str]:
 
 
 def _compact(value: Json) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_compact(v)}" for k, v in value.items() if v not in (None, {}, []))
-    return str(value)
+    """A setting as short as it can be read; nothing that is empty, no plug-in's version 1."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(f"({_compact(v)})" if isinstance(v, list) else _compact(v) for v in value)
+    if isinstance(value, str) and _SHA256.fullmatch(value):
+        return value[:_SHOWN_HASH]
+    if not isinstance(value, dict):
+        return str(value)
+    told = {k: v for k, v in value.items() if v not in (None, {}, []) and (k, v) != ("version", 1)}
+    words = [str(told.pop("kind"))] if isinstance(told.get("kind"), str) else []
+    words += [
+        f"{key} ({_compact(item)})" if isinstance(item, dict | list) else f"{key} {_compact(item)}"
+        for key, item in told.items()
+    ]
+    return ", ".join(words)
