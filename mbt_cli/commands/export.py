@@ -29,7 +29,7 @@ def export(
     """
     from mbt_cli.commands.lineage_view import cells_below
     from mbt_cli.commands.printing import printer
-    from mbt_cli.planning.exporting import card_of, parts_of
+    from mbt_cli.planning.exporting import card_of, parts_of, refused
     from mbt_cli.planning.exporting import export as write_out
     from mbt_cli.planning.exporting_model import card_of_model, export_model
     from mbt_cli.settings import read_machine
@@ -40,13 +40,15 @@ def export(
     is_model = len(cells) == 1 and require_lineage(cells[0]).kind == "train"
     parts = [] if is_model else parts_of(cells)
     out = printer()
+    access = hub_access(read_machine())
     if not write:
         typer.echo(card_of_model(cells[0]) if is_model else card_of(parts))
         seen = "for all to see" if public else "private"
         would = f"nothing is written: `--write` writes this to {to} ({seen} if it is new)"
         out.print(would, markup=False)
+        if refusal := refused(to, access):
+            typer.echo(f"`--write` would be refused: {refusal}", err=True)
         return
-    access = hub_access(read_machine())
     if is_model:
         where = export_model(cells[0], to, access, private=not public)
     else:

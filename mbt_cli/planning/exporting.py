@@ -14,7 +14,7 @@ from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Benchmark
 from mbt_cli.store.disk import write_atomically
 from mbt_cli.store.hub import HubAccess
-from mbt_cli.store.hub_push import push_folder
+from mbt_cli.store.hub_push import check_push, push_folder
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import require_lineage
 from mbt_cli.store.shards_out import write_shards
@@ -92,6 +92,18 @@ def export(parts: Sequence[Part], to: str, access: HubAccess, *, private: bool) 
     with tempfile.TemporaryDirectory() as work:
         _write(parts, Path(work))
         return push_folder(Path(work), to.removeprefix(HUB), access, private=private)
+
+
+def refused(to: str, access: HubAccess) -> str:
+    """Why `export` could not write there now, and what to do; empty where it could."""
+    try:
+        if to.startswith(HUB):
+            check_push(to.removeprefix(HUB), access)
+        else:
+            new_folder(to)
+    except UsageError as error:
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return ""
 
 
 def new_folder(to: str) -> Path:

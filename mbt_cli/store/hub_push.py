@@ -7,6 +7,21 @@ from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.store.hub import HubAccess
 
 
+def check_push(repo: str, access: HubAccess) -> None:
+    """Refuse what cannot be written from here.
+
+    Raises:
+        UsageError: The network is off, or no token is there.
+    """
+    if access.offline:
+        raise UsageError(f"cannot write to `hub:{repo}`: the network is off")
+    if access.token is None:
+        raise UsageError(
+            f"cannot write to `hub:{repo}` without a token",
+            hint="set HF_TOKEN to one that may write there",
+        )
+
+
 def push_folder(
     folder: Path,
     repo: str,
@@ -27,13 +42,7 @@ def push_folder(
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    if access.offline:
-        raise UsageError(f"cannot write to `hub:{repo}`: the network is off")
-    if access.token is None:
-        raise UsageError(
-            f"cannot write to `hub:{repo}` without a token",
-            hint="set HF_TOKEN to one that may write there",
-        )
+    check_push(repo, access)
     api = HfApi(endpoint=access.endpoint, token=access.token)
     try:
         api.create_repo(repo, repo_type=kind, private=private, exist_ok=True)

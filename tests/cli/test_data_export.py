@@ -168,7 +168,10 @@ def test_the_hub_gets_a_private_data_set_in_one_commit(mbt, made):
 
 
 def test_without_a_token_the_hub_is_not_asked(mbt, made):
+    told = mbt("export", "runs/made/mbt-s", "--to", "hub:a/b", HF_TOKEN="")
     refused = mbt("export", "runs/made/mbt-s", "--to", "hub:a/b", "--write", HF_TOKEN="")
 
+    assert told.code == 0
+    assert "`--write` would be refused: cannot write to `hub:a/b` without a token" in told.err
     assert refused.code == 2
     assert "without a token" in refused.err
