@@ -28,7 +28,6 @@ def export(
     A train cell becomes a model repository: its checkpoint, adapters merged, with a model card.
     """
     from mbt_cli.commands.lineage_view import cells_below
-    from mbt_cli.commands.printing import printer
     from mbt_cli.planning.exporting import card_of, parts_of, refused
     from mbt_cli.planning.exporting import export as write_out
     from mbt_cli.planning.exporting_model import card_of_model, export_model
@@ -39,13 +38,11 @@ def export(
     cells = cells_below(stage)
     is_model = len(cells) == 1 and require_lineage(cells[0]).kind == "train"
     parts = [] if is_model else parts_of(cells)
-    out = printer()
     access = hub_access(read_machine())
     if not write:
-        typer.echo(card_of_model(cells[0]) if is_model else card_of(parts))
         seen = "for all to see" if public else "private"
-        would = f"nothing is written: `--write` writes this to {to} ({seen} if it is new)"
-        out.print(would, markup=False)
+        typer.echo(card_of_model(cells[0]) if is_model else card_of(parts))
+        typer.echo(f"nothing is written: `--write` writes this to {to} ({seen} if it is new)")
         if refusal := refused(to, access):
             typer.echo(f"`--write` would be refused: {refusal}", err=True)
         return
@@ -53,4 +50,4 @@ def export(
         where = export_model(cells[0], to, access, private=not public)
     else:
         where = write_out(parts, to, access, private=not public)
-    out.print(f"written: {where}", markup=False)
+    typer.echo(f"written: {where}")
