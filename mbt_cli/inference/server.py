@@ -100,7 +100,7 @@ def running_server(
         BackendError: It ended or did not answer in time; the message ends with its last lines.
     """
     with reserved_port(place.port or port) as reserved:
-        key = place.key or secrets.token_urlsafe(32)
+        key = place.key or secrets.token_hex(32)  # begins with no `-`, which would be an option
         started = _Started(command_for(reserved, key), place, reserved, key)
         try:
             started.wait_until_ready()
