@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The embedded model itself: trained a dozen steps, killed, resumed, served by llama.cpp again."""
 
 import signal
@@ -43,11 +44,12 @@ matrix = { model = ["smollm2"] }
 data = { stage = "data", where = { model = "teacher" } }
 target = "reply"
 prompt = "short.md"
-trainer = { learning_rate = 5e-4, gradient_checkpointing = false, lr_scheduler_type = "constant" }
+trainer = { learning_rate = 5e-4, gradient_checkpointing = false, lr_scheduler_type = "constant", bf16 = false }
 
 [stage.recipe]
+dtype = "float32"
 batch_size = 2
-device_batch_size = 2
+device_batch_size = 1
 max_length = 256
 save_every_steps = 5
 
