@@ -64,11 +64,8 @@ def queued_where_reachable(label: str) -> list[QueuedJob]:
 def has_left_queue(job: str) -> bool:
     """Whether Slurm says for certain that a job neither waits nor runs."""
     command = ("squeue", "--noheader", "--format=%T", "--jobs", job)
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):
+    done = _answer(command)
+    if done is None:
         return False
     if done.returncode:
         return "Invalid job id" in done.stderr
@@ -89,15 +86,20 @@ def ended_state(job: str) -> str:
         ("sacct", "--noheader", "--allocations", "--format=State", "--jobs", job),
         ("scontrol", "--oneliner", "show", "job", job),
     ):
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_SECONDS, check=False
-            )
-        except (FileNotFoundError, subprocess.TimeoutExpired):
-            continue
-        if done.returncode == 0 and (state := _state(done.stdout)):
+        done = _answer(command)
+        if done is not None and done.returncode == 0 and (state := _state(done.stdout)):
             return state
     return ""
+
+
+def _answer(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    """What a command printed; None where it is not there or does not answer in time."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
 
 
 def _state(text: str) -> str:
