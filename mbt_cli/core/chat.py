@@ -62,6 +62,8 @@ class Reply:
 
 
 Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
+"""Sends a body once and gives status, headers and content of the answer; raises TimeoutError where
+no reply came in time, OSError where no connection stood, BrokenReplyError for half an answer."""
 """Sends one body and gives status, headers and content; TimeoutError or OSError when none came."""
 
 

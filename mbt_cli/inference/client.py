@@ -3,18 +3,22 @@
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from urllib.parse import urlsplit
 
-import aiohttp
-import orjson
-
-from mbt_cli.core.chat import Endpoint, Json, Post
+from mbt_cli.core.chat import Endpoint, Post
 from mbt_cli.core.replies import Sending
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.inference.backlog import Ticket
 from mbt_cli.inference.bodies import BodyRules
-from mbt_cli.inference.outcomes import Outcome, failed, outcome_of_body, outcome_of_status
+from mbt_cli.inference.connections import pooled_transport
+from mbt_cli.inference.outcomes import (
+    BrokenReplyError,
+    Outcome,
+    failed,
+    outcome_of_body,
+    outcome_of_status,
+)
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -42,19 +46,15 @@ class Client:
 
         try:
             status, headers, content = await self._post(body)
-        except aiohttp.ConnectionTimeoutError as error:
-            return failed("connection", str(error), sending(), can_pass=True, unreachable=True)
         except TimeoutError:
             # not sent again in this run: a limit below a slow reply's length multiplies load
             return failed("timeout", "", sending(), can_pass=False)
-        except aiohttp.ClientPayloadError as error:
+        except BrokenReplyError as error:
             return failed("malformed_reply", str(error), sending(), can_pass=True)
-        except aiohttp.ClientConnectorError as error:
-            words = f"{self._endpoint.base_url}: {error.os_error.strerror or error.os_error}"
-            return failed("connection", words, sending(), can_pass=True, unreachable=True)
-        except (aiohttp.ClientError, OSError) as error:
-            words = str(error) or type(error).__name__
-            return failed("connection", words, sending(), can_pass=True, unreachable=True)
+        except OSError as error:
+            words = error.strerror or str(error) or type(error).__name__
+            told = f"{self._endpoint.base_url}: {words}"
+            return failed("connection", told, sending(), can_pass=True, unreachable=True)
         if status == 200:
             return outcome_of_body(content, sending())
         return outcome_of_status(
@@ -75,31 +75,20 @@ async def open_client(
         yield Client(endpoint, rules, post)
 
 
-@asynccontextmanager
-async def _own_transport(
+def _own_transport(
     endpoint: Endpoint, run: RunSettings, environment: Mapping[str, str]
-) -> AsyncIterator[Post]:
-    """A pool of connections as wide as `run.concurrency`."""
+) -> AbstractAsyncContextManager[Post]:
     url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
-    proxy = proxy_for(endpoint.base_url, environment)
     headers = {"Content-Type": "application/json"}
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
-    timeout = aiohttp.ClientTimeout(
-        total=run.request_timeout_seconds, sock_connect=run.connect_timeout_seconds
-    )
-    connector = aiohttp.TCPConnector(limit=run.concurrency, ttl_dns_cache=300)
-    async with aiohttp.ClientSession(
-        connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
-    ) as session:
+    proxy = proxy_for(endpoint.base_url, environment)
+    if proxy is None and urlsplit(url).scheme == "http":
+        return pooled_transport(url, headers, run)
+    # a fifth of a second to load, for endpoints out in the world alone
+    from mbt_cli.inference.aiohttp_transport import aiohttp_transport
 
-        async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
-            async with session.post(
-                url, data=orjson.dumps(body), proxy=proxy, allow_redirects=False
-            ) as response:
-                return response.status, response.headers, await response.read()
-
-        yield post
+    return aiohttp_transport(url, headers, run, proxy)
 
 
 def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:

@@ -23,6 +23,10 @@ class ServerDiedError(BackendError):
     """The server behind the endpoint is gone; what was in flight is back in the backlog."""
 
 
+class BrokenReplyError(Exception):
+    """An answer that broke off before its end, or that is no HTTP."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one sending.

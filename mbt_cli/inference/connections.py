@@ -1,0 +1,201 @@
+"""mbt's own pool of HTTP/1.1 connections to one server on this machine or network.
+
+A thousand short replies a second spend more time in a general HTTP client than in anything else.
+This pool does one thing: it posts JSON to one plain `http` address and keeps the connection. What
+goes through TLS or a proxy takes `aiohttp_transport.py`.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+import orjson
+
+from mbt_cli.core.chat import Json, Post
+from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.inference.outcomes import BrokenReplyError
+
+_Answer = tuple[int, Mapping[str, str], bytes]
+_LENGTHS = ("Content-Length", "Transfer-Encoding")
+
+
+@asynccontextmanager
+async def pooled_transport(
+    url: str, headers: Mapping[str, str], run: RunSettings
+) -> AsyncIterator[Post]:
+    """Posts bodies to one address, each over a connection of its own while it waits.
+
+    Args:
+        url: Where to post; plain `http`.
+        headers: Sent with each body.
+        run: Its time limits.
+    """
+    pool = _Pool(url, headers, run)
+    try:
+        yield pool.post
+    finally:
+        await pool.close()
+
+
+class _Pool:
+    """Connections that wait for their next request; as many as its users had in flight at once."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], run: RunSettings) -> None:
+        parts = urlsplit(url)
+        self._name = parts.hostname or ""
+        self._port = parts.port or 80
+        self._head = _head(url, headers)
+        self._run = run
+        self._address: str | None = None  # of the name, once one has answered
+        self._looking_up = asyncio.Lock()
+        self._idle: list[_Connection] = []
+        self._open: set[_Connection] = set()
+
+    async def post(self, body: dict[str, Json]) -> _Answer:
+        """Send a body once.
+
+        Raises:
+            TimeoutError: No reply within the request's time.
+            OSError: No connection, or it broke before an answer began.
+            BrokenReplyError: The answer broke off, or is no HTTP.
+        """
+        content = orjson.dumps(body)
+        async with asyncio.timeout(self._run.request_timeout_seconds):
+            connection = self._waiting() or await self._connected()
+            try:
+                answer = await connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(content), content))
+            except BaseException:
+                connection.abort()  # a reply that nobody waits for must not meet the next request
+                raise
+        if connection.is_open:
+            self._idle.append(connection)
+        return answer
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for connection in tuple(self._open):
+            connection.abort()
+        while self._open:
+            await asyncio.sleep(0)
+
+    def _waiting(self) -> "_Connection | None":
+        while self._idle:
+            if (connection := self._idle.pop()).is_open:
+                return connection
+        return None
+
+    async def _connected(self) -> "_Connection":
+        limit = self._run.connect_timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                if self._address is None:
+                    async with self._looking_up:  # a name is looked up once, not once each
+                        return await self._connect(self._address or self._name)
+                return await self._connect(self._address)
+        except TimeoutError as error:
+            raise ConnectionError(f"no connection within {limit:g} s") from error
+        except OSError:
+            self._address = None
+            raise
+
+    async def _connect(self, host: str) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        transport, connection = await loop.create_connection(
+            lambda: _Connection(self._open), host, self._port
+        )
+        self._address = transport.get_extra_info("peername")[0]
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: sends a request, gathers the answer; the parser calls the `on_` methods.
+
+    Args:
+        connections: Where it is found while it is open.
+    """
+
+    def __init__(self, connections: "set[_Connection]") -> None:
+        self._connections = connections
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[_Answer] | None = None
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def send(self, request: bytes) -> _Answer:
+        if self._transport is None:
+            raise ConnectionError("the server closed the connection")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._answer
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by inheritance
+        self._connections.add(self)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(BrokenReplyError(f"no HTTP: {error}"))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._connections.discard(self)
+        if exc is not None:
+            self._fail(ConnectionError(str(exc) or "the connection broke"))
+        elif not self._headers and not self._body:
+            self._fail(ConnectionError("the server closed the connection"))
+        elif any(name in self._headers for name in _LENGTHS):
+            self._fail(BrokenReplyError("the reply broke off"))
+        else:
+            self._finish()  # a body without a length ends with its connection
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").title()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200:  # 100 Continue and the like: the answer follows
+            self._headers = {}
+            return
+        keeps = self._parser.should_keep_alive() and self._answer is not None
+        self._finish()
+        if not keeps:
+            self.abort()
+
+    def _finish(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            status, headers = self._parser.get_status_code(), MappingProxyType(self._headers)
+            self._answer.set_result((status, headers, b"".join(self._body)))
+        self._answer, self._headers, self._body = None, {}, []
+
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+        self._answer = None
+
+
+def _head(url: str, headers: Mapping[str, str]) -> bytes:
+    """The request up to the number of bytes in its body."""
+    parts = urlsplit(url)
+    own = {"Host": parts.netloc, "Accept-Encoding": "identity"}
+    lines = [f"{name}: {value}\r\n" for name, value in {**own, **headers}.items()]
+    return f"POST {parts.path} HTTP/1.1\r\n{''.join(lines)}Content-Length: ".encode("latin-1")
