@@ -84,6 +84,11 @@ class OpenAIBackend(Backend):
                 f"`{self.base_url}` needs a key, and `{self.api_key_env}` is not set",
                 hint=f"export {self.api_key_env}=..., or write it into `.env`",
             )
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError(
+                f"`{self.api_key_env}` holds a line break or a letter that no key has",
+                hint="copy the key again; it stands on one line",
+            )
         return key
 
     def _usual_limit_field(self) -> str:

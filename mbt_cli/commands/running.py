@@ -21,6 +21,8 @@ from mbt_cli.planning.dry_run import Rehearsal, rehearse
 from mbt_cli.planning.execute import Execution, RunOptions
 from mbt_cli.planning.select import select
 
+_ALLOCATIONS_A_COLLECTION = 50_000
+
 
 @dataclass(frozen=True)
 class Told:
@@ -70,7 +72,7 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
     if told.dry_run:
         _tell(out, rehearse(manifest, machine, addresses), told)
         return
-    gc.freeze()  # what the imports made is no garbage: looking through it slows every request
+    _collect_garbage_seldom()
     execution = Execution(
         manifest, machine, RunOptions(told.replace, told.retry_failed, told.shard)
     )
@@ -81,6 +83,12 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
         return
     for view in result_view(manifest, machine, report, quiet=told.quiet):
         out.print(view)
+
+
+def _collect_garbage_seldom() -> None:
+    """What the imports made is no garbage, and rows hold no cycles: looking costs every request."""
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS_A_COLLECTION, 10, 10)
 
 
 def _tell(out: Console, rehearsals: Iterator[Rehearsal], told: Told) -> None:

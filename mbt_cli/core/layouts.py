@@ -41,7 +41,10 @@ def texts(value: Json, name: str) -> tuple[str, ...]:
     Raises:
         ValueError: It is no list, or something in it is no text.
     """
-    return tuple(_checked_text(item, name) for item in _checked_list(value or [], name))
+    items = _checked_list(value or [], name)
+    for item in items:
+        _checked_text(item, name)
+    return tuple(items)
 
 
 def documents(context: Json) -> tuple[Document, ...]:
@@ -81,7 +84,7 @@ def rest(record: Mapping[str, Json], *taken: str) -> dict[str, Json]:
 
 
 def _pairs(value: Json, name: str, columns: tuple[str, str]) -> list[tuple[Json, Json]]:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         first, second = (_checked_list(value.get(column), name) for column in columns)
         if len(first) != len(second):
             raise ValueError(f"`{name}` has {len(first)} {columns[0]} for {len(second)} others")
@@ -93,7 +96,7 @@ def _pairs(value: Json, name: str, columns: tuple[str, str]) -> list[tuple[Json,
 
 
 def _checked_list(value: Json, name: str) -> Sequence[Json]:
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not isinstance(value, (list, tuple)):
         raise ValueError(f"`{name}` is {_kind(value)} where a list is meant")
     return value
 

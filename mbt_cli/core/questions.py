@@ -46,10 +46,7 @@ def documents_text(context: Iterable[Mapping[str, Any]]) -> str:
         'Document [0] (Title: Oslo) Oslo is big. It is old.'
     """
     return "\n".join(
-        f"Document [{number}] (Title: {document['title']}) {_joined(document['sentences'])}"
+        f"Document [{number}] (Title: {document['title']}) "
+        f"{' '.join(map(str.strip, document['sentences']))}"
         for number, document in enumerate(context)
     )
-
-
-def _joined(sentences: Iterable[str]) -> str:
-    return " ".join(sentence.strip() for sentence in sentences)

@@ -68,7 +68,9 @@ class _Pool:
         async with asyncio.timeout(self._run.request_timeout_seconds):
             connection = self._waiting() or await self._connected()
             try:
-                answer = await connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(content), content))
+                answer = await connection.send(
+                    b"%b%d\r\n\r\n%b" % (self._head, len(content), content)
+                )
             except BaseException:
                 connection.abort()  # a reply that nobody waits for must not meet the next request
                 raise
@@ -95,18 +97,18 @@ class _Pool:
             async with asyncio.timeout(limit):
                 if self._address is None:
                     async with self._looking_up:  # a name is looked up once, not once each
-                        return await self._connect(self._address or self._name)
-                return await self._connect(self._address)
+                        return await self._connect()
+                return await self._connect()
         except TimeoutError as error:
             raise ConnectionError(f"no connection within {limit:g} s") from error
         except OSError:
             self._address = None
             raise
 
-    async def _connect(self, host: str) -> "_Connection":
+    async def _connect(self) -> "_Connection":
         loop = asyncio.get_running_loop()
         transport, connection = await loop.create_connection(
-            lambda: _Connection(self._open), host, self._port
+            lambda: _Connection(self._open), self._address or self._name, self._port
         )
         self._address = transport.get_extra_info("peername")[0]
         return connection

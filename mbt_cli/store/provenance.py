@@ -14,9 +14,9 @@ import mbt_cli
 from mbt_cli.store.lineage import CodeRecord, Host
 
 _PACKAGES = (
-    "polars", "pyarrow", "pydantic", "numpy", "aiohttp", "orjson", "openai", "huggingface-hub",
-    "xllamacpp", "vllm", "torch", "transformers", "trl", "peft", "accelerate", "flash-attn",
-    "liger-kernel", "wandb",
+    "polars", "pyarrow", "pydantic", "numpy", "aiohttp", "httptools", "orjson", "openai",
+    "huggingface-hub", "xllamacpp", "vllm", "torch", "transformers", "trl", "peft", "accelerate",
+    "flash-attn", "liger-kernel", "wandb",
 )  # fmt: skip
 _GIT_SECONDS = 10
 _GPU_FOLDER = Path("/proc/driver/nvidia/gpus")

@@ -85,6 +85,14 @@ def test_a_key_comes_from_the_environment_and_a_missing_one_names_its_variable(p
         backend.open(place).__enter__()
 
 
+def test_a_key_of_two_lines_never_becomes_a_header(place):
+    backend = OpenAIBackend(base_url="https://api.example.com/v1", id="m", api_key_env="TWO_LINES")
+    place.environment["TWO_LINES"] = "sk-1\nX-Other: yes"
+
+    with pytest.raises(UsageError, match="`TWO_LINES` holds a line break"):
+        backend.open(place).__enter__()
+
+
 @pytest.mark.parametrize("address", ["api.example.com/v1", "ftp://x/v1", "https://u:p@x.com/v1"])
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(ValueError, match="address"):
