@@ -1,6 +1,7 @@
 """A comparison for people and for scripts."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,18 @@ def cells_of(pattern: str) -> Sequence[Path]:
     roots = [Path(p) for p in sorted(glob(pattern, recursive=True))]  # noqa: PTH207  a pattern may be absolute
     found = sorted({p.parent for root in roots for p in root.rglob(LINEAGE)})
     if not found:
-        raise UsageError(
-            f"`{pattern}` holds no finished cell",
-            hint="cells are in runs/STUDY/STAGE/AXIS=VALUE/...",
-        )
+        raise UsageError(f"`{pattern}` holds no finished cell", hint=_where_cells_are(pattern))
     return found
+
+
+def _where_cells_are(pattern: str) -> str:
+    """The path of finished cells nearest to what was typed, else how such paths look."""
+    typed = Path(pattern).parts
+    root = next((path for path in Path(pattern).parents if path.is_dir()), Path())
+    known = {str(Path(*p.parent.parts[: len(typed)])) for p in root.rglob(LINEAGE)}
+    if root != Path() and (close := get_close_matches(pattern, known, n=1, cutoff=0.5)):
+        return f"did you mean `{close[0]}`?"
+    return "cells are in runs/STUDY/STAGE/AXIS=VALUE/..."
 
 
 def comparison_json(first: Path, second: Path, comparison: Comparison) -> str:

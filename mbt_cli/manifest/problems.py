@@ -23,11 +23,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     Example:
         >>> nearest("temprature", ["temperature", "top_p"])
         'did you mean `temperature`?'
+        >>> nearest("f1", ["f1_score", "avg_at_k"])
+        'did you mean `f1_score`?'
         >>> nearest("x", ["alpha", "beta"])
         'there are `alpha`, `beta`'
     """
     names = sorted(set(valid))
-    if close := get_close_matches(name, names, n=1, cutoff=0.5):
+    begun = [known for known in names if name and known.startswith(name)]
+    if close := get_close_matches(name, names, n=1, cutoff=0.5) or begun[: len(begun) == 1]:
         return f"did you mean `{close[0]}`?"
     if not names:
         return "there are none"

@@ -113,6 +113,9 @@ ASKED = (
     Wrong("a prompt of no question", f"show runs/small/{CELL} --prompt q", ["no question `q`"]),
     Wrong("a trace of no question", "view --terminal runs/small --question q", ["question `q`"]),
     Wrong("one side of nothing", f"compare {SCORES} runs/x", ["`runs/x` holds no finished cell"]),
+    Wrong(
+        "a near name", f"compare {SCORES} runs/small/scors", ["did you mean `runs/small/scores`?"]
+    ),
     Wrong("no key to write with", "export runs/small/base --to hub:a/b --write", ["HF_TOKEN"]),
 )
 
