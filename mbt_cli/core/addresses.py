@@ -1,5 +1,6 @@
 """Addresses of cells, and the patterns of `--only` that they match."""
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 
@@ -12,6 +13,21 @@ def axes_of(address: str) -> dict[str, str]:
     """
     pairs = (part.partition("=") for part in address.split("/")[1:])
     return {axis: value for axis, _, value in pairs}
+
+
+def short_names(addresses: Sequence[str]) -> list[str]:
+    """Addresses by what tells them apart: the stage where it differs, and such axes' values.
+
+    Example:
+        >>> short_names(["sft/model=a/variant=x", "sft/model=a/variant=y"])
+        ['x', 'y']
+        >>> short_names(["sft/model=a"])
+        ['sft']
+    """
+    parts = [{"": a.partition("/")[0], **axes_of(a)} for a in addresses]
+    keys = dict.fromkeys(key for part in parts for key in part)
+    differing = [key for key in keys if len({part.get(key) for part in parts}) > 1] or [""]
+    return [" ".join(part[key] for key in differing if key in part) for part in parts]
 
 
 def matches(pattern: str, address: str) -> bool:

@@ -26,7 +26,7 @@ def html_table(table: TableData) -> str:
         f"<tr>{_row(row, [values[number] for values in raw], table.columns)}</tr>"
         for number, row in enumerate(shown_rows(table))
     )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in reading_notes(table))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in reading_notes(table, underlines=True))
     return (
         f'<table id="{escape(table.name)}">\n<caption>{escape(table.title)}</caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"

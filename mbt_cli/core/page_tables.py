@@ -25,7 +25,7 @@ def page_table(table: TableData) -> dict[str, Json]:
             for number, row in enumerate(shown_rows(table))
         ],
         "addresses": table.rows[_ADDRESS].to_list() if has_address else [],
-        "notes": reading_notes(table),
+        "notes": reading_notes(table, underlines=True),
     }
 
 

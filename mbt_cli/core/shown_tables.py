@@ -55,11 +55,12 @@ def has_ranks(table: TableData) -> bool:
     return table.rows.height > 1 and any(column.best != "none" for column in table.columns)
 
 
-def reading_notes(table: TableData) -> list[str]:
+def reading_notes(table: TableData, *, underlines: bool = False) -> list[str]:
     """Notes for formats that show intervals: how to read a cell, then the table's own."""
     has_intervals = any(name.endswith("_low") for name in table.rows.columns)
     brackets = ["In brackets: 95 % intervals over questions."] if has_intervals else []
-    marks = ["Bold: the best."] if has_ranks(table) else []
+    told = "Bold: the best; underlined: the second." if underlines else "Bold: the best."
+    marks = [told] if has_ranks(table) else []
     return [*brackets, *marks, *table.notes]
 
 

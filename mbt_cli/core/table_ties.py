@@ -1,6 +1,6 @@
 """Which rows of a table are not significantly different from the best of their group."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,9 @@ def with_ties(table: TableData, inputs: ReportInputs, *, seed: int = 0) -> Table
         return table
     columns = [c for c in table.columns if c.kind == "number" and c.best != "none"]
     rows, is_marked = table.rows, False
+    scores = _scores(inputs, [column.key for column in columns])
     for column in columns:
-        tied = _tied(table, column, _scores(inputs, column.key), seed)
+        tied = _tied(table, column, scores.get(column.key, {}), seed)
         is_marked = is_marked or any(tied)
         rows = rows.with_columns(pl.Series(f"{column.key}_tied", tied, dtype=pl.Boolean))
     return TableData(
@@ -54,12 +55,17 @@ Scores = dict[str, pl.DataFrame]
 """Address to the questions with a value of one metric."""
 
 
-def _scores(inputs: ReportInputs, metric: str) -> Scores:
+def _scores(inputs: ReportInputs, metrics: Sequence[str]) -> Mapping[str, Scores]:
+    """All metrics in one pass: opening hundreds of files takes longer than reading them."""
     if not inputs.scores.collect_schema().names():
         return {}
-    wanted = inputs.scores.filter((pl.col("metric") == metric) & pl.col("value").is_not_null())
-    frame = wanted.select(ADDRESS, "question_id", "value").collect()
-    return {str(key[0]): part for key, part in frame.partition_by(ADDRESS, as_dict=True).items()}
+    is_wanted = pl.col("metric").is_in(list(metrics)) & pl.col("value").is_not_null()
+    frame = inputs.scores.filter(is_wanted).select("metric", ADDRESS, "question_id", "value")
+    found: dict[str, Scores] = {}
+    parts = frame.collect().partition_by("metric", ADDRESS, as_dict=True, include_key=False)
+    for (metric, address), part in parts.items():
+        found.setdefault(str(metric), {})[str(address)] = part
+    return found
 
 
 def _tied(table: TableData, column: Column, scores: Scores, seed: int) -> list[bool]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from mbt_cli.core.addresses import short_names
 from mbt_cli.core.cell_notes import curves
 from mbt_cli.core.tables import ReportInputs
 from mbt_cli.figures import marks, style
@@ -23,9 +24,9 @@ class TrainingCurves(Figure):
         found = curves(inputs.cells, self.metric)
         if not found:
             return ()
-        runs = list(found)
+        runs = short_names(list(found))
         with style.drawing(1, self.columns) as (figure, (axis,)):
-            for run, (steps, values) in found.items():
+            for run, (steps, values) in zip(runs, found.values(), strict=True):
                 one = style.look(runs, run)
                 axis.plot(steps, values, color=one["color"], linestyle=one["linestyle"])
             axis.set(xlabel="step", ylabel=self.metric.replace("_", " "))

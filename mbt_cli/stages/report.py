@@ -52,7 +52,8 @@ class ReportStage(Stage):
         shown = self._beside_reference(built, inputs)
         write_tables(work.files, shown)
         for figure in self.figures:
-            figure.draw(inputs, work.files)
+            if not figure.draw(inputs, work.files):
+                work.progress.note(f"no figure `{figure.kind}`: nothing it shows was scored")
         write_page(work.files, self._page_inputs(work, inputs, shown))
         counts = [{"table": table.name, "rows": table.rows.height} for table in built]
         yield pl.DataFrame(counts, schema=_ROWS)

@@ -2,11 +2,12 @@
 
     python tests/bench/client.py --stub PATH/stub_chat_server.js --floor PATH/client_floor.py
         [--requests 4000] [--in-flight 512 2048] [--rounds 5] [--folder FOLDER]
+        [--command] [--peer oumi=ENV/bin/python]
 
 The stub is a chat endpoint without a model (200 ms, replies of 6 kB), the floor a client of
 nothing but aiohttp. mbt's side keeps a journal and writes rows.parquet; its time runs from the
 first request to rows.parquet closed. `--command` adds the whole `mbt rollout`, start-up included,
-and `--peers` the OpenAI client in threads.
+and `--peer NAME=PYTHON`, once for each, a tool of `peers.py` in the environment of that Python.
 """
 
 import argparse
@@ -85,9 +86,15 @@ def durable(_: Path, requests: int, in_flight: int, folder: Path) -> dict[str, f
     return json.loads(line)
 
 
-def openai_threads(_: Path, requests: int, in_flight: int, __: Path) -> dict[str, float]:
-    script = str(HERE / "openai_threads.py")
-    return json.loads(output([sys.executable, script, BASE_URL, str(requests), str(in_flight)]))
+def peer(told: str):
+    """A side that asks through another tool: `NAME=PYTHON`."""
+    name, _, python = told.partition("=")
+
+    def side(_: Path, requests: int, in_flight: int, folder: Path) -> dict[str, float]:
+        words = [name, BASE_URL, str(requests), str(in_flight), str(folder)]
+        return json.loads(output([python, str(HERE / "peers.py"), *words]))
+
+    return name, side
 
 
 def whole_command(_: Path, requests: int, in_flight: int, folder: Path) -> dict[str, float]:
@@ -124,23 +131,17 @@ def output(command: list[str]) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-SIDES = {
-    "floor": floor,
-    "mbt": durable,
-    "mbt rollout": whole_command,
-    "OpenAI client in threads": openai_threads,
-}
-
-
 def measure(options: argparse.Namespace, in_flight: int) -> dict[str, list[dict[str, float]]]:
-    names = ["floor", "mbt"]
-    names += ["mbt rollout"] * options.command + ["OpenAI client in threads"] * options.peers
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    sides = {"floor": floor, "mbt": durable}
+    if options.command:
+        sides["mbt rollout"] = whole_command
+    sides.update(map(peer, options.peer))
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     for number in range(options.rounds):
-        for name in names:
+        for name, side in sides.items():
             folder = options.folder / f"{in_flight}-{number}"
             shutil.rmtree(folder, ignore_errors=True)
-            found[name].append(SIDES[name](options.floor, options.requests, in_flight, folder))
+            found[name].append(side(options.floor, options.requests, in_flight, folder))
             shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("bench-runs"))
     parser.add_argument("--command", action="store_true")
-    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     options = parser.parse_args()
     head = [
         "client",
