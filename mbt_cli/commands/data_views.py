@@ -34,7 +34,16 @@ def needs_view(stocks: Sequence[tuple[Needed, Stock]]) -> RenderableType:
         left = decimal(size.missing_bytes) if size.missing_files else "here"
         table.add_row(needed.name, needed.what, str(size.files), decimal(size.bytes), left)
     lines = [Text(f"{one.name}: {s.why}", style="yellow") for one, s in stocks if s.why]
-    return Group(table, Text(f"to fetch: {decimal(missing)}"), *lines)
+    unknown = sum(stock.size is None for _, stock in stocks)
+    return Group(table, Text(f"to fetch: {_total(missing, unknown)}"), *lines)
+
+
+def _total(missing_bytes: int, unknown: int) -> str:
+    """What is known to be missing, and how many sizes are not known."""
+    if not unknown:
+        return decimal(missing_bytes)
+    several = f"{unknown} whose size is unknown"
+    return f"{decimal(missing_bytes)}, and {several}" if missing_bytes else several
 
 
 def stock_view(machine: Machine) -> RenderableType:
