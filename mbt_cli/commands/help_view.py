@@ -18,6 +18,10 @@ _FILE = re.compile(r"^(```\w+) (\S+\.\S+)$", re.MULTILINE)
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
+_MEANT = {"cluster": "slurm", "clusters": "slurm"}
+"""Words that people type for a section of another name."""
+
+
 def topics() -> Mapping[str, str]:
     """Topic to its one line, the first ones first."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in _folder().glob("*.md")}
@@ -73,6 +77,7 @@ def found(topic: str, part: str | None, *, commands: Collection[str]) -> str:
         UsageError: There is no such thing; names the nearest.
     """
     known = topics()
+    topic = _MEANT.get(topic, topic)
     head, dot, tail = topic.partition(".")
     if part is None and dot and head in known:
         topic, part = head, tail

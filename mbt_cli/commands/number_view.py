@@ -190,13 +190,14 @@ def _rollout_view(cell: TraceCell, ids: Sequence[str]) -> RenderableType:
     names = ("question_id", "sample", "answer", "finish_reason", "completion_tokens", "failure")
     table = Table()
     for name in (*names, *cell.judges):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")  # ids may differ at their ends alone
     for batch in read_traces(cell, _SHOWN, ids or None):
         for trace in batch:
             said = [_said(trace.verdicts.get(k, ())) for k in range(len(cell.judges))]
             table.add_row(*(_short(trace.row[name]) for name in names), *said)
     path = f"{cell.folder(cell.rollouts)}/rows.parquet"
-    return _titled(f"raw rows of {path}, with their verdicts", table)
+    told = ", with their verdicts" if cell.judges else ""
+    return _titled(f"raw rows of {path}{told}: of the first {len(ids)} questions", table)
 
 
 def _said(votes: Sequence[Mapping[str, Any]]) -> Text:

@@ -2,6 +2,8 @@
 
 import gc
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +57,8 @@ def _shared(manifest: Manifest, addresses: list[str]) -> list[str]:
 
 def _as_typed(path: Path, kind: str | None, told: Told) -> str:
     """The command that goes on with this one: what decides its cells and their settings."""
-    words = ["mbt", kind or "run", str(path)]
+    called = "mbt" if shutil.which("mbt") else sys.argv[0]  # not yet on the path, as under `make`
+    words = [called, kind or "run", str(path)]
     words += [word for cells in told.only or () for word in ("--only", cells)]
     words += [word for key in told.overrides or () for word in ("--set", key)]
     words += ["--presets", str(told.presets)] if told.presets else []

@@ -38,11 +38,14 @@ class Told:
 
     @property
     def command(self) -> str:
-        """As it was typed, but for what only shows or writes scripts."""
-        if self.local:
-            return f"mbt submit --local {self.local}"
-        words = ["mbt", "submit", "--slurm", "--preset", self.preset]
+        """As it was typed, so that a hint to one who only looks books nothing."""
+        words = ["mbt", "submit"]
+        words += (
+            ["--local", str(self.local)] if self.local else ["--slurm", "--preset", self.preset]
+        )
         words += ["--presets", str(self.presets)] if self.presets else []
+        words += ["--script-dir", str(self.script_dir)] if self.script_dir else []
+        words += ["--dry-run"] if self.dry_run else []
         return shlex.join(words)
 
 

@@ -1,5 +1,6 @@
 """Traces on the terminal: question, gold answer, marked paragraphs, answer, verdicts."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +34,8 @@ _UNSAID = ("reply", "failure", "vote", "asked")
 def show_traces(path: Path | None, question: str | None, limit: int) -> None:
     """Print `trace_views`, page by page on a terminal."""
     out = printer()
+    # what git sets: colours as they are, and no page to leave where one screen is enough
+    os.environ.setdefault("LESS", "-FRX")
     views = trace_views(study_path(path), question, limit)
     with out.pager(styles=True) if out.is_terminal else nullcontext():
         out.print(*views, sep="\n")

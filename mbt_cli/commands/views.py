@@ -48,7 +48,7 @@ def _shown_unread(lonely: Unread) -> str:
 
 def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
     """One cell: its status, its requests, its first prompt."""
-    head = Text(no_wrap=True, overflow="ignore")  # an address is copied whole
+    head = Text(overflow="fold")  # what a narrow terminal cannot show in one line is not lost
     head.append(rehearsal.address, "bold").append(f": {rehearsal.status}")
     lines: list[RenderableType] = [head]
     lines.extend(Text(f"  {reason}", style="yellow") for reason in rehearsal.why)

@@ -7,10 +7,10 @@ goes through TLS or a proxy takes `aiohttp_transport.py`.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -52,7 +52,7 @@ class _Pool:
         self._head = _head(url, headers)
         self._run = run
         self._address: str | None = None  # of the name, once one has answered
-        self._looking_up = asyncio.Lock()
+        self._lookup: asyncio.Future[list[Any]] | None = None
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
 
@@ -80,6 +80,8 @@ class _Pool:
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._lookup is not None:
+            self._lookup.cancel()
         for connection in tuple(self._open):
             connection.abort()
         while self._open:
@@ -95,22 +97,38 @@ class _Pool:
         limit = self._run.connect_timeout_seconds
         try:
             async with asyncio.timeout(limit):
-                if self._address is None:
-                    async with self._looking_up:  # a name is looked up once, not once each
-                        return await self._connect()
-                return await self._connect()
+                if self._address is not None:
+                    return await self._connect(self._address)
+                return await self._first_of(await self._looked_up())
         except TimeoutError as error:
             raise ConnectionError(f"no connection within {limit:g} s") from error
         except OSError:
             self._address = None
             raise
 
-    async def _connect(self) -> "_Connection":
-        loop = asyncio.get_running_loop()
-        transport, connection = await loop.create_connection(
-            lambda: _Connection(self._open), self._address or self._name, self._port
-        )
-        self._address = transport.get_extra_info("peername")[0]
+    async def _looked_up(self) -> Sequence[str]:
+        """Addresses of the name: looked up once for all that wait, again after a failure."""
+        if self._lookup is None or (self._lookup.done() and self._lookup.exception()):
+            loop = asyncio.get_running_loop()
+            found = loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
+            self._lookup = asyncio.ensure_future(found)
+        return [str(place[0]) for *_, place in await asyncio.shield(self._lookup)]
+
+    async def _first_of(self, addresses: Sequence[str]) -> "_Connection":
+        for address in addresses[:-1]:
+            with suppress(OSError):
+                return await self._connect(address)
+        return await self._connect(addresses[-1])
+
+    async def _connect(self, address: str) -> "_Connection":
+        connection = _Connection(self._open)
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: connection, address, self._port)
+        except BaseException:
+            self._open.discard(connection)  # one that is given up is never told that it is lost
+            raise
+        self._address = address
         return connection
 
 

@@ -5,18 +5,30 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from mbt_cli.core.jobs import Job, Surroundings
 from mbt_cli.errors import MbtError
 from mbt_cli.interfaces import Launcher
-from mbt_cli.launchers.slurm_request import Request
-
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+from mbt_cli.launchers.slurm_request import Request, seconds_of
 
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+_LONGEST_SIGNAL_SECONDS = 65_535
+
+
+def _variable(name: str) -> str:
+    # the name alone: a message about the table would show its values
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("is no name of a variable: letters, digits and `_`, no digit first")
+    if _SECRET.search(name):
+        raise ValueError("looks like a secret: set it where you submit from")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+
 _SUBMIT_SECONDS = 60
 
 
@@ -43,7 +55,7 @@ class SlurmLauncher(Launcher):
     """How mbt is called in a job; left out, as `mbt submit` was."""
     multi_node: Literal["none", "ray"] = "none"
     """With `nodes` above 1: `ray` joins the nodes for vLLM before the command starts."""
-    signal_seconds: int = Field(default=180, ge=10)
+    signal_seconds: int = Field(default=180, ge=10, le=_LONGEST_SIGNAL_SECONDS)
     """Time before the limit at which a job is told to stop."""
     max_idle_requeues: int = Field(default=2, ge=0)
     """Times a job may go back into the queue without having made anything."""
@@ -52,13 +64,17 @@ class SlurmLauncher(Launcher):
     max_dependencies: int = Field(default=40, ge=2)
     """Jobs that one job waits for; more are joined by small jobs in between."""
 
-    @field_validator("environment")
-    @classmethod
-    def _holds_no_secret(cls, environment: dict[str, str]) -> dict[str, str]:
-        for name in environment:
-            if _SECRET.search(name):
-                raise ValueError(f"`{name}` looks like a secret: set it where you submit from")
-        return environment
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.container and self.multi_node == "ray":
+            raise ValueError(
+                '`container` wraps mbt\'s command alone, so `multi_node = "ray"` would start Ray '
+                "outside of it: take one of the two"
+            )
+        limits = [t for t in (self.gpu_job.time, self.small_job.time) if t is not None]
+        if limits and self.signal_seconds >= min(map(seconds_of, limits)):
+            raise ValueError("`signal_seconds` is not below the time limit of each job")
+        return self
 
     def request_for(self, job: Job) -> Request:
         """What a job asks for.
@@ -90,10 +106,10 @@ class SlurmLauncher(Launcher):
         blocks = {
             "directives": _directives(self, job, job.around, request),
             "settings": _settings(self, job, job.around),
-            "modules": [f"module load {shlex.quote(name)}" for name in self.modules],
+            "modules": _site([f"module load {shlex.quote(name)}" for name in self.modules]),
             "environment": [
                 *_exports({**job.around.environment, **self.environment}),
-                *(shlex.join(words) for words in self.setup),
+                *_site([shlex.join(words) for words in self.setup]),
             ],
             "nodes": _nodes(self.multi_node, request.nodes),
         }
@@ -117,7 +133,7 @@ class SlurmLauncher(Launcher):
             )
         except FileNotFoundError:
             raise MbtError(
-                "there is no `sbatch` here", hint="submit on a login node, or use `--local`"
+                "there is no `sbatch` here", hint="submit on a login node, or here: --local 1"
             ) from None
         except subprocess.TimeoutExpired:
             raise MbtError(f"`sbatch` has not answered for {_SUBMIT_SECONDS} s") from None
@@ -170,6 +186,11 @@ def _settings(preset: SlurmLauncher, job: Job, around: Surroundings) -> list[str
         _array("folders", [str(folder) for folder in around.folders]),
         _array("command", [*preset.container, *argv]),
     ]
+
+
+def _site(commands: Sequence[str]) -> list[str]:
+    """The cluster's own commands, which may read variables that are not set."""
+    return ["set +u", *commands, "set -u"] if commands else []
 
 
 def _array(name: str, words: Sequence[str]) -> str:

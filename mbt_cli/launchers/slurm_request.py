@@ -37,6 +37,21 @@ def _time_limit(value: str) -> str:
     return value
 
 
+def seconds_of(limit: str) -> int:
+    """Seconds of a time limit as `sbatch` reads it.
+
+    Example:
+        >>> seconds_of("90"), seconds_of("1:30:00"), seconds_of("1-2")
+        (5400, 5400, 93600)
+    """
+    days, _, rest = limit.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # one number is minutes, two are minutes and seconds; after days it begins with hours
+    parts = parts if days or len(parts) == 3 else [0, *parts]
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds
+
+
 Word = Annotated[str, AfterValidator(_one_word)]
 """A value of a directive: Slurm reads these lines itself, so nothing may need quoting."""
 Time = Annotated[str, AfterValidator(_time_limit)]
@@ -77,6 +92,8 @@ class Request(Settings):
             name = directive[2:].partition("=")[0]
             if name in _OWN_OPTIONS:
                 raise ValueError(f"`--{name}` is what mbt sets itself, so leave it out")
+            if name == "export":
+                raise ValueError("keys reach a job through sbatch's usual export: leave it out")
             if key := _KEYS.get(name):
                 raise ValueError(f"`--{name}` has a key of its own: `{key} = ...`")
         return directives

@@ -80,7 +80,9 @@ def checked_kind(kind: str) -> Kind:
     found = next((known for known in KINDS if known == kind), None)
     if found is None:
         what = f"no kind of study `{kind}`" if kind else "no kind of study named"
-        raise UsageError(what, hint=f"say where the model runs: --kind {'|'.join(KINDS)}")
+        near = f"{nearest(kind, KINDS)} " if kind else ""
+        hint = f"{near}say where the model runs: --kind {'|'.join(KINDS)}"
+        raise UsageError(what, hint=hint)
     return found
 
 

@@ -107,7 +107,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 def _is_union_member(part: int | str) -> bool:
     return isinstance(part, str) and (
-        part in ("str", "int", "float", "bool", "rest", "InputReference")
+        part in ("str", "int", "float", "bool", "rest", "InputReference", "[key]")
         or part.startswith(("list[", "dict[", "literal[", "constrained-", "function-"))
     )
 

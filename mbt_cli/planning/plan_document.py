@@ -1,6 +1,7 @@
 """The plan of a study as one JSON document: what `mbt plan` gives and `mbt submit` takes."""
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -180,11 +181,25 @@ def read_plan(text: str, where: str) -> Plan:
             hint=again,
         )
     try:
-        return Plan.model_validate(found)
+        plan = Plan.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the document"
         raise UsageError(f"{where} is no plan: `{place}`: {first['msg']}", hint=again) from None
+    if wrong := _tangled(plan):
+        raise UsageError(f"{where} is no plan: {wrong}", hint=again)
+    return plan
+
+
+def _tangled(plan: Plan) -> str:
+    """What is wrong with the jobs: each stands there once, and so does all that it needs."""
+    known = Counter(job.id for job in plan.jobs)
+    if twice := [name for name, count in known.items() if count > 1]:
+        return f"job `{twice[0]}` stands there twice"
+    for job in plan.jobs:
+        if unknown := [name for name in job.needs if name not in known]:
+            return f"job `{job.id}` needs `{unknown[0]}`, which is no job of it"
+    return ""
 
 
 def plan_schema() -> str:

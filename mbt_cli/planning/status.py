@@ -3,12 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 import orjson
 
 from mbt_cli.core.addresses import matches
+from mbt_cli.core.chat import Json
 from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.launchers.slurm_queue import QueuedJob, ended_state, queued
 from mbt_cli.manifest.problems import nearest
@@ -105,6 +107,11 @@ def study_status(runs: Path, study: str) -> StudyStatus:
 
 def _never_submitted(runs: Path, study: str | None) -> UsageError:
     known = studies_with_submissions(runs)
+    if study and (runs / study).is_dir() and study not in known:
+        raise UsageError(
+            f"study `{study}` was run here and never submitted, so no job of it is anywhere",
+            hint="mbt run MANIFEST --dry-run  tells what each cell is and what it waits for",
+        )
     what = f"nothing of a study `{study}`" if study else "nothing"
     return UsageError(
         f"{what} was submitted from `{runs}`",
@@ -146,7 +153,7 @@ class _Look:
             return CellStatus(address, "running", done, rows, tokens, number)
         if job is not None and (waiting := self._waiting(job)) is not None:
             return CellStatus(address, "pending", done, rows, tokens, number, waiting)
-        if number and not self.is_asked and read_failure(folder) is None:
+        if number and not self.is_asked and self._failure(address, folder) is None:
             return CellStatus(address, "pending", done, rows, tokens, number, _UNKNOWN)
         return self._not_there(address, folder, CellStatus(address, "missing", done, rows, tokens))
 
@@ -159,7 +166,7 @@ class _Look:
 
     def _not_there(self, address: str, folder: Path, sofar: CellStatus) -> CellStatus:
         """A cell that nobody makes any more, or ever did."""
-        failure = read_failure(folder)
+        failure = self._failure(address, folder)
         if address not in self.jobs:
             doing: Doing = "missing" if failure is None else "failed"
             return _with(sofar, doing, str(failure["message"]) if failure else "", "", ())
@@ -172,6 +179,15 @@ class _Look:
             why = str(failure["message"]) if failure else f"its job ended {state}"
             return _with(sofar, "failed", why, job.launcher_id, log_tail(record, job.id))
         return _with(sofar, "missing", f"its job ended {state}" if state else "", "", ())
+
+    def _failure(self, address: str, folder: Path) -> Mapping[str, Json] | None:
+        """What stopped it, unless that was before it was submitted again."""
+        failure = read_failure(folder)
+        if failure is None or address not in self.jobs:
+            return failure
+        submitted = (self.jobs[address][0] / "plan.json").stat().st_mtime
+        is_older = datetime.fromisoformat(failure["failed_at"]).timestamp() < submitted
+        return None if is_older else failure
 
     def _broken(self, job: SubmittedJob) -> str:
         """Which of the jobs it waited for did not succeed."""
@@ -246,7 +262,7 @@ def log_file(runs: Path, study: str | None, wanted: str) -> Path:
     Args:
         runs: The runs folder.
         study: Name of a study; null looks at all that were submitted from here.
-        wanted: A pattern for cells as for `--only`, or the id of a job in its plan.
+        wanted: A pattern for cells as for `--only`, or the id of a job: the plan's or the queue's.
 
     Raises:
         UsageError: Nothing matches, or nothing has been written yet.
@@ -257,7 +273,9 @@ def log_file(runs: Path, study: str | None, wanted: str) -> Path:
         for record, submission in read_submissions(runs, name).items():
             for job in submission.jobs:
                 jobs.add(job.id)
-                if wanted == job.id or any(matches(wanted, address) for address in job.cells):
+                if wanted in (job.id, job.launcher_id) or any(
+                    matches(wanted, address) for address in job.cells
+                ):
                     logs.extend(logs_of(record, job.id))
     if not jobs:
         raise _never_submitted(runs, study)
@@ -278,7 +296,7 @@ def jobs_to_cancel(runs: Path, study: str, only: Sequence[str]) -> list[str]:
         raise _never_submitted(runs, study)
     for pattern in only:
         if not any(matches(pattern, address) for address in cells):
-            raise nothing_matches(pattern, cells)
+            raise nothing_matches(pattern, set(cells))
     if not any(job.launcher_id for s in read_submissions(runs, study).values() for job in s.jobs):
         return []  # all of it ran on this machine, where no queue knows of it
     living = {job.id for job in queued(label_of(study, runs))}

@@ -46,6 +46,10 @@ def server(answer, *, ends=False):
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
+
+        def handle_error(self, *_):
+            """A client that goes away is what these tests are about."""
+
         block_on_close = False
 
     with Server(("127.0.0.1", 0), Answering) as listening:
@@ -182,3 +186,28 @@ def test_nobody_at_the_address_is_a_connection_error(transport):
 
     with pytest.raises(ConnectionError):
         run(scenario())
+
+
+@both
+@pytest.mark.parametrize("turns", range(12))
+def test_connections_that_are_being_made_are_closed_too(transport, turns):
+    async def scenario(url):
+        async with transport(url, {}, RUN) as post:
+            asked = [asyncio.create_task(post({})) for _ in range(64)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    with server(lambda socket, _: socket.sendall(OK)) as (url, _):
+        run(asyncio.wait_for(scenario(url), 60))
+
+
+@both
+def test_a_name_that_nobody_knows_is_a_connection_error(transport):
+    async def scenario():
+        async with transport("http://nohost.invalid/v1", {}, RUN) as post:
+            return await asyncio.gather(*(post({}) for _ in range(8)), return_exceptions=True)
+
+    assert {isinstance(error, ConnectionError | OSError) for error in run(scenario())} == {True}

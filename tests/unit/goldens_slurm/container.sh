@@ -44,7 +44,9 @@ mkdir -p -- "$record/events"
 say() { printf '%(%Y-%m-%dT%H:%M:%S%z)T\t%s\n' -1 "$*" | tee -a -- "$events.log" >&2; }
 
 cd -- "$workdir"
+set +u
 module load apptainer
+set -u
 export HF_HOME=/data/hf
 export MBT_RUNS=/data/runs
 export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
