@@ -1,5 +1,6 @@
 """An OpenAI-compatible endpoint that already runs: hosted, or a server started by hand."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -7,10 +8,11 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from mbt_cli.backends.openai_sdk import sdk_transport
 from mbt_cli.core.chat import Endpoint, Json
-from mbt_cli.core.model import RunOnly
+from mbt_cli.core.model import SECRET, RunOnly
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Backend
@@ -44,14 +46,24 @@ class OpenAIBackend(Backend):
     context: Annotated[int | None, RunOnly] = Field(default=None, gt=0)
     """Tokens of prompt and reply together, where it is known."""
 
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+            raise PydanticCustomError(
+                SECRET, "names the variable that holds the key, never the key"
+            )
+        return value
+
     @field_validator("base_url")
     @classmethod
     def _is_an_address(cls, value: str) -> str:
         parts = urlsplit(value)
+        if parts.username or parts.password or parts.query:
+            told = "an address holds no user, password or query; see `api_key_env`"
+            raise PydanticCustomError(SECRET, told)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"`{value}` is no http or https address")
-        if parts.username or parts.password or parts.query:
-            raise ValueError("an address holds no user, password or query; see `api_key_env`")
         return value.rstrip("/")
 
     def identity(self) -> Mapping[str, Json]:

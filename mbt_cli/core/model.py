@@ -2,6 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict
 
+SECRET = "secret"
+"""Type of a validation error whose message must not show the value, which may be a key."""
+
 
 class RunOnly:
     """Mark of a field that never changes results: it stays out of fingerprints.

@@ -50,7 +50,7 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
 
     Raises:
         ValueError: No role heading, an unknown role, text before the first heading, an empty
-            turn, or an unknown placeholder; the message says which.
+            turn, an unknown placeholder, or none at all; the message says which.
 
     Example:
         >>> parse_template("t", "=== user ===\nSay {{ word }}", known=frozenset({"word"})).fill(
@@ -76,4 +76,7 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
         raise ValueError(
             f"has the unknown placeholder {names}; there are {', '.join(sorted(known))}"
         )
+    if known and not placeholders:
+        names = ", ".join(f"{{{{ {n} }}}}" for n in sorted(known))
+        raise ValueError(f"fills in nothing, so every request would be the same; there are {names}")
     return Template(name, sha256(source.encode()).hexdigest(), tuple(turns), placeholders)

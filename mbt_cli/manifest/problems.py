@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from mbt_cli.core.model import SECRET
 from mbt_cli.errors import Problem
 from mbt_cli.manifest.document import NAME_PATTERN
 
@@ -143,6 +144,8 @@ def _words(detail: Any, fields: Names) -> str:
         if tag is None:
             return "needs a `kind`; " + nearest("", names)
         return f"no kind `{tag}`; {nearest(str(tag), names)}"
+    if kind == SECRET:
+        return str(detail["msg"])
     if kind in ("model_type", "dict_type"):
         return f"`{_short(value)}`: is to be a table"
     if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:

@@ -54,11 +54,11 @@ def _rehearsed(states: States, state: CellState, machine: Machine) -> Rehearsal:
     cell = state.cell
     if not isinstance(cell.stage, AsksModel) or cell.resolution.source is not None:
         return Rehearsal(cell.address, state.status, state.why)
-    missing = [
-        a for a in cell.needs if states[a].lineage is None and states[a].cell.kind != "questions"
+    unmade = [
+        a for a in cell.needs if states[a].status != "done" and states[a].cell.kind != "questions"
     ]
-    if missing:
-        return Rehearsal(cell.address, state.status, state.why, waits_for=missing[0])
+    if unmade:
+        return Rehearsal(cell.address, state.status, state.why, waits_for=unmade[0])
     inputs = {
         name: tuple(_loaded(states[a], machine) for a in group)
         for name, group in cell.resolution.inputs.items()

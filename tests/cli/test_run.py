@@ -81,6 +81,18 @@ def test_more_samples_and_a_larger_limit_need_no_flag_and_ask_only_what_is_new(m
     assert lineage["requests"]["sent"] == 9
 
 
+def test_a_dry_run_of_a_grown_study_says_what_waits_for_what_grows(mbt, workplace):
+    assert mbt("run", "study.toml", "-q").code == 0
+    text = (workplace / "study.toml").read_text()
+    (workplace / "study.toml").write_text(text.replace("samples = 2", "samples = 3"))
+
+    ran = mbt("run", "study.toml", "--dry-run")
+
+    assert ran.code == 0, ran.err
+    assert "waits for base/" in ran.out
+    assert "requests new" in ran.out
+
+
 def test_a_dry_run_shows_requests_and_prompts_and_writes_nothing(mbt, workplace):
     ran = mbt("rollout", "study.toml", "--dry-run")
 

@@ -145,6 +145,11 @@ PROMPTS = (
         "=== user ===\nSay {{ quesiton }}",
         *("unknown placeholder {{ quesiton }}", "there are", "question"),
     ),
+    prompt(
+        "a prompt that fills in nothing",
+        "=== user ===\nSay something.",
+        *("fills in nothing", "{{ documents }}, {{ question }}"),
+    ),
     prompt("a prompt in Latin-1", "=== user ===\nä".encode("latin-1"), "is not UTF-8", "save it"),
 )
 

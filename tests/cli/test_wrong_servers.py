@@ -92,6 +92,12 @@ ENDPOINTS = (
         code=2,
     ),
     asking(
+        "a key where its variable's name is meant",
+        OPENAI.format(url="https://x.org/v1").replace("MY_KEY", "sk-abc-123"),
+        ["models.parrot.backend.api_key_env", "the variable that holds the key, never the key"],
+        code=2,
+    ),
+    asking(
         "a key in the address",
         OPENAI.format(url="https://me:key@x.org/v1"),
         ["models.parrot.backend.base_url", "see `api_key_env`"],
