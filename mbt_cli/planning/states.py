@@ -103,11 +103,24 @@ def _compared(
         return ("stale", changed) if changed else ("done", ())
     if lineage.base_fingerprint == base and is_grown(lineage.sizes, sizes):
         return "grown", [str(d) for d in differences(dict(lineage.sizes), dict(sizes))]
+    if joined := _joined(cell, lineage, inputs):
+        return "grown", joined
     return "stale", _reasons(cell, lineage, inputs) or changed or ["another version of its stage"]
 
 
 def _reads_in_part(cell: Cell) -> bool:
     return any(rule.partial for rule in cell.stage.inputs.values())
+
+
+def _joined(cell: Cell, lineage: Lineage, inputs: Mapping[str, CellState]) -> list[str]:
+    """Inputs that a cell which reads in part has gained, where nothing else is another one."""
+    kept = [inputs.get(address) for address in lineage.inputs]
+    is_same = not differences(lineage.spec, cell.spec) and all(
+        state is not None and state.status != "stale" for state in kept
+    )
+    if not (_reads_in_part(cell) and is_same):
+        return []
+    return [f"input `{a}` is new" for a in inputs if a not in lineage.inputs]
 
 
 def _worded(cell: Cell, difference: Difference) -> str:

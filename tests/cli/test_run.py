@@ -81,6 +81,27 @@ def test_more_samples_and_a_larger_limit_need_no_flag_and_ask_only_what_is_new(m
     assert lineage["requests"]["sent"] == 9
 
 
+def test_a_study_that_gains_a_prompt_and_questions_asks_for_what_is_new_alone(mbt, workplace):
+    whole = (workplace / "study.toml").read_text()
+    first = whole.replace('["answer", "metacognitive"]', '["answer"]').replace(
+        "limit = 6", "limit = 4"
+    )
+    (workplace / "study.toml").write_text(first)
+    assert mbt("run", "study.toml", "-q").code == 0
+    (workplace / "study.toml").write_text(whole)
+
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 0, ran.err
+    # 2 samples: 2 more questions under the old prompt, all 6 under the new one
+    base = [
+        json.loads(path.read_text())["requests"]
+        for path in sorted((workplace / "runs" / "small" / "base").rglob("lineage.json"))
+    ]
+    assert [(made["sent"], made["reused"]) for made in base] == [(4, 8), (12, 0)]
+    assert "metacognitive" in ran.out
+
+
 def test_a_dry_run_of_a_grown_study_says_what_waits_for_what_grows(mbt, workplace):
     assert mbt("run", "study.toml", "-q").code == 0
     text = (workplace / "study.toml").read_text()
