@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,11 +76,14 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
     if told.dry_run:
         _tell(out, rehearse(manifest, machine, addresses), told)
         return
-    _collect_garbage_seldom()
     execution = Execution(
         manifest, machine, RunOptions(told.replace, told.retry_failed, told.shard)
     )
-    with stoppable(_as_typed(path, kind, told)), screen(told.quiet, told.verbose) as progress:
+    with (
+        _garbage_seldom_collected(),
+        stoppable(_as_typed(path, kind, told)),
+        screen(told.quiet, told.verbose) as progress,
+    ):
         report = execution.run(addresses, progress)
     if told.as_json:
         out.file.write(f"{result_json(manifest, machine, report)}\n")
@@ -88,10 +92,17 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
         out.print(view)
 
 
-def _collect_garbage_seldom() -> None:
+@contextmanager
+def _garbage_seldom_collected() -> Iterator[None]:
     """What the imports made is no garbage, and rows hold no cycles: looking costs every request."""
+    usual = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS_A_COLLECTION, 10, 10)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _tell(out: Console, rehearsals: Iterator[Rehearsal], told: Told) -> None:
