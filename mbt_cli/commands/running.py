@@ -58,7 +58,8 @@ def _shared(manifest: Manifest, addresses: list[str]) -> list[str]:
 
 def _as_typed(path: Path, kind: str | None, told: Told) -> str:
     """The command that goes on with this one: what decides its cells and their settings."""
-    called = "mbt" if shutil.which("mbt") else sys.argv[0]  # not yet on the path, as under `make`
+    is_hidden = Path(sys.argv[0]).name == "mbt" and not shutil.which("mbt")
+    called = sys.argv[0] if is_hidden else "mbt"  # `make` calls one that is not on the path yet
     words = [called, kind or "run", str(path)]
     words += [word for cells in told.only or () for word in ("--only", cells)]
     words += [word for key in told.overrides or () for word in ("--set", key)]
