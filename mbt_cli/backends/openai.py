@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from mbt_cli.backends.openai_sdk import sdk_transport
 from mbt_cli.core.chat import Endpoint, Json
-from mbt_cli.core.model import SECRET, RunOnly
+from mbt_cli.core.model import SECRET, VARIABLE, RunOnly
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Backend
@@ -49,7 +49,7 @@ class OpenAIBackend(Backend):
     @field_validator("api_key_env")
     @classmethod
     def _is_a_name(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        if value is not None and not re.fullmatch(VARIABLE, value):
             raise PydanticCustomError(
                 SECRET, "names the variable that holds the key, never the key"
             )

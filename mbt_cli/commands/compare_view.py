@@ -32,12 +32,16 @@ def cells_of(pattern: str) -> Sequence[Path]:
 
 
 def _where_cells_are(pattern: str) -> str:
-    """The path of finished cells nearest to what was typed, else how such paths look."""
-    typed = Path(pattern).parts
-    root = next((path for path in Path(pattern).parents if path.is_dir()), Path())
-    known = {str(Path(*p.parent.parts[: len(typed)])) for p in root.rglob(LINEAGE)}
-    if root != Path() and (close := get_close_matches(pattern, known, n=1, cutoff=0.5)):
-        return f"did you mean `{close[0]}`?"
+    """The folder nearest to the first one that is not there, else how such paths look.
+
+    Looks at the names beside it alone: what lies deeper, or elsewhere, may be a whole disk.
+    """
+    path = Path(pattern)
+    root = next((folder for folder in path.parents if folder.is_dir()), Path())
+    first, *rest = path.parts[len(root.parts) :] or ("",)
+    names = [entry.name for entry in root.iterdir() if entry.name != first] if root.name else []
+    if close := get_close_matches(first, names, n=1, cutoff=0.5):
+        return f"did you mean `{root.joinpath(close[0], *rest)}`?"
     return "cells are in runs/STUDY/STAGE/AXIS=VALUE/..."
 
 

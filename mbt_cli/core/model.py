@@ -6,6 +6,10 @@ SECRET = "secret"
 """Type of a validation error whose message must not show the value, which may be a key."""
 
 
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+"""Pattern of an environment variable's name."""
+
+
 class RunOnly:
     """Mark of a field that never changes results: it stays out of fingerprints.
 

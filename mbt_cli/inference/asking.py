@@ -187,7 +187,7 @@ class _Run:
                 return_freed_memory()
 
     def _send(self, endpoint: Endpoint) -> None:
-        # aiohttp and its event loop load only where something is sent
+        # the connections and their event loop load only where something is sent
         from mbt_cli.inference.sending import Sender
 
         asking = self._asking

@@ -112,7 +112,7 @@ def _work(
 def _loaded(state: CellState, machine: Machine) -> LoadedInput:
     """A finished cell from the disk, or questions made in memory."""
     cell = state.cell
-    if state.lineage is not None and state.status == "done":
+    if state.status == "done":
         return load_input(state.folder, cell.address)
     work = _work(cell, {}, state.folder, machine)
     rows = pl.concat(list(cell.stage.run(work))).lazy()
