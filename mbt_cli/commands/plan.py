@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mbt_cli.commands.completing import complete_manifest
-from mbt_cli.commands.options import AsJson, Presets, Replace, Set
+from mbt_cli.commands.options import AsJson, Only, Presets, Replace, Set
 
 AnyManifest = Annotated[
     Path | None,
@@ -24,6 +24,7 @@ Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of
 
 def plan(
     manifest: AnyManifest = None,
+    only: Only = None,
     overrides: Set = None,
     as_json: AsJson = False,
     replace: Replace = False,
@@ -33,12 +34,15 @@ def plan(
     presets: Presets = None,
     schema: Schema = False,
 ) -> None:
-    """Show what is left to do, job by job: a table, or JSON in a pipe for `mbt submit`."""
+    """Show what is left to do, job by job: a table, or JSON in a pipe for `mbt submit`.
+
+    `--only` plans those cells and what they need that is not made yet.
+    """
     from mbt_cli.commands.opening import open_manifest
     from mbt_cli.commands.plan_view import print_plan
     from mbt_cli.errors import UsageError
     from mbt_cli.planning.jobs import Limits
-    from mbt_cli.planning.plan_document import make_plan, plan_json, plan_schema
+    from mbt_cli.planning.plan_document import PlanOptions, make_plan, plan_json, plan_schema
     from mbt_cli.planning.states import States
 
     if schema:
@@ -47,14 +51,10 @@ def plan(
     if manifest is None:
         raise UsageError("no manifest named", hint="mbt plan manifests/paper.toml")
     opened, machine = open_manifest(manifest, overrides, presets)
-    made = make_plan(
-        opened,
-        States(opened, machine.runs),
-        limits=Limits(max_cells, max_hours, max_rows),
-        presets=presets,
-        overrides=overrides or (),
-        replace=replace,
+    options = PlanOptions(
+        Limits(max_cells, max_hours, max_rows), only or (), overrides or (), presets, replace
     )
+    made = make_plan(opened, States(opened, machine.runs), options)
     if as_json or not typer.get_text_stream("stdout").isatty():
         typer.echo(plan_json(made), nl=False)
     else:

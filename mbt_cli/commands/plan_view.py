@@ -92,6 +92,9 @@ def _jobs(plan: Plan) -> Table:
 def _notes(plan: Plan) -> list[str]:
     lines = [f"{len(plan.jobs)} jobs, {plan.boots} server boots"]
     states = Counter(cell.status for cell in plan.cells)
+    if plan.only:
+        planned = len({address for job in plan.jobs for address in job.cells})
+        lines.append(f"{planned} of {len(plan.cells)} cells by `--only` and what they need")
     if states["stale"] and not plan.replace:
         lines.append(f"{states['stale']} stale cells are left as they are; `--replace` plans them")
     if plan.unread:
@@ -99,5 +102,5 @@ def _notes(plan: Plan) -> list[str]:
     if plan.left_out:
         lines.append(f"{len(plan.left_out)} optional cells are left out: their source is not there")
     if plan.jobs:
-        lines.append(f"submit: mbt plan {plan.manifest} | mbt submit --slurm")
+        lines.append(f"submit: {plan.command()} | mbt submit --slurm")
     return lines

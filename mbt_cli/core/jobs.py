@@ -45,6 +45,7 @@ class Job:
         resources: What it asks of the machine: `gpus`, `nodes`.
         shards: Number of array tasks; 1 is no array.
         around: Where it runs; null while it is only planned.
+        trains: Whether it trains a model instead of serving one.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Job:
     resources: Mapping[str, Json] = field(default_factory=dict)
     shards: int = 1
     around: Surroundings | None = None
+    trains: bool = False
 
     @property
     def gpus(self) -> int:

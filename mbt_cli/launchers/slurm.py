@@ -42,6 +42,8 @@ class SlurmLauncher(Launcher):
     """For people: which cluster this is for, what was not run by us."""
     gpu_job: Request
     """What a job that serves or trains a model asks for."""
+    train_job: Request | None = None
+    """What a training asks for instead; its keys are laid on those of `[gpu_job]`."""
     small_job: Request
     """What a job without a GPU asks for: questions, scores, tables, merging."""
     modules: list[str] = Field(default_factory=list)
@@ -55,7 +57,8 @@ class SlurmLauncher(Launcher):
     mbt: list[str] = Field(default_factory=list)
     """How mbt is called in a job; left out, as `mbt submit` was."""
     multi_node: Literal["none", "ray"] = "none"
-    """With `nodes` above 1: `ray` joins the nodes for vLLM before the command starts."""
+    """`ray`: where `[gpu_job]` has several nodes, they are joined for vLLM before the command
+    starts. Trainings need no word here: they take the accelerate preset `multi_node`."""
     signal_seconds: int = Field(default=180, ge=10, le=_LONGEST_SIGNAL_SECONDS)
     """Time before the limit at which a job is told to stop."""
     max_idle_requeues: int = Field(default=2, ge=0)
@@ -72,7 +75,13 @@ class SlurmLauncher(Launcher):
                 '`container` wraps mbt\'s command alone, so `multi_node = "ray"` would start Ray '
                 "outside of it: take one of the two"
             )
-        limits = [t for t in (self.gpu_job.time, self.small_job.time) if t is not None]
+        if self.container and (self.train_job or self.gpu_job).nodes > 1:
+            raise ValueError(
+                "`container` wraps mbt's command, and a training over several nodes calls `srun` "
+                "from inside of it: take one node, or no container"
+            )
+        requests = (self.gpu_job, self.small_job, self.train_job or self.gpu_job)
+        limits = [request.time for request in requests if request.time is not None]
         if limits and self.signal_seconds >= min(map(seconds_of, limits)):
             raise ValueError("`signal_seconds` is not below the time limit of each job")
         return self
@@ -85,16 +94,16 @@ class SlurmLauncher(Launcher):
         """
         if not job.gpus:
             return self.small_job
-        if job.gpus > self.gpu_job.gpus * (self.gpu_job.nodes if self._is_wide else 1):
+        request = (self.train_job or self.gpu_job) if job.trains else self.gpu_job
+        is_wide = self.multi_node == "ray" and not job.trains
+        if job.gpus > request.gpus * (request.nodes if is_wide else 1):
+            table = "train_job" if job.trains and self.train_job else "gpu_job"
+            fewer = "`launch.processes`" if job.trains else "`place.tensor_parallel_size`"
             raise MbtError(
-                f"job `{job.id}` wants {job.gpus} GPUs and the preset gives {self.gpu_job.gpus}",
-                hint="raise `[gpu_job] gpus`, or lower the model's `place.tensor_parallel_size`",
+                f"job `{job.id}` wants {job.gpus} GPUs and the preset gives {request.gpus}",
+                hint=f"raise `[{table}] gpus`, or lower the model's {fewer}",
             )
-        return self.gpu_job
-
-    @property
-    def _is_wide(self) -> bool:
-        return self.multi_node == "ray"
+        return request
 
     def render(self, job: Job) -> str:
         return self.fill(job, _template("job.sh"))
@@ -112,7 +121,7 @@ class SlurmLauncher(Launcher):
                 *_exports({**job.around.environment, **self.environment}),
                 *_site([shlex.join(words) for words in self.setup]),
             ],
-            "nodes": _nodes(self.multi_node, request.nodes),
+            "nodes": _nodes(self.multi_node, request, job),
         }
         lines: list[str] = []
         for line in template.splitlines():
@@ -204,14 +213,17 @@ def _exports(environment: dict[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
-def _nodes(way: str, nodes: int) -> list[str]:
+def _nodes(way: str, request: Request, job: Job) -> list[str]:
     """What is done inside the allocation when it has several nodes."""
-    if nodes == 1 or way == "none":
+    if request.nodes == 1 or (way == "none" and not job.trains):
         return []
     head = [
         'head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
         'export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))',
+        'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not take it by itself',
     ]
+    if job.trains:
+        return [*head, f"export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * {request.gpus}))"]
     return [*head, *_template("ray.sh").splitlines()[1:]]
 
 

@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from mbt_cli.manifest.document import Name
 from mbt_cli.manifest.field_docs import Documented
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.jobs import Draft, Limits, jobs_for
+from mbt_cli.planning.select import with_what_they_need
 from mbt_cli.planning.sizes import Size, Sizes
 from mbt_cli.planning.states import CellState, States, Status
 from mbt_cli.planning.unread import unread
@@ -79,6 +81,8 @@ class Plan(Settings):
     """Path of the manifest, from the folder where the plan was made."""
     overrides: tuple[str, ...] = ()
     """What `--set` said."""
+    only: tuple[str, ...] = ()
+    """What `--only` said; the jobs make those cells and what they need."""
     presets: str | None = None
     """Folder that `--presets` named."""
     fingerprint: str
@@ -102,36 +106,51 @@ class Plan(Settings):
     def command(self, *, replace: bool = False) -> str:
         """What makes this plan again, as a person would type it."""
         words = ["mbt", "plan", self.manifest]
+        words += [word for pattern in self.only for word in ("--only", pattern)]
         words += [word for override in self.overrides for word in ("--set", override)]
         words += ["--presets", self.presets] if self.presets else []
         words += ["--replace"] if replace or self.replace else []
         return shlex.join(words)
 
 
-def make_plan(
-    manifest: Manifest,
-    states: States,
-    *,
-    limits: Limits,
-    presets: Path | None = None,
-    overrides: Sequence[str] = (),
-    replace: bool = False,
-) -> Plan:
-    """The plan of a study, from manifest, presets and lineage alone."""
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """The options of `mbt plan`.
+
+    Args:
+        limits: How much one job may hold.
+        only: Patterns of the cells to make; what they need and is not there comes along.
+        overrides: What `--set` said.
+        presets: Folder that `--presets` named.
+        replace: Whether stale cells are made again.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    only: Sequence[str] = ()
+    overrides: Sequence[str] = ()
+    presets: Path | None = None
+    replace: bool = False
+
+
+def make_plan(manifest: Manifest, states: States, options: PlanOptions) -> Plan:
+    """The plan of a study, or of a part of it, from manifest, presets and lineage alone."""
     measured = Sizes(states)
     sizes = {state.cell.address: measured.size(state) for state in states.all()}
-    todo = [s for s in states.all() if s.status in _TO_MAKE and (replace or s.status != "stale")]
-    drafts = jobs_for(todo, sizes, limits)
+    taken = set(with_what_they_need(manifest, states, options.only))
+    to_make = [s for s in states.all() if s.status in _TO_MAKE and s.cell.address in taken]
+    todo = [s for s in to_make if options.replace or s.status != "stale"]
+    drafts = jobs_for(todo, sizes, options.limits)
     gpus = {address: draft.gpus for draft in drafts for address in draft.cells}
     return Plan(
         study=manifest.study,
         manifest=str(manifest.path),
-        overrides=tuple(overrides),
-        presets=None if presets is None else str(presets),
+        overrides=tuple(options.overrides),
+        only=tuple(options.only),
+        presets=None if options.presets is None else str(options.presets),
         fingerprint=plan_fingerprint(manifest, states),
-        replace=replace,
+        replace=options.replace,
         cells=tuple(_cell(s, sizes[s.cell.address], gpus) for s in states.all()),
-        jobs=tuple(_job(d, str(manifest.path), replace=replace) for d in drafts),
+        jobs=tuple(_job(d, str(manifest.path), replace=options.replace) for d in drafts),
         unread=tuple(address for lonely in unread(manifest) for address in lonely.addresses),
         left_out=tuple(manifest.left_out),
     )

@@ -1,11 +1,12 @@
 """`--only`: which cells of a study a command takes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from difflib import SequenceMatcher
 
 from mbt_cli.core.addresses import matches
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.load import Manifest
+from mbt_cli.planning.states import CellState, States
 
 _SHOWN = 3
 
@@ -40,6 +41,42 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
         raise UsageError("`--only` leaves no cell", hint="what `!` leaves out is all there was")
     needed = {a for c in chosen for a in manifest.cells[c].needs if a.startswith("questions/")}
     return [address for address in manifest.cells if address in chosen | needed]
+
+
+def with_what_they_need(manifest: Manifest, states: States, only: Sequence[str]) -> list[str]:
+    """What `only` takes and, below that, all that is not made yet: jobs that need nothing else.
+
+    A cell that reads in part brings nothing along where some of what it reads is there.
+
+    Raises:
+        UsageError: A cell reads one that `!` leaves out and that is not there.
+    """
+    chosen = select(manifest, kind=None, only=only)
+    unwanted = [p.removeprefix("!") for p in only if p.startswith("!")]
+    taken: dict[str, None] = {}
+    open_ = list(chosen)
+    while open_:
+        address = open_.pop()
+        if address in taken:
+            continue
+        taken[address] = None
+        for missing in _not_there(states[address], states, chosen):
+            if any(matches(p, missing) for p in unwanted):
+                raise UsageError(
+                    f"`{address}` reads `{missing}`, which is not made yet and which `!` leaves "
+                    "out",
+                    hint=f"leave out what reads it too: --only '!{address.partition('/')[0]}'",
+                )
+            open_.append(missing)
+    return [address for address in manifest.cells if address in taken]
+
+
+def _not_there(state: CellState, states: States, chosen: Collection[str]) -> Iterator[str]:
+    for name, group in state.cell.resolution.inputs.items():
+        missing = [a for a in group if a not in chosen and states[a].lineage is None]
+        rule = state.cell.stage.inputs.get(name)
+        if rule is None or not rule.partial or len(missing) == len(group):
+            yield from missing
 
 
 def _of_other_kind(pattern: str, manifest: Manifest, kind: str | None) -> UsageError | None:

@@ -12,6 +12,7 @@ from mbt_cli.launchers.slurm_queue import QueuedJob
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.planning.plan_document import Plan, PlannedJob, command_for, plan_fingerprint
+from mbt_cli.planning.select import select
 from mbt_cli.planning.states import States
 from mbt_cli.planning.submissions import (
     Submission,
@@ -102,7 +103,8 @@ def check_plan(plan: Plan, manifest: Manifest, states: States, submit: str) -> N
             f"`{plan.manifest}`, or what it names, has changed since the plan was made",
             hint=f"{plan.command()} | {submit}",
         )
-    stale = [c.address for c in plan.cells if c.status == "stale"]
+    chosen = set(select(manifest, kind=None, only=plan.only))
+    stale = [c.address for c in plan.cells if c.status == "stale" and c.address in chosen]
     if stale and not plan.replace:
         raise StaleError(
             f"{len(stale)} finished cells were made by other settings, the first is `{stale[0]}`",
@@ -211,6 +213,7 @@ def _job(
         resources=planned.resources,
         shards=planned.shards,
         around=replace(around, folders=folders),
+        trains=planned.kind == "train",
     )
 
 

@@ -3,9 +3,7 @@
 import os
 import re
 import shutil
-import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ import orjson
 import polars as pl
 
 from mbt_cli.core import rows
-from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.keys import sha256_of
-from mbt_cli.core.recipe import Launch, Recipe
+from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import (
     CHECKPOINT,
     LOG,
@@ -28,6 +25,7 @@ from mbt_cli.core.training_job import (
 from mbt_cli.errors import StageError, Stopped
 from mbt_cli.inference.process import ServerProcess
 from mbt_cli.stages.trained import checkpoint_of, weights_of
+from mbt_cli.stages.training_command import training_command
 from mbt_cli.stages.work import Work
 from mbt_cli.store.disk import write_atomically
 
@@ -61,7 +59,7 @@ def train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
     log = place.log.with_name(place.log.name.replace("server", "train"))
     environment = {**place.environment, **_variables(work, recipe, log.parent)}
     process = ServerProcess(
-        _command(recipe.launch, job, environment),
+        training_command(recipe.launch, job, environment),
         environment,
         log,
         grace_seconds=_CHECKPOINT_SECONDS,
@@ -110,60 +108,14 @@ def _prepared(work: Work, examples: pl.DataFrame, recipe: Recipe) -> TrainingJob
     return job
 
 
-def _command(launch: Launch, job: TrainingJob, environment: Mapping[str, str]) -> list[str]:
-    """The process's command: plain Python, or through `accelerate launch`."""
-    python = _python(launch)
-    module = ["-m", f"mbt_cli.training.{job.method}", str(Path(job.folder) / "job.json")]
-    if launch.accelerate is None:
-        return [python, *module]
-    flags = {key: _filled(value, environment) for key, value in launch.flags.items()}
-    if launch.processes is not None:
-        flags["num_processes"] = launch.processes
-    return [python, "-m", "accelerate.commands.launch", *_flags(flags), *module]
-
-
-def _flags(flags: Mapping[str, Json]) -> list[str]:
-    """As `accelerate launch` takes them: a switch that is off is left out."""
-    spelled: list[str] = []
-    for key, value in flags.items():
-        if value is True:
-            spelled.append(f"--{key}")
-        elif value is not False:
-            spelled += [f"--{key}", str(value)]
-    return spelled
-
-
-def _filled(value: Json, environment: Mapping[str, str]) -> Json:
-    if not isinstance(value, str) or not value.startswith("$"):
-        return value
-    found = environment.get(value[1:])
-    if found is None:
-        raise StageError(
-            f"the accelerate preset reads `{value}`, which the environment does not have",
-            hint="start it inside the job that sets it, or say the flag under `launch.flags`",
-        )
-    return found
-
-
-def _python(launch: Launch) -> str:
-    if launch.python is None:
-        return sys.executable
-    found = shutil.which(str(Path(launch.python).expanduser()))
-    if found is None:
-        raise StageError(
-            f"there is no Python `{launch.python}` to train with",
-            hint='`launch.python` names one whose environment has `pip install "mbt-cli[train]"`',
-        )
-    # not resolved: the Python of an environment is a link, and the link's place counts
-    return str(Path(found).absolute())
-
-
 def _variables(work: Work, recipe: Recipe, logs: Path) -> dict[str, str]:
     """What the training's libraries read from their environment."""
     quiet = {
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TQDM_DISABLE": "1",
+        # unless it is told, torch kills processes that write their checkpoint after 30 s
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": f"{_CHECKPOINT_SECONDS:.0f}",
     }
     tracking = recipe.tracking
     wandb = {

@@ -31,9 +31,14 @@ _KEPT_CHECKPOINTS = 2
 _CONFIGS = {"sft": SFTConfig, "grpo": GRPOConfig}
 
 
+def process_state() -> PartialState:
+    """This process among those that train together; on processors alone they are some too."""
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
 def devices() -> int:
     """Processes that train together."""
-    state = PartialState()
+    state = process_state()
     if torch.cuda.device_count() > 1 and state.num_processes == 1:
         raise TrainingError(
             f"this machine shows {torch.cuda.device_count()} GPUs, and one process trains",
@@ -80,8 +85,7 @@ def arguments(job: TrainingJob, own: Mapping[str, Json]) -> Any:
 
 def train(trainer: Any, job: TrainingJob) -> Follower:
     """Train from the last whole checkpoint, or from the start; gives what followed it."""
-    state = PartialState()
-    with state.main_process_first():
+    with process_state().main_process_first():
         found = last_checkpoint(Path(job.folder) / "checkpoints")
     step = int(found.name.rpartition("-")[2]) if found else 0
     if found:

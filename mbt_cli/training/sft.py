@@ -4,7 +4,6 @@ import sys
 from typing import Any
 
 import polars as pl
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import set_seed
 from trl import SFTTrainer
@@ -13,7 +12,7 @@ from mbt_cli.core.chat_mask import turn_of
 from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training import models
 from mbt_cli.training.problems import exit_code_of
-from mbt_cli.training.running import arguments, finish, train
+from mbt_cli.training.running import arguments, finish, process_state, train
 from mbt_cli.training.training_set import token_counts, training_set
 
 
@@ -22,7 +21,7 @@ def fine_tune(job: TrainingJob) -> None:
     recipe = job.recipe
     tokenizer = models.load_tokenizer(job.weights)
     adapted = models.ModelTokenizer(tokenizer, job.template)
-    with PartialState().main_process_first():
+    with process_state().main_process_first():
         examples = training_set(job, adapted)
     is_packed = bool(recipe.trainer.get("packing"))
     settings = arguments(

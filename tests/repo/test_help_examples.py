@@ -21,8 +21,7 @@ from mbt_cli.manifest.document import DocumentTables
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import shipped
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.planning.jobs import Limits
-from mbt_cli.planning.plan_document import make_plan
+from mbt_cli.planning.plan_document import PlanOptions, make_plan
 from mbt_cli.planning.states import States
 from mbt_cli.registry import AnyBackend, AnyBenchmark
 from mbt_cli.store.hub import HubAccess
@@ -299,14 +298,7 @@ NEEDS = [
 @pytest.mark.parametrize("row", NEEDS, ids=lambda row: row[0])
 def test_the_table_of_needs_counts_cells_and_rows_as_a_plan_does(row, presets, tmp_path):
     manifest = load_manifest(shipped("manifests") / f"{row[0].strip('`')}.toml", presets=presets)
-    plan = make_plan(
-        manifest,
-        States(manifest, tmp_path),
-        limits=Limits(24, 12.0, 100_000),
-        presets=None,
-        overrides=(),
-        replace=False,
-    )
+    plan = make_plan(manifest, States(manifest, tmp_path), PlanOptions())
 
     asked = [
         cell.rows

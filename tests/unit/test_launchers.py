@@ -23,7 +23,15 @@ STOPPED = "trap : USR1; kill -USR1 $PPID; sleep 0.3; exit 75"
 NASTY = ["a b", "x; touch pwned", "$(touch pwned)", "`touch pwned`", "it's\nnew", '"quoted"']
 
 
-def job(folder=Path("/data/runs/s/submissions/t"), *, gpus=1, shards=1, argv=None, **around):
+def job(
+    folder=Path("/data/runs/s/submissions/t"),
+    *,
+    gpus=1,
+    shards=1,
+    argv=None,
+    trains=False,
+    **around,
+):
     places = Surroundings(
         study="paper",
         workdir=Path("/data"),
@@ -38,7 +46,13 @@ def job(folder=Path("/data/runs/s/submissions/t"), *, gpus=1, shards=1, argv=Non
         object.__setattr__(places, name, value)
     command = argv or ("mbt", "run", f"{folder}/manifest.toml", "--only", "base/model=m")
     return Job(
-        "base-1", command, ("base/model=m",), resources={"gpus": gpus}, shards=shards, around=places
+        "base-1",
+        command,
+        ("base/model=m",),
+        resources={"gpus": gpus},
+        shards=shards,
+        around=places,
+        trains=trains,
     )
 
 
@@ -68,12 +82,43 @@ def own(tmp_path):
     [("one-gpu", 1), ("paper", 4), ("eight-gpus", 8), ("two-nodes", 16), ("container", 4)],
 )
 def test_a_preset_gives_its_golden_script(preset, name, gpus):
-    script = preset(name).render(job(gpus=gpus, shards=8))
+    check_golden(f"{name}.sh", preset(name).render(job(gpus=gpus, shards=8)))
 
-    golden = GOLDENS / f"{name}.sh"
+
+def check_golden(name: str, script: str) -> None:
+    golden = GOLDENS / name
     if os.environ.get("MBT_WRITE_GOLDENS"):
         golden.write_text(script)
     assert script == golden.read_text()
+
+
+def test_a_training_over_two_nodes_gives_its_golden_script(preset):
+    check_golden("training/two-nodes.sh", preset("two-nodes").render(job(gpus=1, trains=True)))
+
+
+def test_a_training_asks_for_what_its_own_table_says(own):
+    launcher = own(
+        "[job]\npartition = 'gpu'\n[gpu_job]\ngpus = 4\ntime = '1:00:00'\n[small_job]\n"
+        "[train_job]\nnodes = 2\ngpus = 8\n"
+    )
+
+    served, trained = launcher.render(job(gpus=4)), launcher.render(job(gpus=1, trains=True))
+
+    assert "--nodes=1" in served
+    assert "MBT_PROCESSES" not in served
+    for line in ("partition=gpu", "nodes=2", "time=1:00:00", "gpus-per-node=8"):
+        assert f"#SBATCH --{line}\n" in trained
+    assert "export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * 8))\n" in trained
+    with pytest.raises(MbtError, match="wants 9 GPUs and the preset gives 8") as too_many:
+        launcher.render(job(gpus=9, trains=True))
+    assert (
+        too_many.value.hint == "raise `[train_job] gpus`, or lower the model's `launch.processes`"
+    )
+
+
+def test_a_training_over_several_nodes_is_not_started_from_inside_a_container(own):
+    with pytest.raises(ManifestError, match="take one node, or no container"):
+        own("container = ['podman']\n[gpu_job]\n[small_job]\n[train_job]\nnodes = 2\n")
 
 
 def test_the_papers_jobs_ask_for_32_processors_and_four_gpus(preset):

@@ -1,6 +1,7 @@
 """Plans: which cells share a job, what waits for what, and what a plan is refused for."""
 
 import json
+import shlex
 import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +17,14 @@ from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.toml_writer import toml_text
 from mbt_cli.planning.jobs import Limits
 from mbt_cli.planning.local_queue import run_here
-from mbt_cli.planning.plan_document import Plan, make_plan, plan_json, plan_schema, read_plan
+from mbt_cli.planning.plan_document import (
+    Plan,
+    PlanOptions,
+    make_plan,
+    plan_json,
+    plan_schema,
+    read_plan,
+)
 from mbt_cli.planning.states import States
 from mbt_cli.planning.submissions import label_of, read_submissions
 from mbt_cli.planning.submit import Here, check_plan, hand_over, prepare
@@ -30,8 +38,9 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 def planned(tmp_path):
     """The plan of a manifest, as if nothing were made yet."""
 
-    def plan(manifest, **limits) -> Plan:
-        return make_plan(manifest, States(manifest, tmp_path / "runs"), limits=Limits(**limits))
+    def plan(manifest, *only: str, **limits) -> Plan:
+        options = PlanOptions(Limits(**limits), only)
+        return make_plan(manifest, States(manifest, tmp_path / "runs"), options)
 
     return plan
 
@@ -68,6 +77,32 @@ def test_a_job_is_what_a_person_could_type(load, planned):
     plan = planned(load())
 
     assert plan.jobs[-1].argv == ("mbt", "run", plan.manifest, "--only", "tables")
+
+
+@pytest.mark.parametrize(
+    ("only", "jobs"),
+    [
+        pytest.param(("base",), ["questions-1", "base-1"], id="a stage"),
+        pytest.param(("answers",), ["questions-1", "base-1", "answers-1"], id="what it needs"),
+        pytest.param(
+            ("!tables", "!scores"), ["questions-1", "base-1", "answers-1"], id="without a stage"
+        ),
+    ],
+)
+def test_a_part_is_planned_with_what_it_needs(load, planned, only, jobs):
+    plan = planned(load(), *only)
+
+    assert [job.id for job in plan.jobs] == jobs
+    assert plan.command() == shlex.join(
+        ["mbt", "plan", plan.manifest, *(w for pattern in only for w in ("--only", pattern))]
+    )
+
+
+def test_a_part_that_needs_what_is_left_out_is_refused(load, planned):
+    with pytest.raises(UsageError, match=r"`scores/.* reads `answers/.* which `!`") as no:
+        planned(load(), "!answers")
+
+    assert no.value.hint == "leave out what reads it too: --only '!scores'"
 
 
 def test_a_large_cell_is_an_array_and_a_merge(load, planned):

@@ -1,6 +1,8 @@
 """Real trainings of a made model: killed, resumed, with adapters, by rewards, and served."""
 
+import os
 import signal
+import socket
 
 import polars as pl
 import pytest
@@ -40,6 +42,55 @@ def test_a_broken_run_ends_as_an_unbroken_one(unbroken, fresh, variant, number, 
     assert broken.rows(address)["loss"].to_list() == pytest.approx(unbroken[address], rel=1e-4)
     log = "".join(path.read_text() for path in broken.cell(address).glob("logs/*.train.log"))
     assert "resuming from step" in log
+
+
+# what Slurm's `srun` does, on one machine: the command once a node, each with its number
+SRUN = """#!/bin/bash
+for option; do
+  case $option in --nodes=*) nodes=${option#*=};; --*) ;; *) break;; esac
+  shift
+done
+trap 'kill -TERM $(jobs -p)' TERM
+for ((node = 0; node < nodes; node++)); do SLURM_NODEID=$node "$@" & done
+for job in $(jobs -p); do
+  until wait "$job" || ! kill -0 "$job" 2>/dev/null; do :; done
+done
+"""
+
+
+@pytest.fixture
+def two_nodes(tmp_path, monkeypatch):
+    """Options of a training over two nodes of one process, and the variables that a job sets."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "srun").write_text(SRUN)
+    (tools / "srun").chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SLURM_NNODES": 2, "MBT_PROCESSES": 2}
+    for name, value in told.items():
+        monkeypatch.setenv(name, str(value))
+    launch = '{ accelerate = "multi_node", flags = { mixed_precision = "no" } }'
+    return ("--only", FULL, "--set", f"stage.sft.launch={launch}")
+
+
+def test_two_nodes_train_as_one_does_and_go_on_where_they_were_stopped(unbroken, fresh, two_nodes):
+    place = fresh()
+    assert place.run("run", "study.toml", "--only", "base").code == 0
+
+    stopped = place.run_until_step(5, signal.SIGUSR1, "train", "study.toml", *two_nodes)
+    resumed = place.run("train", "study.toml", *two_nodes)
+
+    assert stopped.code == 75, stopped.out
+    assert resumed.code == 0, resumed.out
+    log = "".join(path.read_text() for path in place.cell(FULL).glob("logs/*.train.log"))
+    assert "resuming from step" in log
+    assert place.lineage(FULL)["notes"]["training"]["processes"] == 2
+    # the same batches, each shared by two: the same steps, and losses but for the order of sums
+    assert place.rows(FULL)["step"].to_list() == list(range(1, 13))
+    assert place.rows(FULL)["loss"].to_list() == pytest.approx(unbroken[FULL], rel=0.02)
 
 
 def test_the_loss_falls(unbroken):

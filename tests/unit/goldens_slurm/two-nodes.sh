@@ -51,8 +51,8 @@ mkdir -p -- "$TMPDIR" "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$VLLM_CACH
 trap 'rm -rf -- "$scratch"' EXIT
 head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"
 export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not take it by itself
 # vLLM over Ray: one head, one worker a node, and no request before all of them are there
-export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not take it over by itself
 srun --overlap --nodes=1 --ntasks=1 -w "$head_node" \
   ray start --head --node-ip-address="$MASTER_ADDR" --port="$MASTER_PORT" --block &
 srun --overlap --nodes="$((SLURM_JOB_NUM_NODES - 1))" --ntasks="$((SLURM_JOB_NUM_NODES - 1))" \

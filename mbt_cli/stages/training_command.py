@@ -1,0 +1,77 @@
+"""The command that trains: plain Python, `accelerate launch`, or that on every node of a job."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mbt_cli.core.chat import Json
+from mbt_cli.core.recipe import Launch
+from mbt_cli.core.training_job import TrainingJob
+from mbt_cli.errors import StageError
+
+_LAUNCH = "accelerate.commands.launch"
+_ON_A_NODE = f'exec "$0" -m {_LAUNCH} --machine_rank "$SLURM_NODEID" "$@"'
+"""What `srun` starts once a node: each has its own rank."""
+
+
+def training_command(launch: Launch, job: TrainingJob, environment: Mapping[str, str]) -> list[str]:
+    """The words of the command, none of them secret.
+
+    Args:
+        launch: How the recipe wants the process started.
+        job: The training; its file is what the process reads.
+        environment: What `$NAME` in a flag is read from.
+
+    Raises:
+        StageError: There is no such Python, or a flag names a variable that is not set.
+    """
+    python = _python(launch)
+    module = ["-m", f"mbt_cli.training.{job.method}", str(Path(job.folder) / "job.json")]
+    if launch.accelerate is None:
+        return [python, *module]
+    flags = {key: _filled(value, environment) for key, value in launch.flags.items()}
+    if launch.processes is not None:
+        flags["num_processes"] = launch.processes
+    nodes = int(str(flags.get("num_machines", 1)))
+    if nodes == 1 or "machine_rank" in flags:
+        return [python, "-m", _LAUNCH, *_spelled(flags), *module]
+    srun = ["srun", "--overlap", f"--nodes={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    return [*srun, "sh", "-c", _ON_A_NODE, python, *_spelled(flags), *module]
+
+
+def _spelled(flags: Mapping[str, Json]) -> list[str]:
+    """As `accelerate launch` takes them: a switch that is off is left out."""
+    words: list[str] = []
+    for key, value in flags.items():
+        if value is True:
+            words.append(f"--{key}")
+        elif value is not False:
+            words += [f"--{key}", str(value)]
+    return words
+
+
+def _filled(value: Json, environment: Mapping[str, str]) -> Json:
+    if not isinstance(value, str) or not value.startswith("$"):
+        return value
+    found = environment.get(value[1:])
+    if found is None:
+        raise StageError(
+            f"the accelerate preset reads `{value}`, which the environment does not have",
+            hint="`mbt submit --slurm` sets it where the preset's `[train_job]` has several "
+            "nodes; or say the flag under `launch.flags`",
+        )
+    return found
+
+
+def _python(launch: Launch) -> str:
+    if launch.python is None:
+        return sys.executable
+    found = shutil.which(str(Path(launch.python).expanduser()))
+    if found is None:
+        raise StageError(
+            f"there is no Python `{launch.python}` to train with",
+            hint='`launch.python` names one whose environment has `pip install "mbt-cli[train]"`',
+        )
+    # not resolved: the Python of an environment is a link, and the link's place counts
+    return str(Path(found).absolute())

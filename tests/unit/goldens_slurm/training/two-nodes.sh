@@ -1,0 +1,113 @@
+#!/bin/bash
+#SBATCH --job-name=paper/base-1
+#SBATCH --comment=mbt:paper:0123456789ab
+#SBATCH --time=24:00:00
+#SBATCH --mem=0
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=96
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --output=/data/runs/s/submissions/t/logs/base-1-%j.log
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@180
+#SBATCH --requeue
+set -euo pipefail
+
+# One job of a study, written by `mbt submit`. It runs the command below, passes the time-limit
+# signal on to it, and puts itself back into the queue for as long as that makes progress.
+job=base-1
+workdir=/data
+record=/data/runs/s/submissions/t
+cache=/data/cache
+max_idle_requeues=2 tasks=1
+folders=(
+  /data/runs/paper/base/model=m
+)
+command=(
+  /opt/venv/bin/mbt
+  run
+  /data/runs/s/submissions/t/manifest.toml
+  --only
+  base/model=m
+)
+
+task="${SLURM_ARRAY_TASK_ID:-}"
+events="$record/events/$job${task:+-$task}"
+mkdir -p -- "$record/events"
+say() { printf '%(%Y-%m-%dT%H:%M:%S%z)T\t%s\n' -1 "$*" | tee -a -- "$events.log" >&2; }
+
+cd -- "$workdir"
+export HF_HOME=/data/hf
+export MBT_RUNS=/data/runs
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
+# compiled kernels go where files may be written and executed, apart for every job
+scratch="$cache/jobs/${SLURM_JOB_ID:-$$}"
+export TMPDIR="$scratch/tmp"
+export TRITON_CACHE_DIR="$scratch/triton" TORCHINDUCTOR_CACHE_DIR="$scratch/inductor"
+export VLLM_CACHE_ROOT="$cache/vllm"
+mkdir -p -- "$TMPDIR" "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$VLLM_CACHE_ROOT"
+trap 'rm -rf -- "$scratch"' EXIT
+head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"
+export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not take it by itself
+export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * 8))
+if [ -n "$task" ]; then command+=(--shard "$task/$tasks"); fi
+
+# What the job has made so far, in one word: it changes with every reply and every checkpoint.
+progress() {
+  find "${folders[@]}" -type f ! -path '*/logs/*' ! -name 'lock*' ! -name 'failure.json' \
+    -printf '%p %s\n' 2>/dev/null | sort | sha256sum | cut -c1-64 || true
+}
+
+# Back into the queue, unless that was done too often without progress.
+requeue() {
+  local why=$1 before='' idle=0 now
+  now=$(progress)
+  if [ -s "$events.requeues" ]; then read -r idle before < "$events.requeues"; fi
+  if [ "$now" = "$before" ]; then idle=$((idle + 1)); else idle=0; fi
+  if [ "$idle" -ge "$max_idle_requeues" ]; then
+    say "$why; requeued $idle times without progress, so it is given up"
+    return 1
+  fi
+  printf '%s %s\n' "$idle" "$now" > "$events.requeues"
+  say "$why; requeued"
+  scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${task:+_$task}"
+}
+
+# USR1 is the time limit: stop in order and go on later. TERM is `scancel` or a pre-emption, after
+# which Slurm itself knows whether the job comes back.
+child='' signalled=0 may_requeue=0
+# shellcheck disable=SC2317  # called by the traps below
+pass_on() {
+  signalled=1
+  if [ "$1" = USR1 ]; then may_requeue=1; fi
+  if [ -n "$child" ]; then kill "-$1" "$child" 2>/dev/null || true; fi
+}
+trap 'pass_on USR1' USR1
+trap 'pass_on TERM' TERM
+
+say "started on ${SLURM_JOB_NODELIST:-$(hostname)}, job ${SLURM_JOB_ID:-none}, attempt $((${SLURM_RESTART_COUNT:-0} + 1))"
+"${command[@]}" &
+child=$!
+code=0
+while :; do
+  signalled=0
+  got=0
+  wait "$child" || got=$?
+  # a signal cuts `wait` short; a child that was waited for already gives 127
+  if [ "$got" != 127 ]; then code=$got; fi
+  if [ "$signalled" = 0 ]; then break; fi
+done
+
+case $code in
+  0) say 'done' ;;
+  75)
+    if [ "$may_requeue" = 0 ]; then say 'stopped from outside with everything kept'; exit 75; fi
+    requeue 'stopped by a signal with everything kept' || exit 75
+    exit 0
+    ;;
+  137) requeue 'killed, most likely for memory' || exit 137; exit 0 ;;
+  *) say "failed with exit code $code" ;;
+esac
+exit "$code"
