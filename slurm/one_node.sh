@@ -9,6 +9,7 @@
 set -euo pipefail
 
 readonly conf=/etc/slurm/slurm.conf
+readonly own_munge=/run/munge/started-by-one_node.sh
 readonly mark='# written by one_node.sh'
 
 need_root() {
@@ -37,6 +38,7 @@ start_munge() {
   chown -R munge: /run/munge /var/lib/munge /var/log/munge /etc/munge
   chmod 400 /etc/munge/munge.key
   runuser -u munge -- /usr/sbin/munged
+  touch "$own_munge"
 }
 
 write_conf() {
@@ -99,6 +101,8 @@ stop() {
     pid=$(cat "/run/$daemon.pid" 2>/dev/null || true)
     if [ -n "$pid" ]; then kill "$pid" || true; fi
   done
+  # munge that ran before stays
+  if [ -e "$own_munge" ]; then pkill -x munged || true; rm -f "$own_munge"; fi
 }
 
 case "${1:-start}" in

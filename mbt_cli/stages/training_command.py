@@ -11,8 +11,8 @@ from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.errors import StageError
 
 _LAUNCH = "accelerate.commands.launch"
-_ON_A_NODE = f'exec "$0" -m {_LAUNCH} --machine_rank "$SLURM_NODEID" "$@"'
-"""What `srun` starts once a node: each has its own rank."""
+_NODES = "mbt_cli.training.nodes"
+_SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=1")
 
 
 def training_command(launch: Launch, job: TrainingJob, environment: Mapping[str, str]) -> list[str]:
@@ -36,8 +36,9 @@ def training_command(launch: Launch, job: TrainingJob, environment: Mapping[str,
     nodes = int(str(flags.get("num_machines", 1)))
     if nodes == 1 or "machine_rank" in flags:
         return [python, "-m", _LAUNCH, *_spelled(flags), *module]
-    srun = ["srun", "--overlap", f"--nodes={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-    return [*srun, "sh", "-c", _ON_A_NODE, python, *_spelled(flags), *module]
+    flags["machine_rank"] = "$SLURM_NODEID"  # which every node knows by itself
+    on_node = [python, "-m", _NODES, "node", python, "-m", _LAUNCH, *_spelled(flags), *module]
+    return [python, "-m", _NODES, "head", *_SRUN, f"--nodes={nodes}", *on_node]
 
 
 def _spelled(flags: Mapping[str, Json]) -> list[str]:

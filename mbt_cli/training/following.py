@@ -94,6 +94,9 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         path = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and path.is_dir():
             (path / _WHOLE).touch()
+        if torch.distributed.is_initialized():
+            # the first process to leave ends all others, so none leaves before it is written
+            torch.distributed.barrier()
 
     def check_finished(self, state: TrainerState) -> None:
         """StoppedEarly when a signal ended the training before its last step."""

@@ -233,12 +233,15 @@ def test_a_secret_has_no_place_in_a_preset():
         SlurmLauncher(gpu_job={}, small_job={}, environment={"HF_TOKEN": "x"})
 
 
-@pytest.mark.parametrize("name", ["one-gpu", "two-nodes", "container"])
-def test_scripts_are_clean_by_shellcheck(preset, name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "trains"),
+    [("one-gpu", False), ("two-nodes", False), ("two-nodes", True), ("container", False)],
+)
+def test_scripts_are_clean_by_shellcheck(preset, name, trains, tmp_path):
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
     script = tmp_path / "job.sh"
-    script.write_text(preset(name).render(job(gpus=1, shards=3)))
+    script.write_text(preset(name).render(job(gpus=1, shards=3, trains=trains)))
 
     done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
 

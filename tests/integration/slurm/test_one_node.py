@@ -71,8 +71,8 @@ class Place:
             check=False,
         )
 
-    def submit(self, *options: str) -> str:
-        plan = self.mbt("plan", "study.toml", *options)
+    def submit(self, *options: str, manifest: str = "study.toml") -> str:
+        plan = self.mbt("plan", manifest, *options)
         assert plan.returncode == 0, plan.stderr
         done = self.mbt("submit", "--slurm", "--preset", "one-node", stdin=plan.stdout)
         assert done.returncode == 0, done.stderr
@@ -143,6 +143,35 @@ def test_the_quickstart_study_runs_on_the_embedded_model(place):
         lineage = json.loads(path.read_text())
         assert (lineage["rows"], lineage["requests"]["reused"]) == (3, 3)
         assert lineage["model"]["id"] == "smollm2-135m"
+    assert "exact match" in (study / "tables" / "files" / "main_results.md").read_text()
+
+
+def test_the_shipped_method_study_runs_in_part(place):
+    # all but the trainings: rollouts, a teacher, rewrites that meet both, scores, and the report
+    place.study = "tiny-mbt"
+    place.record_folder = place.folder / "runs" / place.study / "submissions"
+    settings = (
+        "benchmarks.tinyhop.limit={ train = 4, validation = 4 }",
+        "sampling.student.max_tokens=48",
+        'stage.scores.rollouts=["untrained"]',
+    )
+    options = [word for setting in settings for word in ("--set", setting)]
+
+    place.submit(
+        *options,
+        *("--only", "tables", "--only", "mbt-s", "--only", "mbt-r", "--max-rows", "2"),
+        manifest=str(REPOSITORY / "manifests" / "tiny-mbt.toml"),
+    )
+    place.wait_until(lambda: not place.queue(), seconds=15 * 60)
+
+    study = place.folder / "runs" / place.study
+    doing = {a: cell["doing"] for a, cell in place.states().items()}
+    made = {address.partition("/")[0] for address, state in doing.items() if state == "done"}
+    assert made == {
+        *("questions", "base", "solutions", "mbt-s", "mbt-r", "untrained", "scores", "tables")
+    }
+    lineage = json.loads(next((study / "base").rglob("lineage.json")).read_text())
+    assert (lineage["rows"], lineage["requests"]["reused"]) == (4, 4)
     assert "exact match" in (study / "tables" / "files" / "main_results.md").read_text()
 
 
@@ -235,3 +264,33 @@ def test_an_edited_manifest_changes_nothing_that_is_queued(slow):
     slow.wait_until(lambda: not slow.queue())
 
     assert {cell["doing"] for cell in slow.states().values()} == {"done"}
+
+
+TASK = """
+import pathlib, signal, sys, time
+def told(number, frame):
+    time.sleep(1)
+    pathlib.Path("told.txt").write_text(f"{signal.Signals(number).name} on node {sys.argv[1]}")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, told)
+pathlib.Path("up.txt").touch()
+time.sleep(100)
+"""
+
+
+def test_what_srun_started_may_end_in_order(place):
+    # `srun` itself kills its tasks when it gets SIGTERM
+    relay = [sys.executable, "-m", "mbt_cli.training.nodes"]
+    srun = ["srun", "--nodes=1", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    task = [*relay, "node", sys.executable, "-c", TASK, "$SLURM_NODEID"]
+    started = subprocess.Popen(
+        [*relay, "head", *srun, *task],
+        cwd=place.folder,
+        stderr=subprocess.DEVNULL,
+    )
+    place.wait_until((place.folder / "up.txt").exists)
+
+    started.terminate()
+
+    assert started.wait(timeout=BUSY_SECONDS) == 75
+    assert (place.folder / "told.txt").read_text() == "SIGTERM on node 0"

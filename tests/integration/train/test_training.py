@@ -44,13 +44,16 @@ def test_a_broken_run_ends_as_an_unbroken_one(unbroken, fresh, variant, number, 
     assert "resuming from step" in log
 
 
-# what Slurm's `srun` does, on one machine: the command once a node, each with its number
+# what Slurm's `srun` does, on one machine: the command once a node, each with its number; SIGUSR1
+# goes to all that was started, and SIGTERM kills it
 SRUN = """#!/bin/bash
-for option; do
-  case $option in --nodes=*) nodes=${option#*=};; --*) ;; *) break;; esac
+while [[ $1 == --* ]]; do
+  case $1 in --nodes=*) nodes=${1#*=};; esac
   shift
 done
-trap 'kill -TERM $(jobs -p)' TERM
+below() { local pid; for pid in $(pgrep -P "$1"); do echo "$pid"; below "$pid"; done; }
+trap 'kill -USR1 $(below $$)' USR1
+trap 'kill -KILL $(below $$)' TERM
 for ((node = 0; node < nodes; node++)); do SLURM_NODEID=$node "$@" & done
 for job in $(jobs -p); do
   until wait "$job" || ! kill -0 "$job" 2>/dev/null; do :; done
