@@ -57,6 +57,10 @@ class Backend(Plugin):
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint | Responder]:
         """The endpoint, ready while the context lasts; BackendError if it will not come."""
 
+    def check(self, environment: Mapping[str, str]) -> None:
+        """Refuse, before a run begins, what cannot be asked in this environment; UsageError."""
+        return
+
     def weights(self, place: ServerPlace) -> Weights | None:
         """Where the weights are that it serves, for training; None when it only knows a URL."""
         return None

@@ -70,6 +70,9 @@ class OpenAIBackend(Backend):
         own = {} if self.id is None else {"id": self.id}
         return {"base_url": address_of(self.base_url), **own}
 
+    def check(self, environment: Mapping[str, str]) -> None:
+        self._key(environment)
+
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         return self._open(place)
 
@@ -80,6 +83,7 @@ class OpenAIBackend(Backend):
             base_url=self.base_url,
             model=self.id or "",
             api_key=key,
+            key_name=self.api_key_env,
             token_limit_field=self.token_limit_field or self._usual_limit_field(),
             context=self.context,
             supports_schema=self.supports_schema,

@@ -75,7 +75,7 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
         addresses = _shared(manifest, addresses)
     out = printer()
     if told.dry_run:
-        _tell(out, rehearse(manifest, machine, addresses), told)
+        _tell(out, rehearse(manifest, machine, addresses, retry_failed=told.retry_failed), told)
         return
     execution = Execution(
         manifest, machine, RunOptions(told.replace, told.retry_failed, told.shard)

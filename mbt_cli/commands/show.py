@@ -57,12 +57,13 @@ def show(
     if len(folders) > _SHOWN_WHOLE and not (as_json or verify or prompt):
         out.print(cells_view(folders))
         return
+    if as_json and prompt is None:
+        told = [lineage_json_of(folder) for folder in folders]
+        typer.echo(told[0] if folders == [path] else f"[{','.join(told)}]")
+        return
     for folder in folders:
         if prompt is not None:
             out.print(prompt_view(folder, prompt))
-            continue
-        if as_json:
-            typer.echo(lineage_json_of(folder))
             continue
         out.print(lineage_view(folder))
         if verify:

@@ -64,7 +64,6 @@ class Reply:
 Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
 """Sends a body once and gives status, headers and content of the answer; raises TimeoutError where
 no reply came in time, OSError where no connection stood, BrokenReplyError for half an answer."""
-"""Sends one body and gives status, headers and content; TimeoutError or OSError when none came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,7 @@ class Endpoint:
         base_url: Up to and including `/v1`.
         model: The name the endpoint knows the model by.
         api_key: Bearer token; kept out of representations, logs and artifacts.
+        key_name: The environment variable that holds it, for messages.
         token_limit_field: Body field for the token limit, `max_tokens` or `max_completion_tokens`.
         context: Context length in tokens where it is known.
         supports_schema: Whether `response_format` with a JSON schema constrains the reply.
@@ -94,6 +94,7 @@ class Endpoint:
     base_url: str
     model: str
     api_key: str | None = field(default=None, repr=False)
+    key_name: str | None = None
     token_limit_field: str = "max_tokens"
     context: int | None = None
     supports_schema: bool = True

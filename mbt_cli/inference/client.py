@@ -1,5 +1,6 @@
 """Sends one request to an OpenAI-compatible endpoint and says what came of it."""
 
+import re
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
@@ -20,6 +21,7 @@ from mbt_cli.inference.outcomes import (
     outcome_of_status,
 )
 
+_NO_TLS = re.compile("WRONG_VERSION_NUMBER|wrong version number|record layer failure")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -53,12 +55,19 @@ class Client:
             return failed("malformed_reply", str(error), sending(), can_pass=True)
         except OSError as error:
             words = error.strerror or str(error) or type(error).__name__
+            if _NO_TLS.search(words):
+                words += " (the server there speaks http: begin `base_url` with http://)"
             told = f"{self._endpoint.base_url}: {words}"
             return failed("connection", told, sending(), can_pass=True, unreachable=True)
         if status == 200:
             return outcome_of_body(content, sending())
         return outcome_of_status(
-            status, headers, content, sending(), address=self._endpoint.base_url
+            status,
+            headers,
+            content,
+            sending(),
+            address=self._endpoint.base_url,
+            key_name=self._endpoint.key_name,
         )
 
 

@@ -12,7 +12,7 @@ from mbt_cli.errors import BackendError
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _FATAL_HINTS = {
-    401: "the key is missing or wrong: set the environment variable that `api_key_env` names",
+    401: "a key is wanted: say `api_key_env` in the model's backend, and set the variable it names",
     403: "the key may not use this model or endpoint",
     404: "look at `base_url` (it ends with /v1) and at the model's `id`",
 }
@@ -58,7 +58,13 @@ def outcome_of_body(body: bytes, sending: Sending) -> Outcome:
 
 
 def outcome_of_status(
-    status: int, headers: Mapping[str, str], body: bytes, sending: Sending, *, address: str
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    sending: Sending,
+    *,
+    address: str,
+    key_name: str | None = None,
 ) -> Outcome:
     """A body that came with another status.
 
@@ -68,6 +74,7 @@ def outcome_of_status(
         body: Of the answer.
         sending: How it was sent.
         address: The endpoint's `base_url`, for messages.
+        key_name: The variable whose key was sent, for messages.
 
     Raises:
         BackendError: No request at all can succeed: the key, the address or the quota is wrong.
@@ -81,10 +88,10 @@ def outcome_of_status(
             hint="write the address that answers itself as `base_url`; it ends with /v1",
         )
     if status in _FATAL_HINTS or _is_out_of_quota(content):
-        raise BackendError(
-            f"`{address}` answered {status}: {words or 'without a word'}",
-            hint=_FATAL_HINTS.get(status, "look at the account's quota"),
-        )
+        hint = _FATAL_HINTS.get(status, "look at the account's quota")
+        if status == 401 and key_name:
+            hint = f"the key in `{key_name}` is not taken: is it whole, and is it this endpoint's?"
+        raise BackendError(f"`{address}` answered {status}: {words or 'without a word'}", hint=hint)
     return Outcome(
         _failure(f"http_{status}", words, sending),
         can_pass=status in _PASSING_STATUS or status >= 500,

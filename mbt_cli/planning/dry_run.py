@@ -43,14 +43,18 @@ class Rehearsal:
     first_prompt: Sequence[Message] = ()
 
 
-def rehearse(manifest: Manifest, machine: Machine, addresses: Sequence[str]) -> Iterator[Rehearsal]:
-    """Each cell in order."""
+def rehearse(
+    manifest: Manifest, machine: Machine, addresses: Sequence[str], *, retry_failed: bool = False
+) -> Iterator[Rehearsal]:
+    """Each cell in order; `retry_failed` as for the run itself."""
     states = States(manifest, machine.runs)
     for address in addresses:
-        yield _rehearsed(states, states[address], machine)
+        yield _rehearsed(states, states[address], machine, retry_failed=retry_failed)
 
 
-def _rehearsed(states: States, state: CellState, machine: Machine) -> Rehearsal:
+def _rehearsed(
+    states: States, state: CellState, machine: Machine, *, retry_failed: bool
+) -> Rehearsal:
     cell = state.cell
     if not isinstance(cell.stage, AsksModel) or cell.resolution.source is not None:
         return Rehearsal(cell.address, state.status, state.why)
@@ -67,18 +71,18 @@ def _rehearsed(states: States, state: CellState, machine: Machine) -> Rehearsal:
     asking = cell.stage.ask_plan(work).asking(work)
     new = reused = 0
     first: Sequence[Message] = ()
-    with _known(state.folder) as is_known:
+    with _known(state.folder, retry_failed=retry_failed) as is_known:
         for request in asking.requests():
             first = first or request.messages
             known = is_known(request.key)
             reused, new = reused + known, new + (not known)
-    if state.status == "done":  # its failed rows are asked again with `--retry-failed` alone
+    if state.status == "done" and not retry_failed:  # its failed rows stay as they are
         new, reused = 0, new + reused
     return Rehearsal(cell.address, state.status, state.why, (new, reused), None, first)
 
 
 @contextmanager
-def _known(folder: Path) -> Iterator[Callable[[str], bool]]:
+def _known(folder: Path, *, retry_failed: bool) -> Iterator[Callable[[str], bool]]:
     """Whether a request's reply is there: in the rows, or in the journal of a run that goes on."""
     keys: set[str] = set()
     if (folder / ROWS).is_file():
@@ -91,7 +95,13 @@ def _known(folder: Path) -> Iterator[Callable[[str], bool]]:
         yield keys.__contains__
         return
     with JournalIndex(folder / JOURNAL) as index:
-        yield lambda key: key in keys or index.standing(key) is not None
+
+        def is_known(key: str) -> bool:
+            found = index.standing(key)
+            is_there = found is not None and not (retry_failed and found.failure)
+            return key in keys or is_there
+
+        yield is_known
 
 
 def _work(

@@ -7,6 +7,7 @@ from mbt_cli.core.progress import Progress
 from mbt_cli.core.shards import Shard
 from mbt_cli.errors import MissingInputError, StaleError
 from mbt_cli.manifest.load import Manifest
+from mbt_cli.planning.sizes import asked_model
 from mbt_cli.planning.states import CellState, States
 from mbt_cli.settings import Machine
 from mbt_cli.stages.runner import CellRun, Runner
@@ -71,6 +72,7 @@ class Execution:
         chosen = [self.states[address] for address in addresses]
         self._refuse_stale(chosen)
         self._refuse_missing_inputs(chosen)
+        self._refuse_missing_keys(chosen)
         made, done, sent, reused = [], [], 0, 0
         with Servers() as servers:
             runner = Runner(self._machine, servers, progress)
@@ -134,6 +136,14 @@ class Execution:
             ]
             if missing:
                 raise self._missing_input(state, missing[0])
+
+    def _refuse_missing_keys(self, chosen: Sequence[CellState]) -> None:
+        """What a cell lacks for asking its model is said before the first cell, not hours later."""
+        for state in chosen:
+            model = asked_model(state)
+            is_made = state.status == "done" and not self._is_retried(state)
+            if model is not None and state.cell.resolution.source is None and not is_made:
+                model.backend.check(self._machine.environment)
 
     def _missing(
         self, state: CellState, name: str, group: Sequence[str], among: Collection[str]

@@ -15,8 +15,9 @@ import orjson
 import polars as pl
 
 from mbt_cli.core.chat import Json
-from mbt_cli.errors import ArtifactError, MissingInputError
+from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
 
+_SUFFIXES = (".json", ".jsonl", ".parquet")
 _PIECE_CHARACTERS = 1 << 20
 _ROWS_AT_ONCE = 1000
 _DECODER = json.JSONDecoder()
@@ -78,14 +79,27 @@ def read_records(path: Path) -> Iterator[Record]:
 
     Raises:
         ArtifactError: The file as a whole cannot be read.
+        UsageError: Its name ends in something else.
     """
-    readers = {".parquet": _parquet, ".jsonl": _json_lines, ".json": _json}
-    reader = readers.get(path.suffix)
-    if reader is None:
-        raise ArtifactError(
-            f"`{path}` ends in `{path.suffix}`; data files end in {', '.join(sorted(readers))}"
+    check_suffix(path)
+    return {".parquet": _parquet, ".jsonl": _json_lines, ".json": _json}[path.suffix](path)
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse a file whose name tells of no form that is read here."""
+    if path.suffix not in _SUFFIXES:
+        raise UsageError(
+            f"`{path}` ends in `{path.suffix}`; data files end in {', '.join(_SUFFIXES)}",
+            hint=_as_json_lines(path) if path.suffix in (".csv", ".tsv") else None,
         )
-    return reader(path)
+
+
+def _as_json_lines(path: Path) -> str:
+    read = f"p.read_csv({str(path)!r}" + (", separator='\\t')" if path.suffix == ".tsv" else ")")
+    written = str(path.with_suffix(".jsonl"))
+    return (
+        f'a table becomes one by: python -c "import polars as p; {read}.write_ndjson({written!r})"'
+    )
 
 
 def _parquet(path: Path) -> Iterator[Record]:

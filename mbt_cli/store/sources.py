@@ -19,7 +19,7 @@ from mbt_cli.core.questions import Document, Question
 from mbt_cli.errors import StageError, UsageError
 from mbt_cli.store.disk import sha256_of_file
 from mbt_cli.store.hub import HubAccess, HubRequest, fetch_files, local_folder
-from mbt_cli.store.records import Record, data_files, parquet_columns, read_records
+from mbt_cli.store.records import Record, check_suffix, data_files, parquet_columns, read_records
 from mbt_cli.store.tiers import read_tiers
 
 _ROWS_AT_ONCE = 2000
@@ -96,11 +96,12 @@ def check_split(benchmark: BenchmarkFiles, split: str, *, generate: Generate) ->
     """Refuse a split that a benchmark cannot have, without reading or fetching anything.
 
     Raises:
-        UsageError: It has no such split, or no source at all.
+        UsageError: It has no such split, no source at all, or a file in a form that is not read.
         MissingInputError: Its file is not there.
     """
     if generate(benchmark.splits.get(split, split)) is None and benchmark.source != "hub":
-        _local_paths(benchmark, split)
+        for path in _local_paths(benchmark, split):
+            check_suffix(path)
 
 
 def source_fingerprint(

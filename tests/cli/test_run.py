@@ -123,6 +123,19 @@ def test_a_dry_run_shows_requests_and_prompts_and_writes_nothing(mbt, workplace)
     assert not (workplace / "runs").exists()
 
 
+def test_a_dry_run_counts_what_failed_where_that_is_asked_again(mbt, workplace):
+    text = (workplace / "study.toml").read_text().replace("share = 0", "share = 1")
+    (workplace / "study.toml").write_text(text.replace('"no idea"', '""'))
+    assert mbt("rollout", "study.toml", "-q").code == 0
+
+    plain = mbt("rollout", "study.toml", "--dry-run")
+    again = mbt("rollout", "study.toml", "--dry-run", "--retry-failed")
+
+    assert "0 requests new, 12 reused" in plain.out
+    assert "0 requests new, 12 reused" not in again.out
+    assert " requests new, " in again.out
+
+
 def test_a_judge_counts_by_its_kind_whatever_its_name(mbt, workplace):
     study = SMALL_STUDY.replace('judge = ["answer_match"]', 'judge = ["strict"]')
     (workplace / "study.toml").write_text(f'{study}\n[judges.strict]\nkind = "answer_match"\n')

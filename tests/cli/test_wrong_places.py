@@ -23,6 +23,13 @@ def data(id: str, name: str, content: str | bytes, *words: str, code: int = 1) -
 
 
 DATA = (
+    Wrong(
+        "a table of comma-separated values",
+        "check study.toml",
+        ["`q.csv` ends in `.csv`", "p.read_csv('q.csv').write_ndjson('q.jsonl')"],
+        edits={TINY: 'kind = "question_answer"\nfiles = { validation = "q.csv" }'},
+        files={"q.csv": "id,question,answer\n1,Where?,Oslo\n"},
+    ),
     data("an empty file", "q.json", "", "`q.json` holds no record", "correct the path", code=2),
     data("an empty list", "q.json", "[]", "`q.json` holds no record", code=2),
     data("broken JSON", "q.json", "[{]", "`q.json`, record 1: is not JSON"),

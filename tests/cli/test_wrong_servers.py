@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.wrong import CANNED, TINY, Done, Wrong, held, rows, typed
+from tests.cli.wrong import CANNED, JUDGE, TINY, Done, Wrong, held, rows, typed
 
 ROLLOUT = "rollout study.toml --only base/prompt=answer"
 ONE_TRY = ("[sampling.plain]", "[run]\nmax_attempts = 1\n[sampling.plain]")
@@ -155,7 +155,13 @@ def error(message: str) -> bytes:
 
 
 ANSWERS = (
-    ("a wrong key", 401, {}, error("Incorrect key"), ["answered 401: Incorrect", "`api_key_env`"]),
+    (
+        "a wrong key",
+        401,
+        {},
+        error("Incorrect key"),
+        ["answered 401", "the key in `MY_KEY`"],
+    ),
     ("a key for others", 403, {}, error("no access"), ["answered 403: no access", "may not use"]),
     ("an unknown model", 404, {}, error("no `x`"), ["answered 404: no `x`", "the model's `id`"]),
     ("a redirect", 302, {"Location": "https://x.org/v1"}, b"", ["302", "`https://x.org/v1`"]),
@@ -179,6 +185,34 @@ def test_what_an_endpoint_says_is_handed_on(tmp_path, capfd, status, headers, bo
 
     held(wrong, done)
     assert KEY["MY_KEY"] not in done.err
+
+
+def test_an_endpoint_that_wants_a_key_says_how_to_give_one(tmp_path, capfd):
+    with answering(401, {}, error("No key")) as url:
+        model = f'id = "x"\nbackend = {{ kind = "openai", base_url = "{url}" }}'
+        wrong = asking("", model, ["answered 401: No key", "say `api_key_env` in the model's"])
+        wrong.prepare(tmp_path)
+
+        held(wrong, typed(wrong.words_typed, tmp_path, wrong.env, capfd))
+
+
+def test_https_to_a_server_of_plain_http_is_said(tmp_path, capfd):
+    with answering(200, {}, b"{}") as url:
+        address = url.replace("http:", "https:")
+        wrong = asking("", OPENAI.format(url=address), ["speaks http: begin `base_url`"], env=KEY)
+        wrong.prepare(tmp_path)
+
+        held(wrong, typed(wrong.words_typed, tmp_path, wrong.env, capfd))
+
+
+def test_a_missing_key_is_said_before_the_first_cell(tmp_path, capfd):
+    model = OPENAI.format(url="http://127.0.0.1:9/v1")
+    study = Wrong("", "run study.toml", ["needs a key, and `MY_KEY`"], 2, {JUDGE: model})
+    study.prepare(tmp_path)
+
+    held(study, typed(study.words_typed, tmp_path, {}, capfd))
+
+    assert not (tmp_path / "runs").exists()
 
 
 def in_process(blocked: Sequence[str], arguments: Sequence[str], folder: Path, **env: str) -> Done:

@@ -18,6 +18,7 @@ from mbt_cli.app import main
 from tests.conftest import SMALL_STUDY
 
 CANNED = 'backend = { kind = "canned", replies = ["It is <answer>Oslo</answer>", "no idea"] }'
+JUDGE = 'backend = { kind = "canned", replies = [\'{"grade": "A"}\'] }'
 TINY = 'kind = "tinyhop"\nlimit = 6'
 CELL = "base/benchmark=tiny/split=validation/model=parrot/prompt=answer"
 
