@@ -1,6 +1,8 @@
 """The main job on the real embedded model: SmolLM2-135M under llama.cpp."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -50,6 +52,25 @@ def test_the_quickstart_runs_to_its_table_and_then_asks_nothing_again(tmp_path):
     assert second.returncode == 0
     assert "0 model calls" in second.stdout
     assert "smollm2-135m" in second.stdout
+
+
+def test_what_the_quickstart_topic_tells_to_type_runs(tmp_path):
+    text = (REPOSITORY / "mbt_cli/help/quickstart.md").read_text()
+    blocks = re.findall(r"^```sh(?: run)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    typed = [line for block in blocks for line in block.splitlines() if line.startswith("mbt ")]
+
+    for line in typed:
+        done = subprocess.run(
+            ["bash", "-c", f'mbt() {{ {shlex.quote(sys.executable)} -m mbt_cli "$@"; }}; {line}'],
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "BROWSER": "true"},
+            capture_output=True,
+            text=True,
+            timeout=1500,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert "mbt run quickstart" in [line.split(" #")[0].strip() for line in typed]
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path):
