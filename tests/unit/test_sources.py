@@ -239,7 +239,7 @@ def test_a_wrong_tier_file_is_refused(tmp_path, text, message):
         ({"files": {"validation": "no/such.json"}}, MissingInputError, "no file `no/such.json`"),
         ({"files": {"train": HOTPOTQA}}, UsageError, "`files` names `train`"),
         ({"files": {}}, UsageError, "`files` names none"),
-        ({"files": {"validation": __file__}}, ArtifactError, "ends in `.py`"),
+        ({"files": {"validation": __file__}}, UsageError, "ends in `.py`"),
     ],
 )
 def test_a_source_that_cannot_be_read_is_said_in_one_line(settings, error, message):
