@@ -51,8 +51,8 @@ def shown_rows(table: TableData) -> list[list[ShownCell]]:
 
 
 def has_ranks(table: TableData) -> bool:
-    """Whether a best is marked in any column."""
-    return table.rows.height > 1 and any(column.best != "none" for column in table.columns)
+    """Whether a best is marked in any column, which equal numbers have none of."""
+    return any("best" in _ranks(table, column) for column in table.columns)
 
 
 def reading_notes(table: TableData, *, underlines: bool = False) -> list[str]:
