@@ -31,9 +31,11 @@ def short_names(addresses: Sequence[str]) -> list[str]:
 
 
 def matches(pattern: str, address: str) -> bool:
-    """Whether an address fits: axes in any order, those not named match all.
+    """Whether an address fits: axes in any order; those not named match all, as does a bare `*`.
 
     Example:
+        >>> matches("*/*/model=qwen*", "base/benchmark=b/model=qwen3")
+        True
         >>> matches("base/model=qwen*", "base/benchmark=b/model=qwen3")
         True
         >>> matches("base/model=qwen", "base/benchmark=b/model=qwen3")
@@ -43,7 +45,7 @@ def matches(pattern: str, address: str) -> bool:
     if not fnmatchcase(address.partition("/")[0], stage):
         return False
     axes = axes_of(address)
-    for part in parts:
+    for part in (part for part in parts if part.strip("*")):
         axis, _, glob = part.partition("=")
         if axis not in axes or not fnmatchcase(axes[axis], glob):
             return False
