@@ -71,7 +71,7 @@ $(SETUP_TRAIN): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the CPU build of torch used here is for Python 3.11: make PYTHON=python3.11 test-train"; exit 2; }
 	@test -x .venv-train/bin/python || $(PYTHON) -m venv .venv-train
 	@echo "installing torch, transformers and trl into .venv-train ..."
-	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,train,dev]' 'transformers[serving]' gguf
+	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,train,dev]' 'transformers[serving]' gguf tensorboard
 	@touch $@
 
 test-train: $(SETUP_TRAIN) ## real trainings on this machine: SFT and GRPO, killed, resumed, served

@@ -35,7 +35,7 @@ class Tracking(Settings):
     tags: list[str] | None = None
     """Tags there; left out, the cell's axes."""
     tensorboard: bool = False
-    """Write TensorBoard files too."""
+    """Write TensorBoard files too, into the cell's `logs/tensorboard/`; needs `tensorboard`."""
 
 
 class Kernels(Settings):

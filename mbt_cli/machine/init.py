@@ -19,7 +19,7 @@ def refuse_existing(path: Path) -> None:
     if path.exists():
         raise UsageError(
             f"`{path}` is there already, and is left as it is",
-            hint="name another file: mbt init my-study.toml",
+            hint="name another file, such as my-study.toml",
         )
     if path.suffix != ".toml":
         raise UsageError(f"`{path}` does not end in .toml", hint=f"mbt init {path}.toml")

@@ -131,10 +131,12 @@ def _variables(work: Work, recipe: Recipe, logs: Path) -> dict[str, str]:
     is_offline = os.environ.get("WANDB_MODE") in ("offline", "disabled")
     if tracking.wandb == "offline" or (tracking.wandb == "online" and not is_offline):
         wandb["WANDB_MODE"] = tracking.wandb
+    curves = {"TENSORBOARD_LOGGING_DIR": str((logs / "tensorboard").absolute())}
     hub = {"HF_HUB_OFFLINE": "1"} if work.hub.offline else {}
     return {
         **quiet,
         **(wandb if tracking.wandb != "off" else {}),
+        **(curves if tracking.tensorboard else {}),
         **hub,
         **recipe.launch.environment,
     }

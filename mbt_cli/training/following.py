@@ -39,9 +39,10 @@ class Follower(TrainerCallback):  # type: ignore[misc]
     Args:
         folder: The job's folder.
         resumed_step: Step of the checkpoint that is resumed; later lines of the log go.
+        writes: Whether this process is the one of all that writes the log.
     """
 
-    def __init__(self, folder: Path, resumed_step: int) -> None:
+    def __init__(self, folder: Path, resumed_step: int, *, writes: bool = True) -> None:
         self._folder = folder
         self._is_stopping = False
         self._begun = time.monotonic()
@@ -50,7 +51,8 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self.tokens = 0.0
         """Tokens seen so far."""
         self.first_tokens: float | None = None
-        self._keep_log_until(resumed_step)
+        if writes:
+            self._keep_log_until(resumed_step)
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._stop)
 

@@ -95,6 +95,10 @@ def explained(error: BaseException, job: TrainingJob) -> TrainingError | None:
             f"the disk is full: a checkpoint could not be written below `{job.folder}`",
             "free some space, or raise `recipe.save_every_steps`; " + _RESUMES,
         )
+    if "requires tensorboard" in text:
+        return TrainingError(
+            "`tracking.tensorboard` needs a package that is not there", "pip install tensorboard"
+        )
     if isinstance(error, TypeError | ValueError) and "Config" in text:
         return TrainingError(text.splitlines()[0], "look at the keys of `trainer` and `lora`")
     return None

@@ -85,12 +85,13 @@ def arguments(job: TrainingJob, own: Mapping[str, Json]) -> Any:
 
 def train(trainer: Any, job: TrainingJob) -> Follower:
     """Train from the last whole checkpoint, or from the start; gives what followed it."""
-    with process_state().main_process_first():
+    state = process_state()
+    with state.main_process_first():
         found = last_checkpoint(Path(job.folder) / "checkpoints")
     step = int(found.name.rpartition("-")[2]) if found else 0
     if found:
         print(f"resuming from step {step}", flush=True)  # noqa: T201 - the training's log
-    follower = Follower(Path(job.folder), step)
+    follower = Follower(Path(job.folder), step, writes=state.is_main_process)
     trainer.add_callback(follower)
     trainer.train(resume_from_checkpoint=str(found) if found else None)
     follower.check_finished(trainer.state)

@@ -45,6 +45,12 @@ JOB = TrainingJob(
             "recipe.device_batch_size",
             id="memory of the GPU",
         ),
+        pytest.param(
+            RuntimeError("TensorBoardCallback requires tensorboard to be installed."),
+            "`tracking.tensorboard` needs a package",
+            "pip install tensorboard",
+            id="a package",
+        ),
         pytest.param(MemoryError(), "out of memory", "recipe.max_length", id="memory"),
         pytest.param(
             OSError(errno.ENOSPC, "No space left on device"), "disk is full", "free", id="disk"

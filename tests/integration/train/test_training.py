@@ -13,7 +13,8 @@ FULL, LORA = "sft/model=tiny/variant=full", "sft/model=tiny/variant=lora"
 @pytest.fixture(scope="module")
 def unbroken(place):
     """Loss by step of both variants, without interruption."""
-    ran = place.run("train", "study.toml", "--only", "sft")
+    tracked = ("--set", "stage.sft.recipe.tracking.tensorboard=true")
+    ran = place.run("train", "study.toml", "--only", "sft", *tracked)
     assert ran.code == 0, ran.out
     return {address: place.rows(address)["loss"].to_list() for address in (FULL, LORA)}
 
@@ -55,9 +56,12 @@ below() { local pid; for pid in $(pgrep -P "$1"); do echo "$pid"; below "$pid"; 
 trap 'kill -USR1 $(below $$)' USR1
 trap 'kill -KILL $(below $$)' TERM
 for ((node = 0; node < nodes; node++)); do SLURM_NODEID=$node "$@" & done
+code=0
 for job in $(jobs -p); do
-  until wait "$job" || ! kill -0 "$job" 2>/dev/null; do :; done
+  while got=0; wait "$job" || got=$?; [ "$got" -gt 128 ] && kill -0 "$job" 2>/dev/null; do :; done
+  if [ "$got" -gt "$code" ]; then code=$got; fi
 done
+exit "$code"
 """
 
 
@@ -123,6 +127,12 @@ def test_the_lineage_tells_what_was_trained_on(unbroken, place):
     # r 4 on q, k, v, o, gate, up, down of two layers of width 32: 2 x 4 x (32+32 + 32+16 + 32+16
     # + 32+32 + 32+64 + 32+64 + 64+32) = 4,096
     assert told["training"]["trained_parameters"] == 4096
+
+
+def test_curves_for_tensorboard_stay_beside_the_log(unbroken, place):
+    for address in (FULL, LORA):
+        (events,) = place.cell(address).glob("logs/tensorboard/events.out.tfevents.*")
+        assert events.stat().st_size > 1000
 
 
 def test_a_trained_cell_is_a_model(unbroken, place):
