@@ -12,6 +12,7 @@ from mbt_cli.planning.states import CellState, States
 from mbt_cli.settings import Machine
 from mbt_cli.stages.runner import CellRun, Runner
 from mbt_cli.stages.servers import Servers
+from mbt_cli.store.artifacts import JOURNAL
 
 _SHOWN_CELLS = 10
 
@@ -138,11 +139,16 @@ class Execution:
                 raise self._missing_input(state, missing[0])
 
     def _refuse_missing_keys(self, chosen: Sequence[CellState]) -> None:
-        """What a cell lacks for asking its model is said before the first cell, not hours later."""
+        """What a cell lacks for asking its model is said before the first cell, not hours later.
+
+        One that was begun may have every reply already, as when shards are merged.
+        """
         for state in chosen:
             model = asked_model(state)
             is_made = state.status == "done" and not self._is_retried(state)
-            if model is not None and state.cell.resolution.source is None and not is_made:
+            is_begun = (state.folder / JOURNAL).is_dir()
+            sends = state.cell.resolution.source is None and not is_made and not is_begun
+            if model is not None and sends:
                 model.backend.check(self._machine.environment)
 
     def _missing(

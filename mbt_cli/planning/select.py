@@ -51,15 +51,16 @@ def with_what_they_need(manifest: Manifest, states: States, only: Sequence[str])
     Raises:
         UsageError: A cell reads one that `!` leaves out and that is not there.
     """
-    chosen = select(manifest, kind=None, only=only)
+    chosen = frozenset(select(manifest, kind=None, only=only))
     unwanted = [p.removeprefix("!") for p in only if p.startswith("!")]
-    taken: dict[str, None] = {}
-    open_ = list(chosen)
-    while open_:
-        address = open_.pop()
+    taken, waiting = set[str](), list(chosen)
+    while waiting:
+        address = waiting.pop()
         if address in taken:
             continue
-        taken[address] = None
+        taken.add(address)
+        if states[address].status == "done":
+            continue
         for missing in _not_there(states[address], states, chosen):
             if any(matches(p, missing) for p in unwanted):
                 raise UsageError(
@@ -67,7 +68,7 @@ def with_what_they_need(manifest: Manifest, states: States, only: Sequence[str])
                     "out",
                     hint=f"leave out what reads it too: --only '!{address.partition('/')[0]}'",
                 )
-            open_.append(missing)
+            waiting.append(missing)
     return [address for address in manifest.cells if address in taken]
 
 
