@@ -9,6 +9,7 @@ for ((second = 0; ; second += 5)); do
   ready="$(ray list nodes --filter state=ALIVE --format json 2>/dev/null |
     grep -c '"node_id"' || true)"
   if [ "$ready" -ge "$SLURM_JOB_NUM_NODES" ]; then break; fi
+  if [ "$signalled" = 1 ]; then break; fi
   if [ "$second" -ge 600 ]; then say "only $ready of $SLURM_JOB_NUM_NODES nodes joined"; exit 1; fi
   sleep 5
 done

@@ -300,6 +300,33 @@ def test_a_job_says_how_it_ended(own, tmp_path, code, last):
     assert (tmp_path / "calls.txt").exists() == ("requeued" in last)
 
 
+@pytest.mark.parametrize(
+    ("signal", "code", "last"),
+    [
+        ("USR1", 0, "stopped by a signal before it began; requeued"),
+        ("TERM", 75, "stopped from outside before it began"),
+    ],
+)
+def test_a_signal_while_the_cluster_is_set_up_loses_no_job(own, tmp_path, signal, code, last):
+    setup = f'["bash", "-c", "kill -{signal} $PPID; sleep 0.3"]'
+    launcher = own(f'mbt = ["touch", "ran.txt"]\nsetup = [{setup}]\n[gpu_job]\n[small_job]\n')
+    wanted = job(tmp_path / "record", gpus=0, workdir=tmp_path, cache=tmp_path / "cache")
+
+    done = subprocess.run(
+        ["bash", "-c", launcher.render(wanted)],
+        cwd=tmp_path,
+        env=stand_in(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    events = (tmp_path / "record" / "events" / "base-1.log").read_text().splitlines()
+    assert events[-1].partition("\t")[2] == last
+    assert done.returncode == code
+    assert not (tmp_path / "ran.txt").exists()
+
+
 def test_a_job_that_makes_no_progress_is_given_up(own, tmp_path):
     words = f'["bash", "-c", "{STOPPED}"]'
     launcher = own(f"max_idle_requeues = 1\nmbt = {words}\n[gpu_job]\n[small_job]\n")

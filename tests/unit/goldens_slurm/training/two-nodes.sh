@@ -37,23 +37,6 @@ events="$record/events/$job${task:+-$task}"
 mkdir -p -- "$record/events"
 say() { printf '%(%Y-%m-%dT%H:%M:%S%z)T\t%s\n' -1 "$*" | tee -a -- "$events.log" >&2; }
 
-cd -- "$workdir"
-export HF_HOME=/data/hf
-export MBT_RUNS=/data/runs
-export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
-# compiled kernels go where files may be written and executed, apart for every job
-scratch="$cache/jobs/${SLURM_JOB_ID:-$$}"
-export TMPDIR="$scratch/tmp"
-export TRITON_CACHE_DIR="$scratch/triton" TORCHINDUCTOR_CACHE_DIR="$scratch/inductor"
-export VLLM_CACHE_ROOT="$cache/vllm"
-mkdir -p -- "$TMPDIR" "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$VLLM_CACHE_ROOT"
-trap 'rm -rf -- "$scratch"' EXIT
-head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"
-export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
-export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not take it by itself
-export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * 8))
-if [ -n "$task" ]; then command+=(--shard "$task/$tasks"); fi
-
 # What the job has made so far, in one word: it changes with every reply and every checkpoint.
 progress() {
   find "${folders[@]}" -type f ! -path '*/logs/*' ! -name 'lock*' ! -name 'failure.json' \
@@ -86,6 +69,26 @@ pass_on() {
 }
 trap 'pass_on USR1' USR1
 trap 'pass_on TERM' TERM
+
+cd -- "$workdir"
+export HF_HOME=/data/hf
+export MBT_RUNS=/data/runs
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
+# compiled kernels go where files may be written and executed, apart for every job
+scratch="$cache/jobs/${SLURM_JOB_ID:-$$}"
+export TMPDIR="$scratch/tmp"
+export TRITON_CACHE_DIR="$scratch/triton" TORCHINDUCTOR_CACHE_DIR="$scratch/inductor"
+export VLLM_CACHE_ROOT="$cache/vllm"
+mkdir -p -- "$TMPDIR" "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$VLLM_CACHE_ROOT"
+trap 'rm -rf -- "$scratch"' EXIT
+head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"
+export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not take it by itself
+export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * 8))
+# a signal may have come before there was a command to pass it on to
+if [ "$may_requeue" = 1 ]; then requeue 'stopped by a signal before it began' || exit 75; exit 0; fi
+if [ "$signalled" = 1 ]; then say 'stopped from outside before it began'; exit 75; fi
+if [ -n "$task" ]; then command+=(--shard "$task/$tasks"); fi
 
 say "started on ${SLURM_JOB_NODELIST:-$(hostname)}, job ${SLURM_JOB_ID:-none}, attempt $((${SLURM_RESTART_COUNT:-0} + 1))"
 "${command[@]}" &
