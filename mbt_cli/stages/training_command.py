@@ -24,7 +24,8 @@ def training_command(launch: Launch, job: TrainingJob, environment: Mapping[str,
         environment: What `$NAME` in a flag is read from.
 
     Raises:
-        StageError: There is no such Python, or a flag names a variable that is not set.
+        StageError: There is no such Python, a flag names a variable that is not set, or
+            `num_machines` is no number.
     """
     python = _python(launch)
     module = ["-m", f"mbt_cli.training.{job.method}", str(Path(job.folder) / "job.json")]
@@ -33,7 +34,7 @@ def training_command(launch: Launch, job: TrainingJob, environment: Mapping[str,
     flags = {key: _filled(value, environment) for key, value in launch.flags.items()}
     if launch.processes is not None:
         flags["num_processes"] = launch.processes
-    nodes = int(str(flags.get("num_machines", 1)))
+    nodes = _count(flags.get("num_machines", 1))
     if nodes == 1 or "machine_rank" in flags:
         return [python, "-m", _LAUNCH, *_spelled(flags), *module]
     flags["machine_rank"] = "$SLURM_NODEID"  # which every node knows by itself
@@ -50,6 +51,13 @@ def _spelled(flags: Mapping[str, Json]) -> list[str]:
         elif value is not False:
             words += [f"--{key}", str(value)]
     return words
+
+
+def _count(told: Json) -> int:
+    try:
+        return int(told)
+    except (TypeError, ValueError):
+        raise StageError(f"`num_machines` is `{told}`, which is no number of machines") from None
 
 
 def _filled(value: Json, environment: Mapping[str, str]) -> Json:

@@ -1,0 +1,73 @@
+"""How a training is started: on one device, through accelerate, and on every node of a job."""
+
+import sys
+
+import pytest
+
+from mbt_cli.core.recipe import Launch, Recipe
+from mbt_cli.core.training_job import TrainingJob, Weights
+from mbt_cli.errors import StageError
+from mbt_cli.stages.training_command import training_command
+
+JOB = TrainingJob(
+    method="sft",
+    address="sft/model=m",
+    study="s",
+    weights=Weights(model="m"),
+    template={},
+    recipe=Recipe(method="sft", tuning="full", dtype="float32", batch_size=8, max_length=512),
+    seed=1,
+    examples="examples.parquet",
+    folder="/runs/job",
+    files="/runs/files",
+)
+MODULE = ["-m", "mbt_cli.training.sft", "/runs/job/job.json"]
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
+NODES = {"multi_gpu": True, "use_fsdp": False, "num_machines": "$SLURM_NNODES"}
+
+
+def command(environment=None, **launch):
+    return training_command(Launch(**launch), JOB, environment or {})
+
+
+def test_one_device_needs_plain_python():
+    assert command() == [sys.executable, *MODULE]
+
+
+def test_switches_that_are_off_are_left_out():
+    words = command(accelerate="x", flags={"multi_gpu": True, "use_fsdp": False}, processes=4)
+
+    assert words == [*ACCELERATE, "--multi_gpu", "--num_processes", "4", *MODULE]
+
+
+def test_every_node_gets_a_launcher_with_its_own_rank():
+    words = command({"SLURM_NNODES": "2"}, accelerate="x", flags=NODES)
+
+    relay = [sys.executable, "-m", "mbt_cli.training.nodes"]
+    head, node = words.index("head"), words.index("node")
+    assert words[: head + 2] == [*relay, "head", "srun"]
+    assert {"--nodes=2", "--ntasks-per-node=1"} <= set(words[head:node])
+    flags = ["--multi_gpu", "--num_machines", "2", "--machine_rank", "$SLURM_NODEID"]
+    assert words[node - 3 :] == [*relay, "node", *ACCELERATE, *flags, *MODULE]
+
+
+def test_a_rank_that_is_said_leaves_the_nodes_to_the_user():
+    flags = {"num_machines": 2, "machine_rank": 1}
+
+    words = command(accelerate="x", flags=flags)
+
+    assert words == [*ACCELERATE, "--num_machines", "2", "--machine_rank", "1", *MODULE]
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "reads `$SLURM_NNODES`, which the environment does not have"),
+        ({"SLURM_NNODES": "two"}, "`num_machines` is `two`, which is no number of machines"),
+    ],
+)
+def test_what_the_job_does_not_say_is_named(environment, message):
+    with pytest.raises(StageError) as raised:
+        command(environment, accelerate="x", flags=NODES)
+
+    assert message in raised.value.message
