@@ -1,7 +1,7 @@
 """`mbt serve`: a model preset's server by hand."""
 
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Annotated
 
 import typer
@@ -46,9 +46,12 @@ def serve(
     model = serving.preset_model(preset, overrides or (), folders)
     key = serving.chosen_key(machine.environment, is_shown=serving.can_show_key())
     place = serving.serving_place(machine, model, port, key)
-    typer.echo(f"starting {preset} ({model.backend.kind}); its log: {place.log}", err=True)
     follow = serving.following(place.log, sys.stderr) if verbose else nullcontext()
-    with follow, serving.served(model, place) as endpoint:
+    with ExitStack() as opened:
+        opened.enter_context(serving.ended_by_sigterm())
+        typer.echo(f"starting {preset} ({model.backend.kind}); its log: {place.log}", err=True)
+        opened.enter_context(follow)
+        endpoint = opened.enter_context(serving.served(model, place))
         typer.echo(f"base_url: {endpoint.base_url}\nmodel: {endpoint.model}")
         typer.echo(how_to_ask(endpoint, shows_key=key is None), err=True)
         serving.wait_for_end(endpoint)

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -137,29 +137,31 @@ def served(model: Model, place: ServerPlace) -> Iterator[Endpoint]:
         yield endpoint
 
 
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """While this lasts, from before a server boots, SIGTERM raises Stopped."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped("stopped by SIGTERM; no process of the server is left")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def wait_for_end(endpoint: Endpoint) -> None:
     """Return when Ctrl-C comes.
 
     Raises:
-        Stopped: SIGTERM came.
         BackendError: The server ended by itself; the message has its last lines.
     """
-    came: list[signal.Signals] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append(signal.Signals(number))
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        while not came:
+    with suppress(KeyboardInterrupt):
+        while True:
             time.sleep(_LOOK_SECONDS)
             if endpoint.alive is not None:
                 endpoint.alive()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if signal.SIGTERM in came:
-        raise Stopped("stopped by SIGTERM; no process of the server is left")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from importlib.util import find_spec
@@ -102,6 +103,30 @@ def test_vllm_is_served_by_the_same_path_with_a_key_that_is_never_written(workpl
     assert "key: [secret]" in log
     assert KEY not in log + err
     assert processes_with(f"MBT_TEST_MARK={workplace}") == []
+
+
+def test_sigterm_while_the_server_boots_leaves_nothing_behind(workplace, vllm_preset):
+    (workplace / "slow").write_text("#!/bin/sh\nsleep 100\n")
+    (workplace / "slow").chmod(0o755)
+    command = [sys.executable, "-m", "mbt_cli", "serve", vllm_preset]
+    process = subprocess.Popen(
+        [*command, "--set", "place.executable=./slow"],
+        cwd=workplace,
+        env={**os.environ, "MBT_ENDPOINT_KEY": KEY, "MBT_TEST_MARK": str(workplace)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr.readline().startswith("starting small")
+
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 75, err
+    # what was started in that very moment is ended by its watchdog, once the command is gone
+    end = time.monotonic() + 30
+    while processes_with(f"MBT_TEST_MARK={workplace}"):
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_a_server_that_ends_by_itself_ends_the_command_with_its_last_words(mbt, vllm_preset):
