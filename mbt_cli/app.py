@@ -27,6 +27,7 @@ from mbt_cli.commands import (
     train,
     view,
 )
+from mbt_cli.commands.collecting import seldom_collecting
 from mbt_cli.commands.narrowing import narrowed
 from mbt_cli.errors import Interrupted, MbtError, UsageError
 
@@ -69,6 +70,11 @@ app.command("help")(help.help_topic)
 
 def main() -> None:
     """Run the command line; a traceback from here means a bug in mbt."""
+    with seldom_collecting():
+        _run()
+
+
+def _run() -> None:
     try:
         if "_MBT_COMPLETE" in os.environ:  # a shell asks how a word may go on
             from mbt_cli.commands.shells import complete

@@ -1,11 +1,9 @@
 """What `mbt run` and the stage verbs share: choose cells, run them, say what became of them."""
 
-import gc
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +21,6 @@ from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.dry_run import Rehearsal, rehearse
 from mbt_cli.planning.execute import Execution, RunOptions
 from mbt_cli.planning.select import select
-
-_ALLOCATIONS_A_COLLECTION = 50_000
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,6 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
         manifest, machine, RunOptions(told.replace, told.retry_failed, told.shard)
     )
     with (
-        _garbage_seldom_collected(),
         stoppable(_as_typed(path, kind, told)),
         screen(told.quiet, told.verbose) as progress,
     ):
@@ -91,19 +86,6 @@ def run_cells(path: Path, kind: str | None, told: Told) -> None:
         return
     for view in result_view(manifest, machine, report, quiet=told.quiet):
         out.print(view)
-
-
-@contextmanager
-def _garbage_seldom_collected() -> Iterator[None]:
-    """What the imports made is no garbage, and rows hold no cycles: looking costs every request."""
-    usual = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(_ALLOCATIONS_A_COLLECTION, 10, 10)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-        gc.unfreeze()
 
 
 def _tell(out: Console, rehearsals: Iterator[Rehearsal], told: Told) -> None:

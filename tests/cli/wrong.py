@@ -5,7 +5,6 @@ hold and the exit code. The rules hold for all of them: one `error:` on stderr, 
 nothing on stdout that is not data.
 """
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -110,4 +109,3 @@ def typed(
         os.environ.update(before[0])
         os.chdir(before[1])
         sys.argv = before[2]
-        gc.unfreeze()
