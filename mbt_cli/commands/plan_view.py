@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from mbt_cli.commands.printing import printer
+from mbt_cli.commands.printing import counted, printer
 from mbt_cli.planning.plan_document import Plan, PlannedCell
 from mbt_cli.planning.states import Status
 
@@ -90,7 +90,7 @@ def _jobs(plan: Plan) -> Table:
 
 
 def _notes(plan: Plan) -> list[str]:
-    lines = [f"{len(plan.jobs)} jobs, {plan.boots} server boots"]
+    lines = [f"{counted(len(plan.jobs), 'job')}, {counted(plan.boots, 'server boot')}"]
     states = Counter(cell.status for cell in plan.cells)
     if plan.only:
         planned = len({address for job in plan.jobs for address in job.cells})

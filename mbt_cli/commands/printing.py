@@ -15,3 +15,13 @@ def printer() -> Console:
     if is_shown:
         return Console(highlight=False)
     return Console(highlight=False, soft_wrap=True, width=_WHOLE)
+
+
+def counted(count: int, thing: str) -> str:
+    """A count with its noun.
+
+    Example:
+        >>> counted(1, "job"), counted(2, "server boot")
+        ('1 job', '2 server boots')
+    """
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from mbt_cli.commands.opening import open_manifest
-from mbt_cli.commands.printing import printer
+from mbt_cli.commands.printing import counted, printer
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher, free_gpus
@@ -85,7 +85,7 @@ def _show(submitting: Submitting, launcher: Launcher) -> None:
     """Every script after a line that says what it waits for; the count goes to stderr."""
     for job in submitting.jobs:
         after = ", ".join((*job.needs, *submitting.ids_in_queue(job))) or "nothing"
-        typer.echo(f"# ---- {job.id}, {len(job.cells)} cells, after {after}")
+        typer.echo(f"# ---- {job.id}, {counted(len(job.cells), 'cell')}, after {after}")
         typer.echo(launcher.render(job))
     typer.echo(f"{len(submitting.jobs)} scripts shown, nothing submitted", err=True)
 
@@ -94,8 +94,12 @@ def _to_slurm(submitting: Submitting, launcher: SlurmLauncher, out: Console) -> 
     done = hand_over(submitting, launcher, max_dependencies=launcher.max_dependencies)
     for job in done.jobs:
         after = f" after {', '.join(job.after)}" if job.after else ""
-        out.print(f"{job.launcher_id}  {job.id}, {len(job.cells)} cells{after}", markup=False)
-    out.print(f"{len(done.jobs)} jobs submitted; record: {submitting.record}", markup=False)
+        out.print(
+            f"{job.launcher_id}  {job.id}, {counted(len(job.cells), 'cell')}{after}", markup=False
+        )
+    out.print(
+        f"{counted(len(done.jobs), 'job')} submitted; record: {submitting.record}", markup=False
+    )
     out.print(f"watch: mbt status {submitting.plan.study} --watch", markup=False)
 
 

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mbt_cli.commands.printing import counted
 from mbt_cli.commands.table_view import StoredTable
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.planning.dry_run import Rehearsal
@@ -87,7 +88,7 @@ def result_view(
             yield StoredTable(read_table(path))
     if quiet:
         return
-    counts = f"{len(report.made)} cells made, {len(report.done)} done already"
+    counts = f"{counted(len(report.made), 'cell')} made, {len(report.done)} done already"
     asked = f"{report.sent:,} model calls, {report.reused:,} replies reused"
     yield Text(f"{counts}; {asked}")
     for folder in folders or [machine.runs / manifest.study]:
