@@ -1,6 +1,8 @@
 """What all tests share: a small study on a canned backend, and a folder to run it in."""
 
 import os
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ settings.load_profile("mbt")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 NO_SAMPLES = "no real samples beside this clone"
+
+SHELL_MBT = f'mbt() {{ {shlex.quote(sys.executable)} -m mbt_cli "$@"; }}'
+"""A line of bash after which `mbt` is the one under test."""
 
 SMALL_STUDY = """
 [study]

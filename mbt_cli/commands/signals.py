@@ -11,6 +11,21 @@ _STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager
+def raising_stopped(*numbers: signal.Signals, left: str) -> Iterator[None]:
+    """While this lasts, these signals raise Stopped, which says what is `left`."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(f"stopped by {signal.Signals(number).name}; {left}")
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def stoppable(command: str) -> Iterator[None]:
     """While this lasts, SIGTERM and SIGUSR1 end the run with exit code 75, Ctrl-C with 130.
 
@@ -19,13 +34,9 @@ def stoppable(command: str) -> Iterator[None]:
     Args:
         command: What a user types to go on.
     """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(f"stopped by {signal.Signals(number).name}; everything done so far is kept")
-
-    before = {number: signal.signal(number, stop) for number in _STOPPING}
     try:
-        yield
+        with raising_stopped(*_STOPPING, left="everything done so far is kept"):
+            yield
     except KeyboardInterrupt:
         raise Interrupted(
             "interrupted; everything done so far is kept", hint=_again(command)
@@ -33,9 +44,6 @@ def stoppable(command: str) -> Iterator[None]:
     except (Interrupted, Stopped) as error:
         error.hint = _again(command)
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _again(command: str) -> str:

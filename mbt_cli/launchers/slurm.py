@@ -75,16 +75,20 @@ class SlurmLauncher(Launcher):
                 '`container` wraps mbt\'s command alone, so `multi_node = "ray"` would start Ray '
                 "outside of it: take one of the two"
             )
-        if self.container and (self.train_job or self.gpu_job).nodes > 1:
+        if self.container and self._training.nodes > 1:
             raise ValueError(
                 "`container` wraps mbt's command, and a training over several nodes calls `srun` "
                 "from inside of it: take one node, or no container"
             )
-        requests = (self.gpu_job, self.small_job, self.train_job or self.gpu_job)
+        requests = (self.gpu_job, self.small_job, self._training)
         limits = [request.time for request in requests if request.time is not None]
         if limits and self.signal_seconds >= min(map(seconds_of, limits)):
             raise ValueError("`signal_seconds` is not below the time limit of each job")
         return self
+
+    @property
+    def _training(self) -> Request:
+        return self.train_job or self.gpu_job
 
     def request_for(self, job: Job) -> Request:
         """What a job asks for.
@@ -94,7 +98,7 @@ class SlurmLauncher(Launcher):
         """
         if not job.gpus:
             return self.small_job
-        request = (self.train_job or self.gpu_job) if job.trains else self.gpu_job
+        request = self._training if job.trains else self.gpu_job
         is_wide = self.multi_node == "ray" and not job.trains
         if job.gpus > request.gpus * (request.nodes if is_wide else 1):
             table = "train_job" if job.trains and self.train_job else "gpu_job"

@@ -1,6 +1,5 @@
 """One model preset's server, started by hand, until a signal ends it."""
 
-import signal
 import sys
 import threading
 import time
@@ -8,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TextIO
 
 from pydantic import ValidationError
@@ -16,7 +14,7 @@ from pydantic import ValidationError
 from mbt_cli.core.chat import Endpoint
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.run_settings import RunSettings
-from mbt_cli.errors import ManifestError, Stopped, UsageError
+from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.manifest.document import Document, ModelTable, StudyTable
 from mbt_cli.manifest.models import Models
 from mbt_cli.manifest.presets import PresetFolders
@@ -135,20 +133,6 @@ def served(model: Model, place: ServerPlace) -> Iterator[Endpoint]:
                 hint="serve a preset of the backend `llamacpp`, `vllm` or `transformers`",
             )
         yield endpoint
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """While this lasts, from before a server boots, SIGTERM raises Stopped."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped("stopped by SIGTERM; no process of the server is left")
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def wait_for_end(endpoint: Endpoint) -> None:

@@ -17,7 +17,6 @@ import polars as pl
 from mbt_cli.core.chat import Json
 from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
 
-_SUFFIXES = (".json", ".jsonl", ".parquet")
 _PIECE_CHARACTERS = 1 << 20
 _ROWS_AT_ONCE = 1000
 _DECODER = json.JSONDecoder()
@@ -82,14 +81,14 @@ def read_records(path: Path) -> Iterator[Record]:
         UsageError: Its name ends in something else.
     """
     check_suffix(path)
-    return {".parquet": _parquet, ".jsonl": _json_lines, ".json": _json}[path.suffix](path)
+    return _READERS[path.suffix](path)
 
 
 def check_suffix(path: Path) -> None:
     """Refuse a file whose name tells of no form that is read here."""
-    if path.suffix not in _SUFFIXES:
+    if path.suffix not in _READERS:
         raise UsageError(
-            f"`{path}` ends in `{path.suffix}`; data files end in {', '.join(_SUFFIXES)}",
+            f"`{path}` ends in `{path.suffix}`; data files end in {', '.join(_READERS)}",
             hint=_as_json_lines(path) if path.suffix in (".csv", ".tsv") else None,
         )
 
@@ -181,3 +180,6 @@ def _array_items(stream: IO[str], path: Path) -> Iterator[Json]:
             continue
         yield value
         count += 1
+
+
+_READERS = {".json": _json, ".jsonl": _json_lines, ".parquet": _parquet}

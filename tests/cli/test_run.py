@@ -132,8 +132,7 @@ def test_a_dry_run_counts_what_failed_where_that_is_asked_again(mbt, workplace):
     again = mbt("rollout", "study.toml", "--dry-run", "--retry-failed")
 
     assert "0 requests new, 12 reused" in plain.out
-    assert "0 requests new, 12 reused" not in again.out
-    assert " requests new, " in again.out
+    assert again.out.count("  7 requests new, 5 reused") == 2
 
 
 def test_a_judge_counts_by_its_kind_whatever_its_name(mbt, workplace):

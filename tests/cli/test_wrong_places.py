@@ -36,6 +36,7 @@ DATA = (
     data("a broken line", "q.jsonl", "{oops\n", "q.jsonl:1: is not JSON"),
     data("another layout", "q.json", '[{"frage": "a"}]', "q.json:record 1", "`_id`", "the `kind`"),
     data("Latin-1", "q.json", '[{"question": "é"}]'.encode("latin-1"), "`q.json` is not UTF-8"),
+    data("another ending", "q.csv", "question,answer\n", "ends in `.csv`", ".json, .jsonl", code=2),
     data("a cut-off Parquet file", "q.parquet", b"PAR1 x", "`q.parquet` is not a whole Parquet"),
 )
 VARIABLES = (

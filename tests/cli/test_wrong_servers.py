@@ -160,7 +160,7 @@ ANSWERS = (
         401,
         {},
         error("Incorrect key"),
-        ["answered 401", "the key in `MY_KEY`"],
+        ["answered 401: Incorrect", "the key in `MY_KEY`"],
     ),
     ("a key for others", 403, {}, error("no access"), ["answered 403: no access", "may not use"]),
     ("an unknown model", 404, {}, error("no `x`"), ["answered 404: no `x`", "the model's `id`"]),

@@ -26,7 +26,7 @@ from mbt_cli.planning.states import States
 from mbt_cli.registry import AnyBackend, AnyBenchmark
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.sources import read_questions
-from tests.conftest import REPOSITORY, SMALL_STUDY
+from tests.conftest import REPOSITORY, SHELL_MBT, SMALL_STUDY
 
 PACKAGE = REPOSITORY / "mbt_cli"
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in (PACKAGE / "help").glob("*.md")}
@@ -266,15 +266,14 @@ FIRST = {"troubleshooting": "mbt run study.toml -q"}
 @pytest.mark.parametrize("topic", [t for t in WITH_EXAMPLES if t != "extend"])
 def test_what_a_topic_tells_to_run_runs(topic, workplace):
     lay_out(topic, workplace)
-    mbt = f'mbt() {{ {shlex.quote(sys.executable)} -m mbt_cli "$@"; }}'
     typed = [b.text for b in blocks(topic) if (b.language, b.told) == ("sh", "run")]
     if topic in FIRST:
         typed.insert(0, FIRST[topic])
 
     for text in typed:
-        asked = re.search("QUESTION_ID", text) and pl.read_parquet(QUESTIONS)["question_id"][0]
-        line = text.replace("QUESTION_ID", asked or "")
-        run_here(["bash", "-euo", "pipefail", "-c", f"{mbt}\n{line}"], workplace)
+        if "QUESTION_ID" in text:
+            text = text.replace("QUESTION_ID", pl.read_parquet(QUESTIONS)["question_id"][0])
+        run_here(["bash", "-euo", "pipefail", "-c", f"{SHELL_MBT}\n{text}"], workplace)
     for block in blocks(topic):
         if block.language == "python" and not block.file:
             run_here([sys.executable, "-c", block.text], workplace)

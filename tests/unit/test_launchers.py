@@ -266,6 +266,15 @@ def test_a_local_script_runs_the_command_and_nothing_else(tmp_path, nasty):
     assert not list(tmp_path.rglob("pwned"))
 
 
+def ran(launcher: SlurmLauncher, folder: Path, environment: dict[str, str]):
+    """Run a job's script without Slurm: its exit code, and what it said in its events."""
+    wanted = job(folder / "record", gpus=0, workdir=folder, cache=folder / "cache")
+    script = ["bash", "-c", launcher.render(wanted)]
+    done = subprocess.run(script, cwd=folder, env=environment, capture_output=True, check=False)
+    lines = (folder / "record" / "events" / "base-1.log").read_text().splitlines()
+    return done.returncode, [line.partition("\t")[2] for line in lines]
+
+
 @pytest.mark.parametrize(
     ("code", "last"),
     [
@@ -283,20 +292,11 @@ def test_a_local_script_runs_the_command_and_nothing_else(tmp_path, nasty):
 def test_a_job_says_how_it_ended(own, tmp_path, code, last):
     command = code if isinstance(code, str) else f"exit {code}"
     launcher = own(f'mbt = ["bash", "-c", "{command}"]\n[gpu_job]\n[small_job]\n')
-    wanted = job(tmp_path / "record", gpus=0, workdir=tmp_path, cache=tmp_path / "cache")
 
-    done = subprocess.run(
-        ["bash", "-c", launcher.render(wanted)],
-        cwd=tmp_path,
-        env=stand_in(tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    returned, events = ran(launcher, tmp_path, stand_in(tmp_path))
 
-    events = (tmp_path / "record" / "events" / "base-1.log").read_text().splitlines()
-    assert events[-1].partition("\t")[2] == last
-    assert done.returncode == (0 if "requeued" in last else code)
+    assert events[-1] == last
+    assert returned == (0 if "requeued" in last else code)
     assert (tmp_path / "calls.txt").exists() == ("requeued" in last)
 
 
@@ -310,44 +310,25 @@ def test_a_job_says_how_it_ended(own, tmp_path, code, last):
 def test_a_signal_while_the_cluster_is_set_up_loses_no_job(own, tmp_path, signal, code, last):
     setup = f'["bash", "-c", "kill -{signal} $PPID; sleep 0.3"]'
     launcher = own(f'mbt = ["touch", "ran.txt"]\nsetup = [{setup}]\n[gpu_job]\n[small_job]\n')
-    wanted = job(tmp_path / "record", gpus=0, workdir=tmp_path, cache=tmp_path / "cache")
 
-    done = subprocess.run(
-        ["bash", "-c", launcher.render(wanted)],
-        cwd=tmp_path,
-        env=stand_in(tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    returned, events = ran(launcher, tmp_path, stand_in(tmp_path))
 
-    events = (tmp_path / "record" / "events" / "base-1.log").read_text().splitlines()
-    assert events[-1].partition("\t")[2] == last
-    assert done.returncode == code
+    assert events[-1] == last
+    assert returned == code
     assert not (tmp_path / "ran.txt").exists()
 
 
 def test_a_job_that_makes_no_progress_is_given_up(own, tmp_path):
     words = f'["bash", "-c", "{STOPPED}"]'
     launcher = own(f"max_idle_requeues = 1\nmbt = {words}\n[gpu_job]\n[small_job]\n")
-    wanted = job(tmp_path / "record", gpus=0, workdir=tmp_path, cache=tmp_path / "cache")
     environment = stand_in(tmp_path)
 
-    codes = [
-        subprocess.run(
-            ["bash", "-c", launcher.render(wanted)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            check=False,
-        ).returncode
-        for _ in range(2)
-    ]
+    first, _ = ran(launcher, tmp_path, environment)
+    second, events = ran(launcher, tmp_path, environment)
 
-    events = (tmp_path / "record" / "events" / "base-1.log").read_text()
     # the first time there is nothing to compare with; the second has made nothing since
-    assert codes == [0, 75]
-    assert "requeued 1 times without progress, so it is given up" in events
+    assert [first, second] == [0, 75]
+    assert "requeued 1 times without progress, so it is given up" in "\n".join(events)
 
 
 def test_the_shipped_presets_are_those_that_goldens_hold():

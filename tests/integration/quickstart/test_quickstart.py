@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, SHELL_MBT
 
 pytestmark = pytest.mark.skipif(
     find_spec("xllamacpp") is None, reason='no xllamacpp: pip install "mbt-cli[embedded]"'
@@ -62,7 +61,7 @@ def test_what_the_quickstart_topic_tells_to_type_runs(tmp_path):
 
     for line in typed:
         done = subprocess.run(
-            ["bash", "-c", f'mbt() {{ {shlex.quote(sys.executable)} -m mbt_cli "$@"; }}; {line}'],
+            ["bash", "-c", f"{SHELL_MBT}\n{line}"],
             cwd=tmp_path,
             env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "BROWSER": "true"},
             capture_output=True,
