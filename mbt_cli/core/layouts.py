@@ -42,8 +42,9 @@ def texts(value: Json, name: str) -> tuple[str, ...]:
         ValueError: It is no list, or something in it is no text.
     """
     items = _checked_list(value or [], name)
-    for item in items:
-        _checked_text(item, name)
+    if set(map(type, items)) - {str}:
+        for item in items:
+            _checked_text(item, name)
     return tuple(items)
 
 
@@ -90,7 +91,7 @@ def _pairs(value: Json, name: str, columns: tuple[str, str]) -> list[tuple[Json,
             raise ValueError(f"`{name}` has {len(first)} {columns[0]} for {len(second)} others")
         return list(zip(first, second, strict=True))
     pairs = [_checked_list(pair, name) for pair in _checked_list(value, name)]
-    if any(len(pair) != 2 for pair in pairs):
+    if set(map(len, pairs)) - {2}:
         raise ValueError(f"`{name}` holds something that is not a pair")
     return [(pair[0], pair[1]) for pair in pairs]
 

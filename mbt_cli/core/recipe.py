@@ -58,6 +58,10 @@ class Recipe(Settings):
     """All weights; a low-rank adapter; an adapter on weights in four bits."""
     dtype: Literal["bfloat16", "float32"]
     """Number type of the weights while they are trained, and in the checkpoint."""
+    float32_matmul: Literal["highest", "high", "medium"] | None = None
+    """Precision inside products of float32 numbers, in PyTorch's words: `high` computes them by
+    TF32 on GPUs that have it, `medium` by bfloat16 on processors that have it. Left out, what
+    PyTorch and `trainer.tf32` say."""
     batch_size: int = Field(ge=1)
     """Examples (GRPO: completions) of one optimizer step on all devices together."""
     device_batch_size: Annotated[int, RunOnly] = Field(default=1, ge=1)

@@ -1,7 +1,8 @@
 """One model asked one cell's requests: the two functions that every asking stage calls.
 
-`ask` sends what the journal does not hold yet; `replies` then gives every request with what
-became of it, in the order of the requests and in bounded memory.
+`ask` sends what the journal does not hold yet, and gives every request with what became of it to
+whoever takes it, in the order of the requests and in bounded memory; `replies` reads the same
+from the journal alone.
 """
 
 import time
@@ -18,6 +19,7 @@ from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.errors import BackendError
 from mbt_cli.inference.backlog import Backlog, RetryRules, Ticket
 from mbt_cli.inference.bodies import BodyRules
+from mbt_cli.inference.handover import Handover, Take, outcome_of
 from mbt_cli.inference.importing import import_rows
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
 from mbt_cli.inference.ledger import Ledger
@@ -101,7 +103,14 @@ class Asked:
     flags: tuple[str, ...] = ()
 
 
-def ask(asking: Asking, journal: Path, progress: Progress, *, writer: str = "0") -> Asked:
+def ask(
+    asking: Asking,
+    journal: Path,
+    progress: Progress,
+    *,
+    writer: str = "0",
+    take: Take | None = None,
+) -> Asked:
     """Send what the journal does not hold, and keep every reply the moment it arrives.
 
     SIGINT, SIGTERM and SIGUSR1 stop it in order while it runs in the main thread.
@@ -111,6 +120,8 @@ def ask(asking: Asking, journal: Path, progress: Progress, *, writer: str = "0")
         journal: The cell's journal folder; made when it is not there.
         progress: Told of every row that is done.
         writer: Name of this writer's own file; array tasks each have theirs.
+        take: Given every request with what became of it, in the requests' order: each as soon as
+            all before it are settled, while later ones are still in flight.
 
     Raises:
         BackendError: The server did not start, died too often, or refuses every request.
@@ -127,8 +138,14 @@ def ask(asking: Asking, journal: Path, progress: Progress, *, writer: str = "0")
         if index.damaged:
             progress.note(f"{index.damaged} damaged lines of `{journal}` are asked again")
         backlog = Backlog(asking.requests(), index, asking.retry_rules, progress)
-        ledger = Ledger(backlog, file, asking.retry_rules, progress)
-        return _Run(asking, backlog, ledger, progress, request).work_off()
+        handover = None
+        if take is not None:
+            handover = Handover(asking.requests(), backlog, index, take)
+        ledger = Ledger(backlog, file, index, handover)
+        asked = _Run(asking, backlog, ledger, progress, request).work_off()
+        if handover is not None:
+            handover.finish()
+        return asked
 
 
 def replies(asking: Asking, journal: Path) -> Iterator[tuple[Request, Reply]]:
@@ -138,7 +155,7 @@ def replies(asking: Asking, journal: Path) -> Iterator[tuple[Request, Reply]]:
     """
     with JournalIndex(journal) as index:
         for request in asking.requests():
-            yield request, index.reply(request.key) or Reply(failure="not_asked", attempts=0)
+            yield request, outcome_of(request, index)
 
 
 class _Run:

@@ -135,6 +135,9 @@ class Backlog:
         self._retries: list[tuple[float, int, Ticket]] = []
         self._retry_number = 0
         self._handed_out: set[bytes] = set()
+        self._open: set[bytes] = set()
+        self.looked_at = 0
+        """Requests whose turn has come, those that were settled already included."""
 
     def take(self, now: float, *, looks: int) -> Ticket | None:
         """A ticket that can be sent now, found among the next `looks` fresh requests at most."""
@@ -148,7 +151,9 @@ class Backlog:
             request = next(self._fresh, None)
             if request is None:
                 self._fresh = None
-            elif ticket := self._ticket(request):
+                return None
+            self.looked_at += 1
+            if ticket := self._ticket(request):
                 return ticket
         return None
 
@@ -161,6 +166,23 @@ class Backlog:
     def next_due(self) -> float | None:
         """When the earliest retry is due; null when there is none."""
         return self._retries[0][0] if self._retries else None
+
+    def is_open(self, request: Request) -> bool:
+        """Whether a request was handed out and its outcome is not final yet."""
+        return digest_of(request.key) in self._open
+
+    def settle(self, ticket: Ticket, reply: Reply, now: float) -> None:
+        """Take a final outcome of one content attempt; ask again where the rules say so."""
+        attempt = ticket.content_attempt
+        following = self._rules.after(reply.failure, reply.finish_reason, attempt)
+        if following is not None:
+            self.counts.retried += 1
+            self.again(ticket.asked_again(following), now)
+            return
+        self._open.discard(digest_of(ticket.request.key))
+        self.counts.settle(reply)
+        tokens = (reply.prompt_tokens or 0) + (reply.completion_tokens or 0)
+        self._progress.advance(done=1, failed=int(reply.failure is not None), tokens=tokens)
 
     def again(self, ticket: Ticket, due: float) -> None:
         """Send a ticket once more, not before `due`."""
@@ -194,4 +216,5 @@ class Backlog:
             self._progress.advance(done=1, reused=1, failed=int(failed))
             return None
         self._handed_out.add(digest)
+        self._open.add(digest)
         return ticket_of(request, attempt, seed=request.seed)

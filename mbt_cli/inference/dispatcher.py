@@ -21,6 +21,9 @@ from mbt_cli.inference.window import Window
 _LOOKS = 256
 """Requests of the journal that are passed over before others get their turn."""
 _WATCH_SECONDS = 1.0
+_HANDOVER_SECONDS = 0.01
+_HANDED_OVER = 64
+"""Settled requests that are given on at a time: a few milliseconds of work between replies."""
 _FIRST_BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 _REFUSED_BACKOFF_SECONDS = 1.0
@@ -68,7 +71,7 @@ class Dispatcher:
         """
         tasks = [asyncio.create_task(self._worker()) for _ in range(workers)]
         everything = asyncio.gather(*tasks)
-        watch = asyncio.create_task(self._watch())
+        watch: asyncio.Future[Any] = asyncio.gather(self._watch(), self._hand_over())
         try:
             await self._until_done(everything, watch)
         except ServerDiedError:
@@ -82,7 +85,7 @@ class Dispatcher:
             self._ledger.sync()
 
     async def _until_done(
-        self, everything: "asyncio.Future[list[None]]", watch: "asyncio.Task[None]"
+        self, everything: "asyncio.Future[list[None]]", watch: "asyncio.Future[Any]"
     ) -> None:
         first = asyncio.FIRST_COMPLETED
         stop = asyncio.create_task(self._stopping.wait())
@@ -112,6 +115,12 @@ class Dispatcher:
             await asyncio.sleep(_WATCH_SECONDS)
             self._look_alive()
             await asyncio.to_thread(self._ledger.sync)
+
+    async def _hand_over(self) -> None:
+        """Give on what is settled, in the time that replies take to come."""
+        while True:
+            await asyncio.sleep(_HANDOVER_SECONDS)
+            self._ledger.hand_over(_HANDED_OVER)
 
     def _look_alive(self) -> None:
         if self._alive is None:

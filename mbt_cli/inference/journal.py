@@ -81,18 +81,22 @@ class JournalWriter:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._path = folder / f"replies-{name}.jsonl"
+        self.path = folder / f"replies-{name}.jsonl"
         self._unsynced = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._path, flags, 0o644)
+            self._file = os.open(self.path, flags, 0o644)
             self._size = _cut_torn_tail(self._file)
         except OSError as error:
-            raise _unwritable(self._path, error) from error
+            raise _unwritable(self.path, error) from error
 
-    def append(self, key: str, reply: Reply, content_attempt: int) -> None:
-        """Hand one reply to the operating system before returning."""
+    def append(self, key: str, reply: Reply, content_attempt: int) -> tuple[int, int]:
+        """Hand one reply to the operating system before returning.
+
+        Returns:
+            Where its record begins in the file, and its length, in bytes.
+        """
         line = record_of(key, reply, content_attempt)
         try:
             written = os.write(self._file, line)
@@ -100,9 +104,10 @@ class JournalWriter:
                 written += os.write(self._file, line[written:])
         except OSError as error:
             os.ftruncate(self._file, self._size)
-            raise _unwritable(self._path, error) from error
-        self._size += written
+            raise _unwritable(self.path, error) from error
+        begins, self._size = self._size, self._size + written
         self._unsynced = True
+        return begins, written
 
     def sync(self) -> None:
         """Wait until everything appended so far is on the disk itself."""
@@ -111,7 +116,7 @@ class JournalWriter:
             try:
                 os.fsync(self._file)
             except OSError as error:
-                raise _unwritable(self._path, error) from error
+                raise _unwritable(self.path, error) from error
 
     def __enter__(self) -> "JournalWriter":
         return self
@@ -136,6 +141,7 @@ class JournalIndex:
 
     def __init__(self, folder: Path) -> None:
         self._files = sorted(folder.glob("*.jsonl"))
+        self._numbers = {path: number for number, path in enumerate(self._files)}
         self._handles = [path.open("rb") for path in self._files]
         self._places: dict[bytes, int] = {}
         self._standings: dict[bytes, Standing] = {}
@@ -158,6 +164,13 @@ class JournalIndex:
     ) -> None:
         for handle in self._handles:
             handle.close()
+
+    def add(
+        self, path: Path, extent: tuple[int, int], key: str, reply: Reply, content_attempt: int
+    ) -> None:
+        """Take in what was just appended to a file, given where it begins there and its length."""
+        standing = Standing(reply.failure, reply.finish_reason, content_attempt, reply.seed)
+        self._place(digest_of(key), standing, _packed(self._numbers[path], *extent))
 
     def standing(self, key: str) -> Standing | None:
         """What is known of a request; null when it has no record."""

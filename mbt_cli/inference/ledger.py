@@ -1,21 +1,30 @@
-"""Writes down what becomes of each ticket: journal, counts, progress, content retries."""
+"""Writes down what becomes of each ticket, for every way of asking."""
 
 from mbt_cli.core.chat import Reply
-from mbt_cli.core.progress import Progress
-from mbt_cli.inference.backlog import Backlog, RetryRules, Ticket
-from mbt_cli.inference.journal import JournalWriter
+from mbt_cli.inference.backlog import Backlog, Ticket
+from mbt_cli.inference.handover import Handover
+from mbt_cli.inference.journal import JournalIndex, JournalWriter
 
 
 class Ledger:
-    """The one who settles tickets, for every way of asking."""
+    """The one who settles tickets: a reply is written down first, then it counts.
+
+    Args:
+        index: Of the same journal; it learns of every record.
+        handover: Gives on what is settled; null where nobody wants it.
+    """
 
     def __init__(
-        self, backlog: Backlog, journal: JournalWriter, rules: RetryRules, progress: Progress
+        self,
+        backlog: Backlog,
+        journal: JournalWriter,
+        index: JournalIndex,
+        handover: Handover | None,
     ) -> None:
         self._backlog = backlog
         self._journal = journal
-        self._rules = rules
-        self._progress = progress
+        self._index = index
+        self._handover = handover
 
     def sync(self) -> None:
         """Wait until the journal is on the disk."""
@@ -23,13 +32,12 @@ class Ledger:
 
     def keep(self, ticket: Ticket, reply: Reply, now: float) -> None:
         """Keep a final outcome of one content attempt; ask again where the rules say so."""
-        attempt = ticket.content_attempt
-        self._journal.append(ticket.request.key, reply, attempt)
-        following = self._rules.after(reply.failure, reply.finish_reason, attempt)
-        if following is not None:
-            self._backlog.counts.retried += 1
-            self._backlog.again(ticket.asked_again(following), now)
-            return
-        self._backlog.counts.settle(reply)
-        tokens = (reply.prompt_tokens or 0) + (reply.completion_tokens or 0)
-        self._progress.advance(done=1, failed=int(reply.failure is not None), tokens=tokens)
+        key, attempt = ticket.request.key, ticket.content_attempt
+        extent = self._journal.append(key, reply, attempt)
+        self._index.add(self._journal.path, extent, key, reply, attempt)
+        self._backlog.settle(ticket, reply, now)
+
+    def hand_over(self, most: int) -> None:
+        """Give on what is settled by now, so many requests at most."""
+        if self._handover is not None:
+            self._handover.give(most)

@@ -9,7 +9,7 @@ import polars as pl
 from mbt_cli.core.chat import Message, Reply, Request
 from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.keys import request_key, request_seed
-from mbt_cli.inference.asking import Asking, ask, replies
+from mbt_cli.inference.asking import Asking, ask
 from mbt_cli.stages.work import Model, Work
 
 BATCH_ROWS = 250
@@ -107,18 +107,23 @@ def requests_for(
 
 
 def ask_model(plan: AskPlan, work: Work, columns: pl.Schema) -> Iterator[pl.DataFrame]:
-    """Ask what is not known yet, then give every row in the order of the prompts."""
+    """Ask what is not known yet; rows are made in the order of the prompts, as early as can be.
+
+    They are written while others are asked for; the last of them are given.
+    """
     asking = plan.asking(work)
     model = work.resolution.models[plan.role]
     work.outcome.model = {"name": model.name, "role": plan.role, **model.spec()}
     work.progress.start(work.resolution.address, plan.total)
-    work.outcome.asked = ask(asking, work.journal, work.progress)
     rows: list[dict[str, Any]] = []
-    for request, reply in replies(asking, work.journal):
+
+    def take(request: Request, reply: Reply) -> None:
         rows.append({**reply_columns(request, reply), **plan.row_of(request, reply)})
         if len(rows) == BATCH_ROWS:
-            yield frame_of_rows(rows, columns)
-            rows = []
+            work.write(frame_of_rows(rows, columns))
+            rows.clear()
+
+    work.outcome.asked = ask(asking, work.journal, work.progress, take=take)
     yield frame_of_rows(rows, columns)
 
 

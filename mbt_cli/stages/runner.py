@@ -1,7 +1,6 @@
 """The only way a cell is run: lock, inputs, rows, failure count, lineage."""
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,20 +13,20 @@ import polars as pl
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.progress import Progress
-from mbt_cli.core.rows import GATE
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.core.shards import Shard
-from mbt_cli.errors import Interrupted, MbtError, StageError, Stopped
+from mbt_cli.errors import Interrupted, MbtError, Stopped
 from mbt_cli.inference.asking import Asked, import_rows
 from mbt_cli.launchers.slurm_queue import has_left_queue
 from mbt_cli.settings import Machine
 from mbt_cli.stages.asking import AsksModel
 from mbt_cli.stages.cell import Cell
+from mbt_cli.stages.failure_share import FailureShare
 from mbt_cli.stages.servers import Servers
 from mbt_cli.stages.shards import ask_shard
 from mbt_cli.stages.sourced import sourced_rows
 from mbt_cli.stages.trained import with_checkpoints
-from mbt_cli.stages.work import LoadedInput, Work
+from mbt_cli.stages.work import LoadedInput, Work, WriteRows, no_rows
 from mbt_cli.store.artifacts import JOURNAL, ArtifactWriter, complete_finish
 from mbt_cli.store.cells import cell_folder, move_aside, record_failure
 from mbt_cli.store.hub import HubAccess
@@ -37,13 +36,6 @@ from mbt_cli.store.logs import Secrets, logging_to
 from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
 
 _log = logging.getLogger(__name__)
-
-INHERITED = (
-    *("rollout_failed", "solution_failed", "no_solution"),
-    *("not_in_source", "not_valid_in_source", GATE),
-)
-"""How failures begin that a row has from what it was made from, or from a gate; the stage itself
-did not fail there, so they never count against `max_failed_share`."""
 
 
 @dataclass(frozen=True)
@@ -141,14 +133,18 @@ class Runner:
         }
         records = _input_records(inputs)
         columns = cell.stage.columns(cell.resolution)
-        failures = _FailureCount(job.max_failed_share)
+        failures = FailureShare(job.max_failed_share)
         with ArtifactWriter(
             folder, columns, address=cell.address, fingerprint=job.fingerprint
         ) as writer:
-            work = self._work(job, inputs, journal, writer.files)
-            for frame in _frames(cell, work):
+
+            def write(frame: pl.DataFrame) -> None:
                 failures.add(frame)
                 writer.write(frame)
+
+            work = self._work(job, inputs, journal, writer.files, write)
+            for frame in _frames(cell, work):
+                write(frame)
             failures.check(cell.address)
             lineage = _lineage(job, work, records, started)
             lock.check()
@@ -174,6 +170,7 @@ class Runner:
         inputs: Mapping[str, tuple[LoadedInput, ...]],
         journal: Path,
         files: Path,
+        write: WriteRows = no_rows,
     ) -> Work:
         return Work(
             resolution=with_checkpoints(job.cell.resolution, inputs),
@@ -182,6 +179,7 @@ class Runner:
             files=files,
             place=lambda run: server_place(self._machine, journal.parent, run),
             open=self._servers.open,
+            write=write,
             hub=hub_access(self._machine),
             progress=self._progress,
             retry_failed=job.retry_failed,
@@ -231,33 +229,6 @@ def load_input(folder: Path, address: str) -> LoadedInput:
     lineage = require_lineage(folder)
     rows = read_rows(folder, lineage)
     return LoadedInput(address, axes_of(address), lineage.kind, folder, rows, lineage)
-
-
-class _FailureCount:
-    """Counts rows that failed in the stage itself, against the share that the study allows."""
-
-    def __init__(self, max_share: float) -> None:
-        self._max_share = max_share
-        self._rows = 0
-        self._reasons: Counter[str] = Counter()
-
-    def add(self, frame: pl.DataFrame) -> None:
-        self._rows += frame.height
-        if "failure" in frame.columns:
-            failures = frame["failure"].drop_nulls()
-            self._reasons.update(f for f in failures if not f.startswith(INHERITED))
-
-    def check(self, address: str) -> None:
-        failed = self._reasons.total()
-        if failed <= self._max_share * self._rows:
-            return
-        most = "; ".join(f"{count} x {reason}" for reason, count in self._reasons.most_common(3))
-        raise StageError(
-            f"`{address}`: {failed} of {self._rows} rows failed, `max_failed_share` allows "
-            f"{self._max_share:.1%} ({most})",
-            hint="the good replies are kept: mend the cause and run the same command again, with "
-            "`--retry-failed` if the server refused them; or raise `[study] max_failed_share`",
-        )
 
 
 def _input_records(

@@ -23,6 +23,13 @@ from mbt_cli.store.lineage import Lineage
 
 OpenBackend = Callable[[Backend, ServerPlace], AbstractContextManager[Endpoint | Responder]]
 
+WriteRows = Callable[[pl.DataFrame], None]
+
+
+def no_rows(frame: pl.DataFrame) -> None:
+    """Takes the rows of work that makes none: a shard only asks, a rehearsal does not even that."""
+    raise AssertionError(f"{frame.height} rows are made where nobody takes them")
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -124,6 +131,8 @@ class Work:
         files: Folder for what is not rows: a summary, a checkpoint, tables.
         place: Where a server's log and caches go, given how the model is run.
         open: A backend's endpoint; a server that already runs is used again.
+        write: Takes rows that are ready while others are still asked for; those that the stage
+            yields later come after them.
     """
 
     resolution: Resolution
@@ -134,6 +143,7 @@ class Work:
     open: OpenBackend
     hub: HubAccess
     progress: Progress
+    write: WriteRows = no_rows
     retry_failed: bool = False
     outcome: Outcome = field(default_factory=Outcome)
 

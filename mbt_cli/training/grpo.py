@@ -18,6 +18,7 @@ from mbt_cli.core.rewards import REWARDS
 from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
 from mbt_cli.training import models
 from mbt_cli.training.problems import TrainingError, exit_code_of
+from mbt_cli.training.processors import keep_freed_memory
 from mbt_cli.training.running import arguments, finish, train
 
 RewardFunction = Callable[..., list[float]]
@@ -26,6 +27,8 @@ RewardFunction = Callable[..., list[float]]
 def reinforce(job: TrainingJob) -> None:
     """Train on the rewards of the model's own replies and save what came of it."""
     recipe = job.recipe
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     tokenizer = models.load_tokenizer(job.weights)
     tokenizer.padding_side = "left"
     adapted = models.ModelTokenizer(tokenizer, job.template)

@@ -26,6 +26,7 @@ from mbt_cli.training.curve import draw_curve
 from mbt_cli.training.following import Follower, last_checkpoint
 from mbt_cli.training.gguf_file import write_gguf
 from mbt_cli.training.problems import TrainingError
+from mbt_cli.training.processors import ReturnsMemory
 
 _KEPT_CHECKPOINTS = 2
 _CONFIGS = {"sft": SFTConfig, "grpo": GRPOConfig}
@@ -85,6 +86,10 @@ def arguments(job: TrainingJob, own: Mapping[str, Json]) -> Any:
 
 def train(trainer: Any, job: TrainingJob) -> Follower:
     """Train from the last whole checkpoint, or from the start; gives what followed it."""
+    if job.recipe.float32_matmul is not None:
+        torch.set_float32_matmul_precision(job.recipe.float32_matmul)
+    if not torch.cuda.is_available():
+        trainer.add_callback(ReturnsMemory())
     state = process_state()
     with state.main_process_first():
         found = last_checkpoint(Path(job.folder) / "checkpoints")

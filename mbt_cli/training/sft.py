@@ -4,13 +4,15 @@ import sys
 from typing import Any
 
 import polars as pl
+import torch
 from datasets import Dataset
 from transformers import set_seed
 from trl import SFTTrainer
 
+from mbt_cli.core.chat import Json
 from mbt_cli.core.chat_mask import turn_of
 from mbt_cli.core.training_job import TrainingJob
-from mbt_cli.training import models
+from mbt_cli.training import models, processors
 from mbt_cli.training.problems import exit_code_of
 from mbt_cli.training.running import arguments, finish, process_state, train
 from mbt_cli.training.training_set import token_counts, training_set
@@ -19,19 +21,21 @@ from mbt_cli.training.training_set import token_counts, training_set
 def fine_tune(job: TrainingJob) -> None:
     """Train on the job's examples and save what came of it."""
     recipe = job.recipe
+    if is_on_processors := not torch.cuda.is_available():
+        processors.keep_freed_memory()
     tokenizer = models.load_tokenizer(job.weights)
     adapted = models.ModelTokenizer(tokenizer, job.template)
     with process_state().main_process_first():
         examples = training_set(job, adapted)
     is_packed = bool(recipe.trainer.get("packing"))
-    settings = arguments(
-        job,
-        {
-            # rows are rendered, masked and short enough already
-            "max_length": recipe.max_length if is_packed else None,
-            "dataset_kwargs": None if is_packed else {"skip_prepare_dataset": True},
-        },
-    )
+    own: dict[str, Json] = {
+        # rows are rendered, masked and short enough already
+        "max_length": recipe.max_length if is_packed else None,
+        "dataset_kwargs": None if is_packed else {"skip_prepare_dataset": True},
+    }
+    if is_on_processors:
+        own["pad_to_multiple_of"] = recipe.trainer.get("pad_to_multiple_of", processors.PADDED_TO)
+    settings = arguments(job, own)
     set_seed(job.seed)
     trainer = SFTTrainer(
         model=models.load_model(job.weights, recipe, quantized=recipe.tuning == "qlora"),
@@ -40,6 +44,8 @@ def fine_tune(job: TrainingJob) -> None:
         processing_class=tokenizer,
         peft_config=models.adapter_config(recipe),
     )
+    if is_on_processors:
+        processors.score_trained_positions(trainer.model)
     follower = train(trainer, job)
     turn = turn_of(adapted, pl.read_parquet(job.examples, n_rows=1)["messages"][0].to_list())
     finish(trainer, job, follower, end_token=turn.end_token, facts=dict(token_counts(job)))

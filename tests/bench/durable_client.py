@@ -15,17 +15,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import polars as pl
-
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core import rows
-from mbt_cli.core.chat import Message, Request
+from mbt_cli.core.chat import Message, Reply, Request
+from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.keys import request_key, request_seed
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.errors import MbtError
-from mbt_cli.inference.asking import Asking, ask, replies
+from mbt_cli.inference.asking import Asking, ask
 from mbt_cli.stages.asking import BATCH_ROWS, reply_columns
 from mbt_cli.store.parquet import ParquetStream
 
@@ -42,18 +41,26 @@ def requests(backend: OpenAIBackend, total: int) -> Iterator[Request]:
         yield Request(key, str(number), 0, messages, seed, SAMPLING)
 
 
-def write_rows(asking: Asking, folder: Path) -> int:
-    stream = ParquetStream(folder / "rows.parquet", rows.ROLLOUTS, {})
-    batch = []
-    for request, reply in replies(asking, folder / "journal"):
+class Rows:
+    """rows.parquet, written batch by batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stream = ParquetStream(folder / "rows.parquet", rows.ROLLOUTS, {})
+        self._batch: list[dict] = []
+
+    def take(self, request: Request, reply: Reply) -> None:
         own = {"question_id": request.question_id, "sample": 0, "answer": None}
-        batch.append({**own, **reply_columns(request, reply)})
-        if len(batch) == BATCH_ROWS:
-            stream.append(pl.DataFrame(batch, schema=rows.ROLLOUTS))
-            batch = []
-    if batch:
-        stream.append(pl.DataFrame(batch, schema=rows.ROLLOUTS))
-    return stream.finish().bytes
+        self._batch.append({**own, **reply_columns(request, reply)})
+        if len(self._batch) == BATCH_ROWS:
+            self._append()
+
+    def finish(self) -> int:
+        self._append()
+        return self._stream.finish().bytes
+
+    def _append(self) -> None:
+        self._stream.append(frame_of_rows(self._batch, rows.ROLLOUTS))
+        self._batch.clear()
 
 
 def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
@@ -69,9 +76,10 @@ def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
     )
     gc.freeze()  # as `mbt rollout` does
     started = time.monotonic()
-    asked = ask(asking, folder / "journal", Silent())
+    written = Rows(folder)
+    asked = ask(asking, folder / "journal", Silent(), take=written.take)
     answered = time.monotonic()
-    parquet_bytes = write_rows(asking, folder)
+    parquet_bytes = written.finish()
     ended = time.monotonic()
     used = resource.getrusage(resource.RUSAGE_SELF)
     journal_bytes = sum(p.stat().st_size for p in (folder / "journal").iterdir())
@@ -86,7 +94,7 @@ def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
                 "reused": asked.reused,
                 "failed": asked.failed,
                 "seconds": ended - started,
-                "conversion_seconds": ended - answered,
+                "seconds_after_the_last": ended - answered,
                 "bytes_per_reply_byte": (journal_bytes + parquet_bytes) / reply_bytes,
             }
         )

@@ -121,6 +121,7 @@ def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, lin
         ("trainer = { save_steps = 4 }", "trainer.save_steps", "recipe.save_every_steps"),
         ("recipe = { batchsize = 4 }", "recipe.batchsize", "did you mean `batch_size`?"),
         ('recipe = { tuning = "half" }', "recipe.tuning", "half"),
+        ('recipe = { float32_matmul = "low" }', "recipe.float32_matmul", "low"),
         ('keep = "right"', "keep", "right"),
         ("weights = { bases = 1 }", "weights.bases", "is no stage of `data`"),
         ('launch = { accelerate = "tpu" }', "launch.accelerate", "no preset `tpu`"),
