@@ -1,4 +1,4 @@
-"""One model asked one cell's requests: the two functions that every asking stage calls.
+"""One model asked one cell's requests.
 
 `ask` sends what the journal does not hold yet, and gives every request with what became of it to
 whoever takes it, in the order of the requests and in bounded memory; `replies` reads the same
