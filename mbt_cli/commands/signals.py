@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from mbt_cli.core.signal_handlers import handled
 from mbt_cli.errors import Interrupted, Stopped
 
 _STOPPING = (signal.SIGTERM, signal.SIGUSR1)
@@ -17,12 +18,8 @@ def raising_stopped(*numbers: signal.Signals, left: str) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(f"stopped by {signal.Signals(number).name}; {left}")
 
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
+    with handled(numbers, stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

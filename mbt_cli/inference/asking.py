@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from mbt_cli.core.chat import Endpoint, Reply, Request, Responder
+from mbt_cli.core.memory import return_freed_memory
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.progress import Progress
 from mbt_cli.core.run_settings import RunSettings
@@ -23,7 +24,6 @@ from mbt_cli.inference.handover import Handover, Take, outcome_of
 from mbt_cli.inference.importing import import_rows
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
 from mbt_cli.inference.ledger import Ledger
-from mbt_cli.inference.memory import return_freed_memory
 from mbt_cli.inference.outcomes import ServerDiedError
 from mbt_cli.inference.responding import answer_in_process
 from mbt_cli.inference.stopping import StopRequest, raising

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from mbt_cli.core.signal_handlers import handled
 from mbt_cli.errors import Interrupted, MbtError, Stopped
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -46,12 +47,8 @@ def raising(request: StopRequest) -> Iterator[None]:
         request.signal = signal.Signals(number)
         raise request.error()
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
-    try:
+    with handled(SIGNALS, handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

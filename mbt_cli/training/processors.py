@@ -1,17 +1,16 @@
 """What makes a training step faster where there is no GPU."""
 
-import ctypes
 import os
 from typing import Any
 
 from peft import PeftModel
 from transformers import TrainerCallback
 
+from mbt_cli.core import memory
+from mbt_cli.core.chat_mask import IGNORED
+
 PADDED_TO = 64
 """Tokens; rows of few different lengths let a step take up what the last one freed."""
-_IGNORED = -100
-# names of mallopt(3) in glibc's malloc.h
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> None:
@@ -22,10 +21,7 @@ def keep_freed_memory() -> None:
     large is loaded; does nothing where the C library has no such setting.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_MAX, 0)
-        mallopt(_TRIM_THRESHOLD, -1)
+    memory.keep_freed_memory()
 
 
 class ReturnsMemory(TrainerCallback):  # type: ignore[misc]
@@ -33,9 +29,7 @@ class ReturnsMemory(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Called by the trainer."""
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        memory.return_freed_memory()
 
 
 def score_trained_positions(model: Any) -> None:
@@ -55,9 +49,13 @@ def score_trained_positions(model: Any) -> None:
     def narrow_labels(_: Any, args: Any, given: dict[str, Any]) -> Any:
         if not given.get("fused_lm_head") or "labels" not in given:
             return None
-        labels = given.pop("labels")[:, 1:]
-        kept.append(labels != _IGNORED)
-        return args, {**given, "shift_labels": labels[kept[-1]].unsqueeze(0)}
+        labels = given["labels"][:, 1:]
+        is_trained = labels != IGNORED
+        if not is_trained.any():  # a packed row may hold prompts alone
+            return None
+        kept.append(is_trained)
+        rest = {name: value for name, value in given.items() if name != "labels"}
+        return args, {**rest, "shift_labels": labels[is_trained].unsqueeze(0)}
 
     def narrow_states(_: Any, __: Any, output: Any) -> None:
         if kept:
