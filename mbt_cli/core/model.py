@@ -33,4 +33,9 @@ class Settings(BaseModel):
     each class is made would cost every command a third of a second.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        defer_build=True,  # most stay unused
+    )

@@ -64,13 +64,11 @@ class _Pool:
             OSError: No connection, or it broke before an answer began.
             BrokenReplyError: The answer broke off, or is no HTTP.
         """
-        content = orjson.dumps(body)
         async with asyncio.timeout(self._run.request_timeout_seconds):
             connection = self._waiting() or await self._connected()
             try:
-                answer = await connection.send(
-                    b"%b%d\r\n\r\n%b" % (self._head, len(content), content)
-                )
+                # nothing here names the bytes: thousands wait at once, and each would keep its own
+                answer = await connection.send(self._request(body))
             except BaseException:
                 connection.abort()  # a reply that nobody waits for must not meet the next request
                 raise
@@ -86,6 +84,10 @@ class _Pool:
             connection.abort()
         while self._open:
             await asyncio.sleep(0)
+
+    def _request(self, body: dict[str, Json]) -> bytes:
+        content = orjson.dumps(body)
+        return b"%b%d\r\n\r\n%b" % (self._head, len(content), content)
 
     def _waiting(self) -> "_Connection | None":
         while self._idle:
@@ -151,12 +153,12 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def send(self, request: bytes) -> _Answer:
+    def send(self, request: bytes) -> "asyncio.Future[_Answer]":
         if self._transport is None:
             raise ConnectionError("the server closed the connection")
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return await self._answer
+        return self._answer
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-import polars as pl
 from pydantic import TypeAdapter
 
 from mbt_cli.core import rows
@@ -13,8 +12,8 @@ from mbt_cli.interfaces import Benchmark
 from mbt_cli.machine.first_study import QuestionsAnswer
 from mbt_cli.registry import AnyBenchmark
 from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.questions import SplitReader
 from mbt_cli.store.records import Record, data_files, parquet_columns, read_records
-from mbt_cli.store.sources import read_questions
 
 LAYOUTS = ("hotpotqa", "musique", "gsm8k", "math500", "question_answer")
 """Layouts that are tried, the strictest first; 2WikiMultihopQA is HotpotQA's with evidences."""
@@ -38,18 +37,21 @@ def read_question_file(file: str, name: str, *, layout: str | None = None) -> Qu
     """
     kind = layout or _layout(file)
     benchmark = _benchmark(kind, file)
+    reader = SplitReader(
+        benchmark,
+        _SPLIT,
+        question=benchmark.question,
+        generate=benchmark.generate,
+        hub=HubAccess(offline=True),
+    )
+    count, with_documents = 0, False
     try:
-        read = read_questions(
-            benchmark,
-            _SPLIT,
-            question=benchmark.question,
-            generate=benchmark.generate,
-            hub=HubAccess(offline=True),
-        )
+        for frame in reader.frames():
+            count += frame.height
+            with_documents |= bool((frame["context"].list.len() > 0).any())
     except MbtError as error:
         raise UsageError(f"`{file}` read as `{kind}`: {error.message}", hint=_LEAST) from error
-    with_documents = read.frame.select(pl.col("context").list.len().max()).item() or 0
-    return QuestionsAnswer(name, kind, file, read.frame.height, with_documents > 0)
+    return QuestionsAnswer(name, kind, file, count, with_documents)
 
 
 def _benchmark(kind: str, file: str) -> Benchmark:

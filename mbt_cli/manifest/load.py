@@ -22,7 +22,7 @@ from mbt_cli.manifest.tables import read_document
 from mbt_cli.manifest.toml_text import manifest_text, read_manifest_tree
 from mbt_cli.stages.cell import Cell
 from mbt_cli.store.records import data_files
-from mbt_cli.store.sources import check_split
+from mbt_cli.store.source_files import check_split
 
 
 @dataclass(frozen=True)

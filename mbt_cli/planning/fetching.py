@@ -16,7 +16,7 @@ from mbt_cli.settings import Machine
 from mbt_cli.stages.cell import Cell
 from mbt_cli.stages.runner import hub_access
 from mbt_cli.store.hub import HubRequest, HubSize, fetch_files, local_folder, size_of
-from mbt_cli.store.sources import hub_request
+from mbt_cli.store.source_files import hub_request
 
 # other frameworks' copies of the same weights
 _OTHER_WEIGHTS = (

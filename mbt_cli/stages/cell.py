@@ -9,7 +9,7 @@ from mbt_cli.core.fingerprint import base_spec_of, growth_of, spec_of
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.sourced import source_spec
 from mbt_cli.stages.work import Resolution
-from mbt_cli.store.sources import source_fingerprint
+from mbt_cli.store.source_files import source_fingerprint
 
 _NOT_IN_SPEC = ("kind", "name", "sampling", "baseline")
 _PER_SPLIT = ("splits", "limit", "sample", "size")

@@ -9,7 +9,7 @@ from mbt_cli.core import rows
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.work import Resolution, Work
-from mbt_cli.store.sources import read_questions
+from mbt_cli.store.questions import SplitReader
 
 
 class QuestionsStage(Stage):
@@ -28,14 +28,14 @@ class QuestionsStage(Stage):
         benchmark = work.resolution.benchmark
         if benchmark is None:
             raise StageError("a questions cell has no benchmark")
-        found = read_questions(
+        reader = SplitReader(
             benchmark,
             work.resolution.axes["split"],
             question=benchmark.question,
             generate=benchmark.generate,
             hub=work.hub,
         )
-        work.outcome.notes["bad_rows"] = list(found.bad_rows)
-        work.outcome.notes["source_files"] = dict(found.files)
-        work.outcome.notes["revision"] = found.revision
-        yield found.frame
+        yield from reader.frames()
+        work.outcome.notes["bad_rows"] = list(reader.bad_rows)
+        work.outcome.notes["source_files"] = dict(reader.files)
+        work.outcome.notes["revision"] = reader.revision

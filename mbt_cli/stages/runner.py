@@ -27,6 +27,7 @@ from mbt_cli.stages.shards import ask_shard
 from mbt_cli.stages.sourced import sourced_rows
 from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.stages.work import LoadedInput, Work, WriteRows, no_rows
+from mbt_cli.store import provenance
 from mbt_cli.store.artifacts import JOURNAL, ArtifactWriter, complete_finish
 from mbt_cli.store.cells import cell_folder, move_aside, record_failure
 from mbt_cli.store.hub import HubAccess
@@ -64,6 +65,7 @@ class Runner:
         self._machine = machine
         self._servers = servers
         self._progress = progress
+        provenance.begin()
         job = machine.environment.get("SLURM_JOB_ID")
         self._holding = partial(holding, job=job, job_is_gone=has_left_queue)
 

@@ -26,7 +26,7 @@ from mbt_cli.store.hub import local_folder
 from mbt_cli.store.hub_rows import SourceRows, read_foreign, read_published
 from mbt_cli.store.local_rows import own_columns, pattern_of
 from mbt_cli.store.records import data_files
-from mbt_cli.store.sources import file_sha256
+from mbt_cli.store.source_files import file_sha256
 
 MISSING = "not_in_source"
 """A row that the stage would have made and the source does not have."""

@@ -110,14 +110,15 @@ class ArtifactWriter:
         self._finished = True
         with writing_to(self.files):
             files = {ROWS: rows, **_file_records(self.files)}
+        made_by = provenance.collected()
         written = lineage.model_copy(
             update={
                 "files": files,
                 "columns": {name: str(dtype) for name, dtype in self._schema.items()},
                 **self._tally.fields(),
-                "code": provenance.code(),
-                "packages": provenance.packages(),
-                "host": provenance.host(),
+                "code": made_by.code,
+                "packages": made_by.packages,
+                "host": made_by.host,
             }
         )
         write_atomically(self._folder / _LINEAGE_PARTIAL, lineage_json(written))

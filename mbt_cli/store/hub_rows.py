@@ -10,7 +10,7 @@ from mbt_cli.core.column_maps import ColumnMap, SourcePreset, mapped_rows
 from mbt_cli.errors import ArtifactError, UsageError
 from mbt_cli.store.hub import HubAccess, HubRequest, fetch_files
 from mbt_cli.store.records import data_files
-from mbt_cli.store.sources import file_sha256
+from mbt_cli.store.source_files import file_sha256
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which code, packages and machine are at work; collected once a process, and never fails."""
+"""Which code, packages and machine are at work: collected once a process, beside other work."""
 
 import hashlib
 import os
@@ -6,9 +6,12 @@ import platform
 import shutil
 import socket
 import subprocess
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from threading import Thread
 
 import mbt_cli
 from mbt_cli.store.lineage import CodeRecord, Host
@@ -22,7 +25,44 @@ _GIT_SECONDS = 10
 _GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What a lineage says of its making beside its inputs."""
+
+    code: CodeRecord
+    packages: dict[str, str]
+    host: Host
+
+
+def begin() -> None:
+    """Begin to collect in the background.
+
+    Called when a run begins, it tells of the code that was loaded, not of what a checkout has
+    become hours later; and nothing waits for git.
+    """
+    _collecting()
+
+
+def collected() -> Provenance:
+    """What was found when collecting began; it begins now if it has not."""
+    return _collecting().result()
+
+
 @lru_cache(maxsize=1)
+def _collecting() -> Future[Provenance]:
+    found: Future[Provenance] = Future()
+
+    def collect() -> None:
+        try:
+            found.set_result(Provenance(code(), packages(), host()))
+        except BaseException as error:
+            found.set_exception(error)
+            raise
+
+    Thread(target=collect, name="provenance", daemon=True).start()
+    return found
+
+
 def code() -> CodeRecord:
     """Version of mbt and, in a git checkout, its commit and what differs from it."""
     root = Path(mbt_cli.__file__).resolve().parent.parent
@@ -40,14 +80,12 @@ def code() -> CodeRecord:
     )
 
 
-@lru_cache(maxsize=1)
 def packages() -> dict[str, str]:
     """Versions of the packages that can change results, those that are installed."""
     versions = {name: _version(name) for name in _PACKAGES}
     return {name: version for name, version in versions.items() if version}
 
 
-@lru_cache(maxsize=1)
 def host() -> Host:
     """This machine."""
     return Host(

@@ -1,5 +1,6 @@
 """A user's own difficulty tiers: a file with the columns question_id and tier."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -10,12 +11,21 @@ _TIERS = ("easy", "medium", "hard")
 _COLUMNS = ("question_id", "tier")
 
 
-def read_tiers(path: Path) -> pl.DataFrame:
-    """Columns question_id and tier of a CSV, JSON lines or Parquet file.
+def read_tiers(paths: Sequence[Path]) -> pl.DataFrame:
+    """Columns question_id and tier of CSV, JSON lines or Parquet files, of one at least.
 
     Raises:
         UsageError: Another kind of file, a missing column, an unknown tier, or an id given twice.
     """
+    tiers = pl.concat([_read_tiers(path) for path in paths])
+    twice = tiers.filter(pl.col("question_id").is_duplicated())
+    if not twice.is_empty():
+        named = " and ".join(f"`{path}`" for path in paths)
+        raise UsageError(f"{named}: question `{twice['question_id'][0]}` is there twice")
+    return tiers
+
+
+def _read_tiers(path: Path) -> pl.DataFrame:
     tiers = _read(path)
     if missing := [name for name in _COLUMNS if name not in tiers.columns]:
         raise UsageError(
@@ -26,9 +36,6 @@ def read_tiers(path: Path) -> pl.DataFrame:
     if not unknown.is_empty():
         found = unknown["tier"][0]
         raise UsageError(f"`{path}` holds the tier `{found}`; tiers are {', '.join(_TIERS)}")
-    twice = tiers.filter(pl.col("question_id").is_duplicated())
-    if not twice.is_empty():
-        raise UsageError(f"`{path}` names question `{twice['question_id'][0]}` twice")
     return tiers
 
 

@@ -24,9 +24,8 @@ from mbt_cli.manifest.problems import Problems
 from mbt_cli.planning.plan_document import PlanOptions, make_plan
 from mbt_cli.planning.states import States
 from mbt_cli.registry import AnyBackend, AnyBenchmark
-from mbt_cli.store.hub import HubAccess
-from mbt_cli.store.sources import read_questions
 from tests.conftest import REPOSITORY, SHELL_MBT, SMALL_STUDY
+from tests.unit.split_reading import read_split
 
 PACKAGE = REPOSITORY / "mbt_cli"
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in (PACKAGE / "help").glob("*.md")}
@@ -340,9 +339,7 @@ def test_every_layout_of_the_data_topic_is_read(file, workplace):
     lay_out("data", workplace)
     benchmark = TypeAdapter(AnyBenchmark).validate_python({"kind": kind, "files": {"x": file}})
 
-    read = read_questions(
-        benchmark, "x", question=benchmark.question, generate=benchmark.generate, hub=HubAccess()
-    )
+    read = read_split(benchmark, "x")
 
     first = read.frame.row(0, named=True)
     assert read.bad_rows == ()
@@ -356,8 +353,6 @@ def test_the_questions_that_the_data_topic_makes_are_read(workplace):
     files = {"kind": "musique", "files": {"x": "my_questions.parquet"}}
     benchmark = TypeAdapter(AnyBenchmark).validate_python(files)
 
-    read = read_questions(
-        benchmark, "x", question=benchmark.question, generate=benchmark.generate, hub=HubAccess()
-    )
+    read = read_split(benchmark, "x")
 
     assert read.frame["answer_aliases"].to_list() == [["the Mediterranean"]]

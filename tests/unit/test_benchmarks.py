@@ -13,8 +13,7 @@ from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
 from mbt_cli.core.difficulty import known_tier, tier
 from mbt_cli.core.questions import Document
-from mbt_cli.store.hub import HubAccess
-from mbt_cli.store.sources import read_questions
+from tests.unit.split_reading import read_split
 
 HERE = Path(__file__).parent / "data"
 SHARED = Path(os.environ.get("MBT_SHARED", Path(__file__).parents[3] / "shared")) / "data"
@@ -174,9 +173,7 @@ def test_real_samples_are_read_whole(benchmark, name, count, answer):
         pytest.skip(f"real samples are not at {SHARED}")
     made = benchmark(files={"validation": str(SHARED / name)})
 
-    read = read_questions(
-        made, "validation", question=made.question, generate=made.generate, hub=HubAccess()
-    )
+    read = read_split(made)
 
     assert read.frame.height == count
     assert read.frame["answer"][0] == answer

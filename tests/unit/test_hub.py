@@ -11,8 +11,9 @@ from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.errors import MbtError, MissingInputError
 from mbt_cli.store import hub as hub_module
 from mbt_cli.store.hub import HubAccess, HubRequest, cached_repos, fetch_files, size_of
-from mbt_cli.store.sources import read_questions, source_fingerprint
+from mbt_cli.store.source_files import source_fingerprint
 from tests.unit.hub_stand_in import COMMIT, Hub, running
+from tests.unit.split_reading import read_split
 
 HERE = Path(__file__).parent / "data"
 MUSIQUE = (HERE / "musique" / "dev.jsonl").read_bytes()
@@ -71,13 +72,7 @@ def access(hub, tmp_path):
 
 
 def read(benchmark, access):
-    return read_questions(
-        benchmark,
-        "validation",
-        question=benchmark.question,
-        generate=benchmark.generate,
-        hub=access,
-    )
+    return read_split(benchmark, hub=access)
 
 
 def musique(**settings):

@@ -12,17 +12,11 @@ from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.tinyhop import TinyHop
 from mbt_cli.core import rows
 from mbt_cli.errors import ArtifactError, MissingInputError, StageError, UsageError
-from mbt_cli.store.hub import HubAccess
-from mbt_cli.store.sources import read_questions, source_fingerprint
+from mbt_cli.store.source_files import source_fingerprint
+from tests.unit.split_reading import read_split as read
 
 HERE = Path(__file__).parent / "data"
 HOTPOTQA = str(HERE / "hotpotqa" / "dev.json")
-
-
-def read(benchmark, split="validation"):
-    return read_questions(
-        benchmark, split, question=benchmark.question, generate=benchmark.generate, hub=HubAccess()
-    )
 
 
 def fingerprint(benchmark, split="validation"):
@@ -222,7 +216,7 @@ def test_a_tier_file_wins_by_question_id_and_the_default_fills_what_is_left(tmp_
     [
         ("question_id,level\nh1,hard\n", "no column `tier`"),
         ("question_id,tier\nh1,extreme\n", "the tier `extreme`; tiers are easy, medium, hard"),
-        ("question_id,tier\nh1,hard\nh1,easy\n", "question `h1` twice"),
+        ("question_id,tier\nh1,hard\nh1,easy\n", "question `h1` is there twice"),
     ],
 )
 def test_a_wrong_tier_file_is_refused(tmp_path, text, message):
