@@ -1,5 +1,6 @@
 """One model preset's server, started by hand, until a signal ends it."""
 
+import os
 import sys
 import threading
 import time
@@ -108,7 +109,8 @@ def serving_place(machine: Machine, model: Model, port: int | None, key: str | N
     """Where the server's log is, and what it may use."""
     now = f"{datetime.now(UTC):%Y-%m-%dT%H%M%SZ}"
     return ServerPlace(
-        log=machine.cache / "serve" / f"{model.name}-{now}.server.log",
+        # two of one second have a log each
+        log=machine.cache / "serve" / f"{model.name}-{now}-{os.getpid()}.server.log",
         cache=machine.cache,
         environment=machine.environment,
         ready_timeout_seconds=model.run.server_ready_timeout_seconds,
