@@ -1,4 +1,4 @@
-"""What the C library does with freed memory, where it lets itself be told."""
+"""How much memory this process holds, and what the C library does with what it frees."""
 
 import contextlib
 import ctypes

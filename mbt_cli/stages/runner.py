@@ -65,7 +65,6 @@ class Runner:
         self._machine = machine
         self._servers = servers
         self._progress = progress
-        provenance.begin()
         job = machine.environment.get("SLURM_JOB_ID")
         self._holding = partial(holding, job=job, job_is_gone=has_left_queue)
 
@@ -125,6 +124,7 @@ class Runner:
         return lineage if same and not wanted else None
 
     def _make(self, job: CellRun, folder: Path, lock: Lock) -> Lineage:
+        provenance.begin()
         started, clock = datetime.now(UTC), monotonic()
         cell, journal = job.cell, folder / JOURNAL
         if (folder / ROWS).is_file() and isinstance(cell.stage, AsksModel):

@@ -37,7 +37,7 @@ class Provenance:
 def begin() -> None:
     """Begin to collect in the background.
 
-    Called when a run begins, it tells of the code that was loaded, not of what a checkout has
+    Called when a cell is begun, it tells of the code that was loaded, not of what a checkout has
     become hours later; and nothing waits for git.
     """
     _collecting()
