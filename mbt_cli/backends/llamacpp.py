@@ -71,7 +71,7 @@ class LlamaCppBackend(Backend):
         path = smollm2_weights(place) if self.model == NAME else self._file()
 
         def command_for(port: int, key: str) -> ServerCommand:
-            return ServerCommand(self._command(path, port, place.log), self._name(), causes=_CAUSES)
+            return ServerCommand(self._command(path, port), self._name(), causes=_CAUSES)
 
         with running_server(command_for, place) as server:
             yield Endpoint(
@@ -85,7 +85,7 @@ class LlamaCppBackend(Backend):
                 alive=server.alive,
             )
 
-    def _command(self, path: Path, port: int, log: Path) -> tuple[str, ...]:
+    def _command(self, path: Path, port: int) -> tuple[str, ...]:
         settings = {
             "path": str(path),
             "name": self._name(),

@@ -10,7 +10,7 @@ class ServerPlace:
     """What a backend gets from the machine's side.
 
     Args:
-        log: File for the server's output (secrets masked by the caller).
+        log: File for the server's output, with secrets masked.
         cache: Folder for downloads and compiled caches.
         environment: The process environment, `.env` merged in.
         ready_timeout_seconds: How long the server may take to answer its first request.

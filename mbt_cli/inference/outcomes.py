@@ -1,6 +1,5 @@
 """What came of sending a request once: a reply, a failure that may pass, or the end of the run."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ import orjson
 
 from mbt_cli.core.chat import Json, Reply
 from mbt_cli.core.replies import MalformedReplyError, Sending, reply_of, server_words
+from mbt_cli.core.secrets import without_secrets
 from mbt_cli.errors import BackendError
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
@@ -16,7 +16,6 @@ _FATAL_HINTS = {
     403: "the key may not use this model or endpoint",
     404: "look at `base_url` (it ends with /v1) and at the model's `id`",
 }
-_SECRET = re.compile(r"\b(?:sk|hf|gsk|xai|nvapi)[-_][A-Za-z0-9_\-]{8,}")
 
 
 class ServerDiedError(BackendError):
@@ -105,16 +104,6 @@ def failed(
 ) -> Outcome:
     """No reply, for a reason of our own naming."""
     return Outcome(_failure(reason, words, sending), can_pass, unreachable=unreachable)
-
-
-def without_secrets(words: str) -> str:
-    """Words with anything that looks like a key taken out: servers like to quote them.
-
-    Example:
-        >>> without_secrets("Incorrect key: sk-abcdef123456.")
-        'Incorrect key: [secret].'
-    """
-    return _SECRET.sub("[secret]", words)
 
 
 def _failure(reason: str, words: str, sending: Sending) -> Reply:

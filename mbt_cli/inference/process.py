@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from mbt_cli.core.secrets import Secrets
 from mbt_cli.inference import watchdog
 
 GRACE_SECONDS = 10.0
 """Time a server has to end by itself after SIGTERM."""
 _TAIL_LINES = 2_000
-_MASK = b"[secret]"
-_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_SHORTEST_SECRET = 8
 
 
 class ServerProcess:
@@ -40,7 +38,7 @@ class ServerProcess:
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self.command = tuple(command)
-        self._secrets = secrets_of(environment)
+        self._secrets = Secrets(environment)
         self._grace_seconds = grace_seconds
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -114,16 +112,8 @@ class ServerProcess:
     def _copy_log(self, output: IO[bytes], log: Path) -> None:
         with output, log.open("ab", buffering=0) as file:
             for line in output:
-                masked = line
-                for secret in self._secrets:
-                    masked = masked.replace(secret, _MASK)
+                text = line.decode(errors="surrogateescape")  # odd bytes come out as they are
+                masked = self._secrets.mask(text).encode(errors="surrogateescape")
                 self._tail.append(masked.decode(errors="replace").rstrip())
                 with contextlib.suppress(OSError):  # a full disk must not end the server
                     file.write(masked)
-
-
-def secrets_of(environment: Mapping[str, str]) -> tuple[bytes, ...]:
-    """Values of variables whose names say that they are secret, longest first."""
-    named = (v for name, v in environment.items() if name.upper().endswith(_SECRET_NAMES))
-    values = {value.encode() for value in named if len(value) >= _SHORTEST_SECRET}
-    return tuple(sorted(values, key=len, reverse=True))

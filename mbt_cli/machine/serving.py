@@ -1,12 +1,10 @@
 """One model preset's server, started by hand, until a signal ends it."""
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -15,6 +13,7 @@ from pydantic import ValidationError
 from mbt_cli.core.chat import Endpoint
 from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.core.utc_names import own_utc_name
 from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.manifest.document import Document, ModelTable, StudyTable
 from mbt_cli.manifest.models import Models
@@ -107,10 +106,8 @@ def chosen_key(environment: Mapping[str, str], *, is_shown: bool) -> str | None:
 
 def serving_place(machine: Machine, model: Model, port: int | None, key: str | None) -> ServerPlace:
     """Where the server's log is, and what it may use."""
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H%M%SZ}"
     return ServerPlace(
-        # two of one second have a log each
-        log=machine.cache / "serve" / f"{model.name}-{now}-{os.getpid()}.server.log",
+        log=machine.cache / "serve" / f"{model.name}-{own_utc_name()}.server.log",
         cache=machine.cache,
         environment=machine.environment,
         ready_timeout_seconds=model.run.server_ready_timeout_seconds,

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.model import Settings
+from mbt_cli.core.utc_names import utc_name
 from mbt_cli.errors import ArtifactError
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders
@@ -25,7 +26,6 @@ from mbt_cli.store.disk import write_atomically, writing_to
 
 SUBMISSIONS = "submissions"
 _JOBS = "jobs.json"
-_TIME = "%Y-%m-%dT%H%M%SZ"
 
 
 class SubmittedJob(Settings):
@@ -67,7 +67,7 @@ def label_of(study: str, runs: Path) -> str:
 
 def new_record(runs: Path, study: str, *, now: datetime) -> Path:
     """A folder for a new submission, not made yet."""
-    folder = runs.resolve() / study / SUBMISSIONS / f"{now:{_TIME}}"
+    folder = runs.resolve() / study / SUBMISSIONS / utc_name(now)
     while folder.exists():  # twice within a second
         folder = folder.with_name(f"{folder.name}+")
     return folder

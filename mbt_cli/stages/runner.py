@@ -15,6 +15,7 @@ from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.progress import Progress
 from mbt_cli.core.run_settings import RunSettings
 from mbt_cli.core.shards import Shard
+from mbt_cli.core.utc_names import own_utc_name
 from mbt_cli.errors import Interrupted, MbtError, Stopped
 from mbt_cli.inference.asking import Asked, import_rows
 from mbt_cli.launchers.slurm_queue import has_left_queue
@@ -33,7 +34,7 @@ from mbt_cli.store.cells import cell_folder, move_aside, record_failure
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
 from mbt_cli.store.locks import Lock, holding
-from mbt_cli.store.logs import Secrets, logging_to
+from mbt_cli.store.logs import logging_to
 from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
 
 _log = logging.getLogger(__name__)
@@ -90,8 +91,6 @@ class Runner:
                 _log.exception("%s failed", job.cell.address)
                 record_failure(folder, job.cell.address, error, now=datetime.now(UTC))
                 raise
-            finally:
-                _mask_server_logs(folder, self._machine.environment)
 
     def run_shard(self, job: CellRun, shard: Shard) -> Asked:
         """Ask one shard's share of a cell's requests; `run` makes the rows when all are there.
@@ -107,10 +106,7 @@ class Runner:
             groups = job.cell.resolution.inputs
             inputs = {name: self._load(job, name, groups[name]) for name in groups}
             work = self._work(job, inputs, folder / JOURNAL, folder)
-            try:
-                return ask_shard(job.cell.stage, work, shard)
-            finally:
-                _mask_server_logs(folder, self._machine.environment)
+            return ask_shard(job.cell.stage, work, shard)
 
     def _folder(self, job: CellRun, address: str) -> Path:
         return cell_folder(self._machine.runs, job.cell.resolution.study, address)
@@ -194,16 +190,10 @@ def _frames(cell: Cell, work: Work) -> Iterator[pl.DataFrame]:
     return sourced_rows(cell.stage, work) if is_sourced else cell.stage.run(work)
 
 
-def _mask_server_logs(folder: Path, environment: Mapping[str, str]) -> None:
-    secrets = Secrets(environment)
-    for path in (folder / "logs").glob("*.server.log"):
-        secrets.mask_file(path)
-
-
 def server_place(machine: Machine, folder: Path, run: RunSettings) -> ServerPlace:
     """Where a server that a cell starts keeps its log, and what it may use of this machine."""
     return ServerPlace(
-        log=folder / "logs" / f"{datetime.now(UTC):%Y-%m-%dT%H%M%SZ}.server.log",
+        log=folder / "logs" / f"{own_utc_name()}.server.log",
         cache=machine.cache,
         environment=machine.environment,
         ready_timeout_seconds=run.server_ready_timeout_seconds,

@@ -6,13 +6,13 @@ from pathlib import Path
 import orjson
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.utc_names import utc_name
 from mbt_cli.errors import MbtError
 from mbt_cli.store.artifacts import FAILURE, FILES
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.lineage import LINEAGE, ROWS
 
 REPLACED = ".replaced"
-_TIME = "%Y-%m-%dT%H%M%SZ"
 
 
 def cell_folder(runs: Path, study: str, address: str) -> Path:
@@ -48,7 +48,7 @@ def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path |
         return None
     where = folder.relative_to(runs / study)
     with writing_to(runs / REPLACED):
-        target = runs / REPLACED / study / f"{now:{_TIME}}" / where
+        target = runs / REPLACED / study / utc_name(now) / where
         while target.exists():  # twice within a second
             target = target.with_name(f"{target.name}+")
         target.mkdir(parents=True)

@@ -13,6 +13,7 @@ import pytest
 from mbt_cli.backends.vllm import VLLMBackend
 from mbt_cli.errors import BackendError
 from mbt_cli.inference.asking import ask, replies
+from mbt_cli.inference.process import ServerProcess
 from mbt_cli.inference.server import Cause, ServerCommand, reserved_port, running_server
 
 HERE = Path(__file__).parent
@@ -74,6 +75,19 @@ def test_a_server_gets_its_flags_a_key_and_a_port_and_leaves_no_process(
     assert "key: [secret]" in log
     assert asked.flags[-4:] == ("--max-model-len", "2048", "--reasoning-parser", "qwen3")
     assert processes_with(mark) == []
+
+
+def test_what_a_server_prints_is_logged_byte_by_byte_but_for_secrets(tmp_path):
+    program = r"import os; os.write(1, os.environb[b'WANDB_KEYS'] + b' p%40ss%20word \xff\n')"
+    environment = {**os.environ, "WANDB_KEYS": "p@ss word"}
+    log = tmp_path / "logs" / "server.log"
+
+    process = ServerProcess([sys.executable, "-c", program], environment, log)
+    while process.exit_code() is None:
+        time.sleep(0.01)
+    process.stop()
+
+    assert log.read_bytes() == b"[secret] [secret] \xff\n"
 
 
 def test_a_server_that_dies_is_started_again_and_loses_nothing(

@@ -1,0 +1,45 @@
+"""Values that must not be written anywhere: which they are, and how they are masked."""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import quote
+
+MASK = "[secret]"
+_LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|hf|gsk|xai|nvapi)[-_][A-Za-z0-9_\-]{8,}")
+_SECRET_ENDINGS = ("KEY", "KEYS", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIALS")
+_SHORTEST_SECRET = 6  # shorter values are switches such as `true`, and would mask common words
+
+
+class Secrets:
+    """The secrets of one environment.
+
+    Args:
+        environment: Values of variables with a part of their name that ends in KEY, TOKEN, SECRET,
+            PASSWORD, ... are secrets, as they are and as a URL quotes them.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        named = (value.strip() for name, value in environment.items() if _is_secret(name))
+        values = {value for value in named if len(value) >= _SHORTEST_SECRET}
+        quoted = {quote(value, safe="", errors="surrogateescape") for value in values}
+        self._values = sorted(values | quoted, key=len, reverse=True)  # one may hold another
+
+    def mask(self, text: str) -> str:
+        """The text with every secret replaced."""
+        for value in self._values:
+            text = text.replace(value, MASK)
+        return text
+
+
+def without_secrets(words: str) -> str:
+    """Words with anything that looks like a key taken out: servers like to quote them.
+
+    Example:
+        >>> without_secrets("Incorrect key: sk-abcdef123456.")
+        'Incorrect key: [secret].'
+    """
+    return _LOOKS_LIKE_KEY.sub(MASK, words)
+
+
+def _is_secret(name: str) -> bool:
+    return any(part.endswith(_SECRET_ENDINGS) for part in name.upper().split("_"))
