@@ -1,6 +1,8 @@
 """How much of a GPU's arithmetic a training uses."""
 
-_FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward 2, backward 4; attention itself is left out
+# operations a parameter and token; attention itself is left out
+_THROUGH = 4  # forward 2, and 2 to pass the gradient back
+_TRAINED = 2  # for the gradient of a parameter that is trained
 _PEAK_BFLOAT16: tuple[tuple[str, float], ...] = (
     ("B200", 2250e12),
     ("H200", 989e12),
@@ -25,15 +27,23 @@ def peak_flops(device: str | None) -> float | None:
 
 
 def model_flops_utilization(
-    tokens_per_second: float | None, parameters: int, peak: float | None, devices: int
+    tokens_per_second: float | None,
+    parameters: int,
+    trained_parameters: int,
+    peak: float | None,
+    devices: int,
 ) -> float | None:
-    """Share of the peak that training needs by the rule of 6 operations a parameter and token.
+    """Share of the peak that training needs: 6 operations a token for each trained parameter.
+
+    A parameter that is frozen, as all are below an adapter, needs 4: it has no gradient itself.
 
     Example:
-        >>> model_flops_utilization(1e4, 10**9, 1e15, 1)
+        >>> model_flops_utilization(1e4, 10**9, 10**9, 1e15, 1)
         0.06
+        >>> model_flops_utilization(1e4, 10**9, 0, 1e15, 1)
+        0.04
     """
     if tokens_per_second is None or peak is None:
         return None
-    needed = _FLOPS_PER_PARAMETER_AND_TOKEN * parameters * tokens_per_second
-    return needed / (peak * devices)
+    operations = _THROUGH * parameters + _TRAINED * trained_parameters
+    return operations * tokens_per_second / (peak * devices)

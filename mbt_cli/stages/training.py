@@ -160,7 +160,7 @@ def _tell(folder: Path, work: Work, seen: int) -> int:
     if seen == 0:
         work.progress.start(work.resolution.address, last.get("max_steps"))
     pace = last.get("tokens_per_second") or 0
-    loss = last.get("loss")
+    loss = f"{last['loss']:.4f}" if last.get("loss") is not None else "unknown"
     work.progress.advance(done=last["step"] - seen)
     work.progress.note(
         f"step {last['step']} of {last.get('max_steps')}: loss {loss}, {pace:,.0f} tokens/s, "

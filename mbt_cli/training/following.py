@@ -47,19 +47,25 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._is_stopping = False
         self._begun = time.monotonic()
         self._first_step = resumed_step
+        self._first: tuple[float, float] | None = None
         self._last = (self._begun, 0.0)
-        self.tokens = 0.0
-        """Tokens seen so far."""
-        self.first_tokens: float | None = None
         if writes:
             self._keep_log_until(resumed_step)
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._stop)
 
     @property
-    def seconds(self) -> float:
-        """Time since this process began to train."""
-        return time.monotonic() - self._begun
+    def tokens(self) -> float:
+        """Tokens seen until the last line of the log, by earlier processes too."""
+        return self._last[1]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Between this process's first line and its last; what warms up does not count."""
+        if self._first is None or self._first == self._last:
+            return None
+        (began, tokens_before), (ended, tokens) = self._first, self._last
+        return (tokens - tokens_before) / (ended - began)
 
     def on_log(
         self,
@@ -122,11 +128,11 @@ class Follower(TrainerCallback):  # type: ignore[misc]
     def _write(self, state: TrainerState, logs: dict[str, Any]) -> None:
         now, tokens = time.monotonic(), float(logs.get("num_tokens", 0.0))
         before, tokens_before = self._last
-        if self.first_tokens is None:
-            self.first_tokens = tokens
-        self._last, self.tokens = (now, tokens), tokens
+        self._last = (now, tokens)
+        self._first = self._first or self._last
+        seconds = now - self._begun
         steps = state.global_step - self._first_step
-        left = (state.max_steps - state.global_step) * self.seconds / max(1, steps)
+        left = (state.max_steps - state.global_step) * seconds / max(1, steps)
         pace = (tokens - tokens_before) / (now - before) if tokens_before else None
         line = {
             "step": state.global_step,
@@ -136,7 +142,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             "tokens": tokens,
             "tokens_per_second": pace,
             "memory_bytes": memory_bytes(),
-            "seconds": round(self.seconds, 3),
+            "seconds": round(seconds, 3),
             "seconds_left": round(left, 1),
         }
         with (self._folder / LOG).open("ab") as file:

@@ -51,10 +51,10 @@ def reinforce(job: TrainingJob) -> None:
         processing_class=tokenizer,
         peft_config=models.adapter_config(recipe),
     )
-    follower = train(trainer, job)
+    trained = train(trainer, job)
     rewards = [e["reward"] for e in trainer.state.log_history if "reward" in e]
     facts = {"rows": asked.num_rows, "last_reward": rewards[-1] if rewards else None}
-    finish(trainer, job, follower, end_token=end_token, facts=facts)
+    finish(trainer, job, trained, end_token=end_token, facts=facts)
 
 
 def reward_function(name: str, words: int) -> RewardFunction:

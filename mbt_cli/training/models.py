@@ -112,6 +112,15 @@ def adapter_config(recipe: Recipe) -> Any:
     return None if recipe.tuning == "full" else LoraConfig(**recipe.lora, task_type="CAUSAL_LM")
 
 
+def parameter_counts(model: Any) -> tuple[int, int]:
+    """All parameters and the trained ones, of a model that is not yet split over devices."""
+    if isinstance(model, PeftModel):
+        trained, parameters = model.get_nb_trainable_parameters()
+    else:
+        trained, parameters = model.num_parameters(only_trainable=True), model.num_parameters()
+    return int(parameters), int(trained)
+
+
 def merged(weights: Weights, recipe: Recipe, adapter: Path) -> Any:
     """The base model with the adapter added to its weights, on the CPU."""
     model = PeftModel.from_pretrained(load_model(weights, recipe), str(adapter))

@@ -1,6 +1,7 @@
 """What SFT and GRPO share: devices, arguments, resuming, saving, and the facts of a run."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,21 @@ from mbt_cli.training.processors import ReturnsMemory
 
 _KEPT_CHECKPOINTS = 2
 _CONFIGS = {"sft": SFTConfig, "grpo": GRPOConfig}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that went through to its last step.
+
+    Args:
+        follower: What followed it.
+        parameters: All of the model's.
+        trained_parameters: Those that had a gradient.
+    """
+
+    follower: Follower
+    parameters: int
+    trained_parameters: int
 
 
 def process_state() -> PartialState:
@@ -84,8 +100,9 @@ def arguments(job: TrainingJob, own: Mapping[str, Json]) -> Any:
         raise TrainingError(f"TRL refuses the settings: {words}", "mend `trainer`") from error
 
 
-def train(trainer: Any, job: TrainingJob) -> Follower:
-    """Train from the last whole checkpoint, or from the start; gives what followed it."""
+def train(trainer: Any, job: TrainingJob) -> Trained:
+    """Train from the last whole checkpoint, or from the start."""
+    parameters, trained = models.parameter_counts(trainer.model)
     if job.recipe.float32_matmul is not None:
         torch.set_float32_matmul_precision(job.recipe.float32_matmul)
     if not torch.cuda.is_available():
@@ -100,11 +117,11 @@ def train(trainer: Any, job: TrainingJob) -> Follower:
     trainer.add_callback(follower)
     trainer.train(resume_from_checkpoint=str(found) if found else None)
     follower.check_finished(trainer.state)
-    return follower
+    return Trained(follower, parameters, trained)
 
 
 def finish(
-    trainer: Any, job: TrainingJob, follower: Follower, *, end_token: int, facts: dict[str, Json]
+    trainer: Any, job: TrainingJob, trained: Trained, *, end_token: int, facts: dict[str, Json]
 ) -> None:
     """Save the checkpoint, the curve and the facts of the run."""
     files = Path(job.files)
@@ -129,7 +146,7 @@ def finish(
     if models.is_gguf(job.weights):
         write_gguf(model, Path(job.weights.model), checkpoint / TRAINED_GGUF)
     draw_curve(Path(job.folder), files)
-    told = {**_facts(trainer, job, follower), **facts}
+    told = {**_facts(trainer, job, trained), **facts}
     (Path(job.folder) / SUMMARY).write_bytes(orjson.dumps(told))
 
 
@@ -139,14 +156,11 @@ def _gathered(job: TrainingJob, folder: Path) -> Any:
     return models.load_model(job.weights.model_copy(update={"model": str(folder)}), job.recipe)
 
 
-def _facts(trainer: Any, job: TrainingJob, follower: Follower) -> dict[str, Json]:
+def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
     """Numbers for the lineage and for the table of training runs."""
     state = trainer.state
     losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-    parameters = sum(p.numel() for p in trainer.model.parameters())
-    trainable = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-    tokens = follower.tokens - (follower.first_tokens or 0.0)
-    pace = tokens / follower.seconds if tokens and follower.seconds else None
+    pace = trained.follower.tokens_per_second
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     processes = trainer.accelerator.num_processes
     packages = ("torch", "transformers", "trl", "peft", "accelerate")
@@ -155,12 +169,14 @@ def _facts(trainer: Any, job: TrainingJob, follower: Follower) -> dict[str, Json
         "tuning": job.recipe.tuning,
         "epochs": state.epoch,
         "steps": state.global_step,
-        "tokens": follower.tokens,
+        "tokens": trained.follower.tokens,
         "last_loss": losses[-1] if losses else None,
         "tokens_per_second": pace,
-        "mfu": model_flops_utilization(pace, parameters, peak_flops(gpu), processes),
-        "parameters": parameters,
-        "trained_parameters": trainable,
+        "mfu": model_flops_utilization(
+            pace, trained.parameters, trained.trained_parameters, peak_flops(gpu), processes
+        ),
+        "parameters": trained.parameters,
+        "trained_parameters": trained.trained_parameters,
         "processes": processes,
         "device": gpu or "cpu",
         "attention": getattr(trainer.model.config, "_attn_implementation", None),

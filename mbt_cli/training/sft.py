@@ -46,9 +46,9 @@ def fine_tune(job: TrainingJob) -> None:
     )
     if is_on_processors:
         processors.score_trained_positions(trainer.model)
-    follower = train(trainer, job)
+    trained = train(trainer, job)
     turn = turn_of(adapted, pl.read_parquet(job.examples, n_rows=1)["messages"][0].to_list())
-    finish(trainer, job, follower, end_token=turn.end_token, facts=dict(token_counts(job)))
+    finish(trainer, job, trained, end_token=turn.end_token, facts=dict(token_counts(job)))
 
 
 def _dataset(examples: pl.DataFrame) -> Any:
