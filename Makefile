@@ -53,7 +53,7 @@ test-quickstart: $(SETUP) ## the main job on the real embedded model
 	@$(BIN)/python -m pytest tests/integration/quickstart -q
 
 .PHONY: tiny-mbt
-tiny-mbt: $(SETUP_TRAIN) ## the whole method on the embedded model: traces, three trainings, one table (about an hour)
+tiny-mbt: $(SETUP_TRAIN) ## the whole method on the embedded model: traces, three trainings, one table (under an hour)
 	@.venv-train/bin/mbt run manifests/tiny-mbt.toml
 
 clean: ## remove environments and caches (artifacts in runs/ stay)

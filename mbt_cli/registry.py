@@ -57,6 +57,7 @@ from mbt_cli.tables.efficiency import Efficiency
 from mbt_cli.tables.judge_health import JudgeHealth
 from mbt_cli.tables.main_results import MainResults
 from mbt_cli.tables.mqi import MQITable
+from mbt_cli.tables.paired_differences import PairedDifferences
 from mbt_cli.tables.rrp import RRPTable
 from mbt_cli.tables.tokens_by_stage import TokensByStage
 from mbt_cli.tables.training_runs import TrainingRuns
@@ -121,6 +122,7 @@ AnyTable = Annotated[
     | JudgeHealth
     | MainResults
     | MQITable
+    | PairedDifferences
     | RRPTable
     | TokensByStage
     | TrainingRuns,

@@ -90,6 +90,8 @@ SUMMARY = pl.Schema(
         "unit": _TEXT,
         "baseline": pl.Float64(),
         "difference": pl.Float64(),  # paired, on common questions
+        "difference_low": pl.Float64(),  # 95 % interval of the difference
+        "difference_high": pl.Float64(),
         "p": pl.Float64(),
         "by": _TEXT,  # column of a breakdown, null for all questions
         "group": _TEXT,

@@ -21,6 +21,7 @@ from mbt_cli.core.statistics import (
 )
 
 _KEYS = ("question_id", "n", "failed")
+_OF_DIFFERENCE = ("baseline", "difference", "difference_low", "difference_high", "p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,9 @@ def summarise_all(
     """Rows of `rows.SUMMARY` for measures, each with its baseline where it has one.
 
     All of them share their resamples, so ten metrics cost little more than one. `value` and its
-    interval are over the measure's own questions. `baseline`, `difference` and `p` are over the
-    questions that both sides have: exact McNemar for 0 / 1 values, else the paired bootstrap.
-    `settings` says which test and interval it was where there was a choice.
+    interval are over the measure's own questions. `baseline`, `difference` with its interval and
+    `p` are over the questions that both sides have: exact McNemar for 0 / 1 values, else the paired
+    bootstrap. `settings` says which test and interval it was where there was a choice.
 
     Args:
         measures: Pairs of a measure and the same measure of the baseline cell.
@@ -150,13 +151,15 @@ class _Part:
         return percentile_interval(drawn)
 
     def _difference(self, drawn: Sequence[Floats], settings: dict[str, Any]) -> dict[str, Any]:
+        row: dict[str, Any] = dict.fromkeys(_OF_DIFFERENCE)
         if self.pair is None:
-            return {"baseline": None, "difference": None, "p": None}
+            return row
         own, base = self.pair.own, self.pair.base
-        baseline = number(base.value())
+        row["baseline"] = number(base.value())
         difference = number(own.value() - base.value())
         if difference is None:
-            return {"baseline": baseline, "difference": None, "p": None}
+            return row
+        apart = drawn[1] - drawn[2]
         settings["paired_questions"] = own.size
         if self.measure.binary and self.pair.is_binary():
             settings["test"] = "mcnemar"
@@ -164,8 +167,11 @@ class _Part:
             p: float | None = mcnemar_p(int((mine > theirs).sum()), int((mine < theirs).sum()))
         else:
             settings["test"] = "paired bootstrap"
-            p = bootstrap_p(drawn[1] - drawn[2])
-        return {"baseline": baseline, "difference": difference, "p": p}
+            p = bootstrap_p(apart)
+        row |= {"difference": difference, "p": p}
+        if interval := percentile_interval(apart):
+            row |= {"difference_low": interval.low, "difference_high": interval.high}
+        return row
 
 
 def _known(measure: Measure) -> pl.DataFrame:

@@ -66,7 +66,9 @@ class ScoreStage(Stage):
         if own is None:
             raise StageError("a score cell has no rollouts")
         baseline = _score_inputs(work, _BASELINE)
-        settings = _Summing(self.metrics, self.resamples, work.resolution.seed)
+        read = work.resolution.inputs
+        is_baseline = read["rollouts"] == read.get(f"{_BASELINE}rollouts")
+        settings = _Summing(self.metrics, self.resamples, work.resolution.seed, is_baseline)
         own = replace(own, baseline=baseline)
         summaries = list(settings.summaries(own, None, None))
         for by in self.by:
@@ -84,13 +86,15 @@ class _Summing:
     metrics: Sequence[AnyScore]
     resamples: int
     seed: int
+    is_baseline: bool
+    """Whether the cell is what it would be compared with; then it has no difference."""
 
     def summaries(
         self, inputs: ScoreInputs, by: str | None, group: str | None
     ) -> Iterator[Mapping[str, Any]]:
         """Rows of `rows.SUMMARY`, each metric against the same metric of the baseline."""
         below = {}
-        if inputs.baseline is not None:
+        if inputs.baseline is not None and not self.is_baseline:
             below = {m.metric: m for m in _measures(self.metrics, inputs.baseline)}
         pairs = [(m, below.get(m.metric)) for m in _measures(self.metrics, inputs)]
         for row in summarise_all(pairs, resamples=self.resamples, seed=self.seed):

@@ -146,6 +146,27 @@ def test_a_judge_counts_by_its_kind_whatever_its_name(mbt, workplace):
     assert "judge_accuracy" in pl.read_parquet(cell)["metric"].to_list()
 
 
+def test_a_baseline_has_no_difference_from_itself_and_other_cells_have_one(mbt, workplace):
+    tables = 'tables = ["paired_differences"]'
+    (workplace / "study.toml").write_text(SMALL_STUDY.replace('tables = ["main_results"]', tables))
+
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 0, ran.err
+    found = {
+        path.parent.parent.name: pl.read_parquet(path)
+        for path in (workplace / "runs/small/scores").rglob("summary.parquet")
+    }
+    baseline = found.pop("prompt=answer")
+    assert (
+        baseline.select("baseline", "difference", "p").null_count().row(0) == (baseline.height,) * 3
+    )
+    for other in found.values():
+        assert other.select("difference", "difference_low", "p").null_count().row(0) == (0, 0, 0)
+    table = pl.read_parquet(workplace / "runs/small/tables/files/paired_differences.parquet")
+    assert table["prompt"].to_list() == [name.removeprefix("prompt=") for name in found]
+
+
 def test_show_follows_a_score_back_to_the_questions(mbt, workplace):
     mbt("run", "study.toml")
     cell = "runs/small/scores/benchmark=tiny/split=validation/model=parrot/prompt=answer"

@@ -73,6 +73,17 @@ def test_means_over_several_samples_are_not_tested_by_mcnemar():
     assert json.loads(row["settings"])["test"] == "paired bootstrap"
 
 
+def test_the_interval_of_a_difference_is_that_of_pairs_not_of_two_samples():
+    base = np.random.default_rng(0).random(200)
+    own = measure((base + 0.1).tolist())
+
+    row = summarise(own, baseline=measure(base.tolist()), resamples=200, seed=1)
+
+    assert row["difference_low"] == pytest.approx(0.1)
+    assert row["difference_high"] == pytest.approx(0.1)
+    assert row["high"] - row["low"] > 0.05
+
+
 def test_a_cell_against_itself_differs_by_nothing():
     own = measure(np.random.default_rng(0).random(30).tolist())
 

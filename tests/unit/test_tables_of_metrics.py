@@ -11,6 +11,7 @@ from mbt_cli.tables.difficulty import Difficulty
 from mbt_cli.tables.efficiency import Efficiency
 from mbt_cli.tables.judge_health import JudgeHealth
 from mbt_cli.tables.mqi import MQITable
+from mbt_cli.tables.paired_differences import PairedDifferences
 from mbt_cli.tables.rrp import RRPTable
 from mbt_cli.tables.tokens_by_stage import TokensByStage
 from mbt_cli.tables.training_runs import TrainingRuns
@@ -132,6 +133,43 @@ def test_efficiency_shows_the_change_from_the_baseline():
     assert table[0][4:] == ["accuracy change (%)", "tokens change (%)", "n", "failed"]
     assert table[1][4:] == ["—", "—", "10", "0"]
     assert table[2][4:] == ["10.0", "-25.0", "10", "0"]
+
+
+def against(difference, low, high, p, n=9):
+    """Fields of a summary row that has a baseline."""
+    ends = {"difference": difference, "difference_low": low, "difference_high": high}
+    return {**ends, "p": p, "settings": f'{{"paired_questions":{n},"test":"mcnemar"}}'}
+
+
+def test_paired_differences_are_those_of_cells_that_have_a_baseline():
+    found = inputs(
+        ("base", "exact_match", 0.5, "percent", {}),
+        ("base", "tokens", 100.0, "tokens", {}),
+        ("mbt-s", "exact_match", 0.9, "percent", against(0.4, 0.3, 0.5, 0.001)),
+        ("mbt-s", "tokens", 80.0, "tokens", against(-20.4, -31.0, -9.0, 0.01)),
+        ("mbt-r", "exact_match", 0.6, "percent", against(0.1, -0.1, 0.3, 0.04)),
+        ("mbt-r", "tokens", 110.0, "tokens", against(10.0, -4.0, 22.0, 0.2)),
+        ("plain", "exact_match", 0.4, "percent", against(-0.1, -0.3, 0.1, 0.04)),
+    )
+
+    table = PairedDifferences().build(found)
+
+    # Holm over exact match: 0.003, 0.08, 0.08; over tokens: 0.02, 0.2
+    assert shown(table) == [
+        ["model", "variant", "exact match (%)", "mean tokens", "n", "failed"],
+        ["m", "mbt-s", "40.0 [30.0, 50.0]", "-20 [-31, -9]", "9", "0"],
+        ["m", "mbt-r", "10.0† [-10.0, 30.0]", "10† [-4, 22]", "9", "0"],
+        ["m", "plain", "-10.0† [-30.0, 10.0]", "—", "9", "0"],
+    ]
+    assert "The baseline: variant base." in table.notes
+    assert table.rows["exact_match_p"].to_list() == [0.001, 0.04, 0.04]
+
+
+def test_without_a_baseline_the_table_of_differences_says_how_to_name_one():
+    table = PairedDifferences().build(inputs(("base", "exact_match", 0.5, "percent", {})))
+
+    assert table.rows.is_empty()
+    assert any("baseline = {" in note for note in table.notes)
 
 
 def test_difficulty_goes_from_easy_to_hard_and_compares_within_a_tier():

@@ -1,0 +1,101 @@
+"""Paired differences: how far each cell is from its baseline, and which of it may be chance."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import polars as pl
+from pydantic import Field
+
+from mbt_cli.core.metric_tables import table_of
+from mbt_cli.core.statistics import holm
+from mbt_cli.core.table_rows import ADDRESS, cell_rows, present
+from mbt_cli.core.table_ties import SIGNIFICANT
+from mbt_cli.core.tables import ReportInputs, TableData
+from mbt_cli.interfaces import Table
+
+_NOTE = (
+    "Each number is the cell's minus its baseline's, on the n questions that both have: points "
+    "where a column is in per cent."
+)
+_MARK = (
+    "†: not significantly different from the baseline (exact McNemar for 0 / 1 values, else paired "
+    f"bootstrap; Holm over the column; {SIGNIFICANT:.0%})."
+)
+_NONE = "No cell has a baseline: name one on the score stage, as in `baseline = { variant = ... }`."
+
+
+class PairedDifferences(Table):
+    """One row a cell that has a baseline: differences on common questions, with intervals."""
+
+    kind: Literal["paired_differences"] = "paired_differences"
+    metrics: tuple[str, ...] = Field(
+        default=(
+            "exact_match",
+            "substring_match",
+            "f1_score",
+            "math_match",
+            "answer_rate",
+            "judge_accuracy",
+            "tokens",
+            "degeneration",
+        ),
+        min_length=1,
+    )
+    """Metrics to show, in this order; those that no cell has are left out."""
+
+    def build(self, inputs: ReportInputs) -> TableData:
+        whole = inputs.summary.filter(pl.col("by").is_null())
+        paired = whole.filter(pl.col("difference").is_not_null())
+        # the scores would mark rows that are close to the best one, which has no meaning here
+        found = replace(inputs, summary=_as_values(paired), scores=pl.LazyFrame())
+        metrics = present(found, self.metrics)
+        rows = cell_rows(found, metrics)
+        table = table_of(found, rows, name=self.kind, title="Differences from the baseline")
+        is_there = not paired.is_empty()
+        notes = [_NOTE, *_baseline_note(whole, inputs.axes)] if is_there else [_NONE]
+        marked = _with_marks(table.rows, paired, metrics)
+        has_marks = any(marked[f"{metric}_tied"].any() for metric in metrics)
+        return replace(
+            table,
+            columns=[replace(column, best="none") for column in table.columns],
+            rows=marked,
+            notes=[*table.notes, *notes, *([_MARK] if has_marks else [])],
+        )
+
+
+def _as_values(paired: pl.DataFrame) -> pl.DataFrame:
+    """The summary with differences in the place of values, and n counting paired questions."""
+    return paired.with_columns(
+        pl.col("difference").alias("value"),
+        pl.col("difference_low").alias("low"),
+        pl.col("difference_high").alias("high"),
+        pl.col("settings").str.json_path_match("$.paired_questions").cast(pl.Int64).alias("n"),
+    )
+
+
+def _with_marks(rows: pl.DataFrame, paired: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
+    """The rows with METRIC_p as it was tested, and METRIC_tied where Holm leaves it to chance."""
+    for metric in metrics:
+        tested = paired.filter(pl.col("metric") == metric).select(
+            ADDRESS, pl.col("p").alias(f"{metric}_p")
+        )
+        rows = rows.join(tested, on=ADDRESS, how="left", maintain_order="left")
+        corrected = holm(rows[f"{metric}_p"].to_list())
+        tied = [p is not None and p >= SIGNIFICANT for p in corrected]
+        rows = rows.with_columns(pl.Series(f"{metric}_tied", tied, dtype=pl.Boolean))
+    return rows
+
+
+def _baseline_note(whole: pl.DataFrame, axes: Sequence[str]) -> list[str]:
+    """What cells without a difference have in common, and the others have not."""
+    has_difference = pl.col("difference").is_not_null().any().over(ADDRESS)
+    baselines, others = whole.filter(~has_difference), whole.filter(has_difference)
+    told = [
+        f"{axis} {baselines[axis][0]}"
+        for axis in axes
+        if baselines[axis].n_unique() == 1
+        and baselines[axis][0] is not None
+        and baselines[axis][0] not in others[axis]
+    ]
+    return [f"The baseline: {', '.join(told)}."] if told else []
