@@ -1,4 +1,4 @@
-"""Which settings TRL, PEFT and accelerate know, so that a manifest is checked without torch.
+"""What TRL, PEFT and accelerate can be told, so that a manifest is checked without torch.
 
 .venv-train/bin/python .ci/list_training_keys.py > mbt_cli/manifest/training_keys.json
 """
@@ -6,16 +6,55 @@
 # ruff: noqa: D103, TID253
 import dataclasses
 import json
+import types
 from argparse import BooleanOptionalAction
+from enum import EnumType
 from importlib.metadata import version
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from accelerate.commands.launch import launch_command_parser
 from peft import LoraConfig
 from trl import GRPOConfig, SFTConfig
 
+KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "table"}
+"""What TOML can say, in the words of `mbt_cli/manifest/training_keys.py`."""
 
-def fields_of(config: type) -> list[str]:
-    return sorted(field.name for field in dataclasses.fields(config) if field.init)
+
+def fields_of(config: type) -> dict[str, str]:
+    """Field to the kinds of values it takes, as in `string|integer`."""
+    return {name: "|".join(kinds_of(hint)) for name, hint in hints_of(config).items()}
+
+
+def choices_of(config: type) -> dict[str, list[str]]:
+    """Those fields that take nothing but a few words, to the words."""
+    found = {}
+    for name, hint in hints_of(config).items():
+        enums = [part for part in parts_of(hint) if isinstance(part, EnumType)]
+        if enums:
+            found[name] = [str(choice.value) for enum in enums for choice in enum]
+    return found
+
+
+def hints_of(config: type) -> dict[str, Any]:
+    hints = get_type_hints(config)
+    names = sorted(field.name for field in dataclasses.fields(config) if field.init)
+    return {name: hints[name] for name in names}
+
+
+def kinds_of(hint: Any) -> list[str]:
+    return sorted({kind_of(part) for part in parts_of(hint) if part is not types.NoneType})
+
+
+def parts_of(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def kind_of(part: Any) -> str:
+    """`any` for what only Python can say."""
+    origin = get_origin(part) or part
+    if isinstance(part, EnumType) or origin is Literal:
+        return "string"
+    return "array" if origin in (list, tuple) else KINDS.get(origin, "any")
 
 
 def launch_flags() -> dict[str, str]:
@@ -36,6 +75,7 @@ if __name__ == "__main__":
         "sft": fields_of(SFTConfig),
         "grpo": fields_of(GRPOConfig),
         "lora": fields_of(LoraConfig),
+        "choices": choices_of(SFTConfig) | choices_of(GRPOConfig) | choices_of(LoraConfig),
         "launch": launch_flags(),
     }
     print(json.dumps(known, indent=1))  # noqa: T201

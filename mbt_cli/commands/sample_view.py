@@ -17,37 +17,40 @@ from mbt_cli.store.cells import cell_folder
 
 
 def show_samples(path: Path, told: Told) -> None:
-    """Print a row of the training set of each chosen train cell.
+    """Print a row of the training set of each chosen training that has begun.
 
     Raises:
-        MissingInputError: One of the trainings has not begun.
+        MissingInputError: None of them has begun.
     """
     manifest, machine = open_manifest(path, told.overrides, told.presets)
+    chosen = select(manifest, kind="train", only=told.only or ())
+    trainings = [address for address in chosen if manifest.cells[address].kind == "train"]
+    folders = [cell_folder(machine.runs, manifest.study, address) for address in trainings]
+    views = [view for folder in folders if (view := sample_view(folder)) is not None]
+    if not views:
+        raise MissingInputError(
+            f"`{folders[0]}` has no training set yet",
+            hint="`mbt train MANIFEST` writes it before its first step; look again then",
+        )
     out = printer()
-    for address in select(manifest, kind="train", only=told.only or ()):
-        out.print(sample_view(cell_folder(machine.runs, manifest.study, address)))
+    for view in views:
+        out.print(view)
 
 
-def sample_view(folder: Path, *, rows: int = 1) -> RenderableType:
+def sample_view(folder: Path, *, rows: int = 1) -> RenderableType | None:
     """The first rows that a train cell trains, prompts dim and what is trained highlighted.
 
-    The set is there as soon as the training begins, before its first step.
+    The set is there as soon as the training begins, before its first step; None until then.
 
     Args:
         folder: The cell's folder.
         rows: How many rows to show.
-
-    Raises:
-        MissingInputError: The training has not begun.
     """
     places = [folder / "files" / TRAINING_SET]
     places += sorted((folder / "journal" / "training").glob(f"*/{TRAINING_SET}"))
     found = next((path for path in places if path.is_file()), None)
     if found is None:
-        raise MissingInputError(
-            f"`{folder}` has no training set yet",
-            hint="`mbt train MANIFEST` writes it before its first step; look again then",
-        )
+        return None
     told = pl.read_parquet(found)
     kept = told.filter(pl.col("dropped").is_null())
     return Group(*_parts(kept.head(rows)), _counts(folder, told, kept))

@@ -64,12 +64,19 @@ def model_card(model: CardModel) -> str:
         "from holds for it too; name it before you publish.",
         _scores(model.scores),
         bullets("Recipe", {key: str(value) for key, value in model.recipe.items()}),
-        bullets("The run", {key: str(value) for key, value in model.facts.items()}),
+        bullets("The run", {key: _measured(value) for key, value in model.facts.items()}),
         bullets("Licences of the data's sources", model.licences),
         bullets("Lineage (address: fingerprint)", model.lineage),
         f"Made by {model.made_by}. The whole lineage is in `lineage.json`.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _measured(value: Json) -> str:
+    """A number to four digits, whole ones whole."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
 
 
 def _front_matter(model: CardModel) -> str:

@@ -102,7 +102,8 @@ def accumulation(batch_size: int, device_batch_size: int, devices: int) -> int:
         return batch_size // together
     fits = [n for n in range(1, batch_size + 1) if batch_size % (n * devices) == 0]
     shown = ", ".join(str(n) for n in fits) or f"none: {devices} devices do not divide {batch_size}"
+    spread = "" if devices == 1 else f"{devices} devices x "
     raise ValueError(
-        f"batch_size {batch_size} does not divide into {devices} devices x device_batch_size "
+        f"batch_size {batch_size} does not divide into {spread}device_batch_size "
         f"{device_batch_size}; device_batch_size may be: {shown}"
     )

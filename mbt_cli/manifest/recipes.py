@@ -1,18 +1,17 @@
 """Train stages to recipes: the preset with the stage's own tables laid on it, every key checked."""
 
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib import resources
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
 
-from mbt_cli.core.recipe import Recipe
+from mbt_cli.core.chat import Json
+from mbt_cli.core.recipe import Recipe, accumulation
 from mbt_cli.core.rewards import REWARDS
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems, nearest
 from mbt_cli.manifest.toml_text import merged, read_toml
+from mbt_cli.manifest.training_keys import known_keys, package_of, wrong_value
 from mbt_cli.stages.train import TrainStage
 
 _SAID_ELSEWHERE = {
@@ -59,6 +58,7 @@ class Recipes:
         found = len(self._problems)
         self._check_keys(recipe, where)
         self._check_rewards(recipe, where)
+        self._check_batch(recipe, where)
         recipe = self._with_launch_preset(recipe, where)
         return recipe if len(self._problems) == found else None
 
@@ -81,14 +81,8 @@ class Recipes:
             "launch.flags": (recipe.launch.flags, known["launch"]),
         }
         for name, (table, names) in tables.items():
-            for key in table:
-                if key in _SAID_ELSEWHERE:
-                    self._problems.add(
-                        f"{where}.{name}.{key}", f"is said by {_SAID_ELSEWHERE[key]}"
-                    )
-                elif key not in names:
-                    package = _package(name)
-                    what = f"{package} has no such field; {nearest(key, names)}"
+            for key, value in table.items():
+                if what := _wrong_setting(name, key, value, names):
                     self._problems.add(f"{where}.{name}.{key}", what)
 
     def _check_rewards(self, recipe: Recipe, where: str) -> None:
@@ -102,6 +96,14 @@ class Recipes:
         if "length" in recipe.rewards and not recipe.reward_words:
             what = "the reward `length` needs to know how many words are too many"
             self._problems.add(f"{where}.recipe.reward_words", what)
+
+    def _check_batch(self, recipe: Recipe, where: str) -> None:
+        """Where the number of devices is not said, what fits no number of them is refused."""
+        devices = recipe.launch.processes or 1
+        try:
+            accumulation(recipe.batch_size, recipe.device_batch_size, devices)
+        except ValueError as error:
+            self._problems.add(f"{where}.recipe.device_batch_size", str(error))
 
     def _with_launch_preset(self, recipe: Recipe, where: str) -> Recipe:
         """The accelerate preset's flags laid under the stage's own."""
@@ -122,18 +124,13 @@ class Recipes:
         return recipe.model_copy(update={"launch": launch.model_copy(update={"flags": flags})})
 
 
-@cache
-def known_keys() -> Mapping[str, Any]:
-    """Settings of the TRL, PEFT and accelerate that this version of mbt was checked with."""
-    text = (resources.files("mbt_cli") / "manifest" / "training_keys.json").read_bytes()
-    keys: Mapping[str, Any] = orjson.loads(text)
-    return keys
-
-
-def _package(table: str) -> str:
-    packages = known_keys()["packages"]
-    name = {"trainer": "trl", "lora": "peft"}.get(table, "accelerate")
-    return f"{name} {packages[name]}"
+def _wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -> str | None:
+    """What is wrong with one key of a stage's table; None where nothing is."""
+    if key in _SAID_ELSEWHERE:
+        return f"is said by {_SAID_ELSEWHERE[key]}"
+    if key not in known:
+        return f"{package_of(table)} has no such field; {nearest(key, known)}"
+    return None if table.startswith("launch") else wrong_value(key, known[key], value)
 
 
 def _overlay(stage: TrainStage) -> Iterator[tuple[str, Any]]:

@@ -45,7 +45,7 @@ def card_of_model(folder: Path) -> str:
             name=f"{lineage.study}: {lineage.address}",
             base=axes_of(lineage.address).get("model", "a model"),
             base_id=_base_id(model),
-            recipe=_flat(spec.get("recipe") or {}),
+            recipe=_flat(_used(spec.get("recipe") or {})),
             facts=_facts(lineage),
             scores=list(_scores(study, lineage.address)),
             lineage={address: cell.fingerprint for address, cell in behind.cells.items()},
@@ -99,6 +99,13 @@ def _base_id(model: Mapping[str, Json]) -> str:
 def _facts(lineage: Lineage) -> Mapping[str, Json]:
     told = lineage.notes.get(TRAINING) or {}
     return {k: v for k, v in told.items() if k not in _NOT_FACTS and v is not None}
+
+
+def _used(recipe: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The settings without those that its method and its tuning do not read."""
+    unread = {"rewards", "reward_words"} if recipe.get("method") == "sft" else set[str]()
+    unread |= {"lora"} if recipe.get("tuning") == "full" else set()
+    return {name: value for name, value in recipe.items() if name not in unread}
 
 
 def _flat(table: Mapping[str, Json], prefix: str = "") -> dict[str, Json]:

@@ -28,6 +28,27 @@ name = "sft"
 matrix = {{ model = ["small"] }}
 source = "{source}"
 """
+LATER = """
+[benchmarks.tiny]
+kind = "tinyhop"
+limit = 2
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = ["tiny"], split = ["train"], model = ["small"] }
+prompt = "answer"
+samples = 1
+
+[[stage]]
+kind = "train"
+name = "later"
+preset = "sft"
+matrix = { model = ["small"] }
+data = "base"
+target = "reply"
+prompt = "answer"
+"""
 FILES = {
     "config.json": b'{"model_type": "llama"}',
     "model.safetensors": b"\1" * 3_000_000,
@@ -93,7 +114,8 @@ def test_a_train_cell_is_exported_as_a_model_with_its_card(mbt, workplace, folde
 
 
 def test_the_trained_tokens_of_a_training_set_are_shown(mbt, workplace, folder):
-    mbt("train", "study.toml")
+    (workplace / "study.toml").write_text(STUDY.format(source="theirs") + LATER)
+    mbt("train", "study.toml", "--only", "sft")
     before = mbt("train", "study.toml", "--show-sample")
     row = {"source": "data", "question_id": "q1", "sample": 0, "trace_id": None}
     row |= {"prompt": "user: 2 + 2?\nassistant: ", "completion": "4<end>", "tokens": 9}
@@ -109,3 +131,4 @@ def test_the_trained_tokens_of_a_training_set_are_shown(mbt, workplace, folder):
     assert shown.code == 0, shown.err
     assert "assistant: [trained:] 4<end> [:trained]" in shown.out
     assert "1 rows of 2, 2 trained tokens of 9" in shown.out
+    assert shown.out.count("[trained:]") == 1  # the other training has not begun

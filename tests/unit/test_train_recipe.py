@@ -125,6 +125,15 @@ def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, lin
         ('keep = "right"', "keep", "right"),
         ("weights = { bases = 1 }", "weights.bases", "is no stage of `data`"),
         ('launch = { accelerate = "tpu" }', "launch.accelerate", "no preset `tpu`"),
+        ('trainer = { learning_rate = "1e-4" }', "trainer.learning_rate", "should be a number"),
+        ("trainer = { max_steps = 1.5 }", "trainer.max_steps", "should be a whole number"),
+        ("trainer = { max_steps = true }", "trainer.max_steps", "should be a whole number"),
+        ("trainer = { packing = 1 }", "trainer.packing", "should be true or false"),
+        ('trainer = { optim = "adam" }', "trainer.optim", "none of its choices"),
+        ('trainer = { lr_scheduler_type = "cosin" }', "trainer.lr_scheduler_type", "`cosine`"),
+        ("lora = { target_modules = 3 }", "lora.target_modules", "should be an array or text"),
+        ("recipe = { device_batch_size = 3 }", "recipe.device_batch_size", "may be: 1, 2, 4, 8"),
+        ("launch = { processes = 48 }", "recipe.device_batch_size", "48 devices do not divide 128"),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_nearest_right_one(load, line, where, what):
@@ -148,6 +157,20 @@ def test_target_and_preset_are_checked_against_what_there_is(load, old, new, whe
         load(STUDY.replace(old, new))
 
     assert where in {p.where for p in caught.value.problems}
+
+
+def test_values_of_every_kind_that_trl_takes_pass(load):
+    trainer = (
+        "trainer = { learning_rate = 1, warmup_steps = 0.1, neftune_noise_alpha = 5, "
+        'optim = "adamw_torch", tf32 = true, fsdp = true, debug = ["underflow_overflow"], '
+        'lr_scheduler_kwargs = { min_lr = 1e-6 }, deepspeed = "zero.json" }'
+    )
+    lora = 'lora = { target_modules = ["q_proj"], init_lora_weights = "pissa", use_rslora = true }'
+
+    found = recipe(load(f"{STUDY}{trainer}\n{lora}\n"))
+
+    assert found.trainer["neftune_noise_alpha"] == 5
+    assert found.lora["init_lora_weights"] == "pissa"
 
 
 def test_grpo_takes_its_reward_from_the_stage_and_refuses_unknown_ones(load):

@@ -129,6 +129,25 @@ def test_the_lineage_tells_what_was_trained_on(unbroken, place):
     assert told["training"]["trained_parameters"] == 4096
 
 
+def test_all_weights_are_trained_or_an_adapter_alone(unbroken, place):
+    full, lora = (place.lineage(address)["notes"]["training"] for address in (FULL, LORA))
+
+    assert full["trained_parameters"] == full["parameters"]
+    assert lora["parameters"] == full["parameters"] + 4096
+
+
+def test_the_card_of_a_checkpoint_has_the_settings_that_counted(unbroken, place):
+    full, lora = (
+        place.run("export", f"runs/loop/{address}", "--to", "out") for address in (FULL, LORA)
+    )
+
+    assert full.code == lora.code == 0, full.out + lora.out
+    assert "- trainer.learning_rate: 0.01\n" in full.out
+    assert "- lora." not in full.out
+    assert "- lora.r: 4\n" in lora.out
+    assert "reward_words" not in full.out + lora.out
+
+
 def test_curves_for_tensorboard_stay_beside_the_log(unbroken, place):
     for address in (FULL, LORA):
         (events,) = place.cell(address).glob("logs/tensorboard/events.out.tfevents.*")
