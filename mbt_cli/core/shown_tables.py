@@ -24,7 +24,7 @@ class ShownCell:
         n: Questions behind the number.
         failed: Samples without a value.
         rank: Whether it is the best or second best as shown.
-        is_tied: Whether it is not significantly different from the best.
+        is_tied: Whether it bears a †: not significantly different from what a note below names.
     """
 
     text: str

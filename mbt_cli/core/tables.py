@@ -56,7 +56,7 @@ class Column:
     """A column of a table: a label of the row, or a number with its interval.
 
     For a number, `TableData.rows` has the column KEY and, where they are known, KEY_low,
-    KEY_high, KEY_n, KEY_failed and KEY_tied (not significantly different from the best).
+    KEY_high, KEY_n, KEY_failed and KEY_tied (marked by a †, which a note explains).
 
     Args:
         unit: `percent` numbers are stored in [0, 1] and shown times 100.
