@@ -29,9 +29,12 @@ def choices_of(config: type) -> dict[str, list[str]]:
     """Those fields that take nothing but a few words, to the words."""
     found = {}
     for name, hint in hints_of(config).items():
-        enums = [part for part in parts_of(hint) if isinstance(part, EnumType)]
+        parts = [part for part in parts_of(hint) if part is not types.NoneType]
+        enums = [part for part in parts if isinstance(part, EnumType)]
         if enums:
             found[name] = [str(choice.value) for enum in enums for choice in enum]
+        elif all(get_origin(part) is Literal for part in parts):
+            found[name] = [str(choice) for part in parts for choice in get_args(part)]
     return found
 
 

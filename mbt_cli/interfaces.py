@@ -132,6 +132,9 @@ class Launcher(Plugin):
 class Table(Plugin):
     """A table of the paper."""
 
+    shows_metrics: ClassVar[bool] = True
+    """Whether its columns are metrics as they are, so that published ones can stand beside them."""
+
     @abstractmethod
     def build(self, inputs: ReportInputs) -> TableData:
         """The table from every score summary of the study."""

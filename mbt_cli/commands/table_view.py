@@ -1,6 +1,6 @@
-"""A table on the terminal: as it stands where there is room, else turned on its side or folded."""
+"""A table on the terminal: as it stands where there is room, else turned or in parts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Literal
 
@@ -15,89 +15,164 @@ from mbt_cli.core.tables import Column, TableData
 _TURNED_ROWS = 6
 _NO_LIMIT = 10_000
 _HEADING_CHARACTERS = 12
-_LABEL_CHARACTERS = 36
-_TURNED_CHARACTERS = 12
+_LABEL_CHARACTERS = 20
+"""Longer parts of a label may be broken anywhere."""
+_FRAME = 3
+"""Characters of a column beside its text: a space on either side and a line."""
 
 
 class StoredTable:
     """A table that fits itself to the terminal.
 
     Numbers bear their intervals and their †, the best is bold. Where there is no room, headings
-    and addresses take several lines; a number is never cut.
+    and addresses take several lines, and columns stand below each other in parts; no number is
+    cut unless not even one of them fits beside the labels.
     """
 
     def __init__(self, table: TableData) -> None:
         self._table = table
+        self._columns = list(table.columns)
         self._rows = shown_rows(table)
         self._has_intervals = any(cell.interval for row in self._rows for cell in row)
+        kinds = [column.kind for column in self._columns]
+        self._labels = [place for place, kind in enumerate(kinds) if kind == "label"]
+        self._numbers = [place for place, kind in enumerate(kinds) if kind == "number"]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
         unlimited = options.update(max_width=_NO_LIMIT)
-
-        def fits(table: Table) -> bool:
-            return Measurement.get(console, unlimited, table).maximum <= options.max_width
-
-        if fits(upright := self._upright()):
+        upright = self._upright()
+        if Measurement.get(console, unlimited, upright).maximum <= width:
             yield upright
-        elif not 0 < len(self._rows) <= _TURNED_ROWS:
-            yield self._folded()
+        elif turned := self._turned(" ", width) or self._turned("\n", width):
+            yield turned
         else:
-            yield turned if fits(turned := self._turned(" ")) else self._turned("\n")
+            yield from self._parts(width)
         for note in reading_notes(self._table):
             yield Text(note, style="dim")
 
     def _upright(self) -> Table:
         table = self._empty(lines=True)
-        for column in self._table.columns:
+        for column in self._columns:
             table.add_column(heading(column), justify=_justify(column), no_wrap=True)
         for row in self._rows:
             table.add_row(*(_cell(cell, "\n") for cell in row))
         return table
 
-    def _folded(self) -> Table:
-        """The same with headings and labels over several lines."""
-        table = self._empty(lines=True)
-        for column in self._table.columns:
-            title = "\n".join(wrap(heading(column), _HEADING_CHARACTERS))
-            is_number = column.kind == "number"
-            table.add_column(title, justify=_justify(column), no_wrap=is_number, overflow="fold")
-        for row in self._rows:
-            table.add_row(*(_cell(cell, "\n", characters=_LABEL_CHARACTERS) for cell in row))
+    def _turned(self, between: str, width: int) -> Table | None:
+        """A column for each row: its labels on top, its numbers below; None where they do not fit.
+
+        Args:
+            between: Stands between a number and its interval.
+            width: Of the terminal.
+        """
+        if not 0 < len(self._rows) <= _TURNED_ROWS:
+            return None
+        names = [heading(self._columns[place]) for place in self._numbers]
+        sides = [[_cell(row[n], between).plain for n in self._numbers] for row in self._rows]
+        tops = [[row[place].text for place in self._labels] for row in self._rows]
+        least = [_longest(word for name in names for word in name.split())]
+        least += [_longest(lines) for lines in sides]
+        most = [_longest(names)]
+        most += [_longest([*top, *side]) for top, side in zip(tops, sides, strict=True)]
+        widths = _shared(width, least, most)
+        if widths is None:
+            return None
+        table = self._empty(lines=between == "\n")
+        heads = [[heading(self._columns[place]) for place in self._labels]]
+        heads += [[_broken(t, w) for t in top] for top, w in zip(tops, widths[1:], strict=True)]
+        for number, (head, chosen) in enumerate(zip(_aligned(heads, widths), widths, strict=True)):
+            table.add_column(
+                head, justify="right" if number else "left", width=chosen, overflow="fold"
+            )
+        for place, name in zip(self._numbers, names, strict=True):
+            table.add_row(name, *(_cell(row[place], between) for row in self._rows))
         return table
+
+    def _parts(self, width: int) -> Iterator[Table]:
+        """Tables below each other, each with all labels and with the numbers that fit beside."""
+        labels = [self._width(place) for place in self._labels]
+        begun: list[int] = []
+        for place in self._numbers:
+            wanted = [*labels, *map(self._width, [*begun, place])]
+            if begun and _shared(width, wanted, wanted) is None:
+                yield self._part(begun, width)
+                begun = []
+            begun.append(place)
+        yield self._part(begun, width)
+
+    def _part(self, numbers: Sequence[int], width: int) -> Table:
+        table = self._empty(lines=True)
+        places = [*self._labels, *numbers]
+        least = [self._width(place) for place in places]
+        natural = [_longest(row[place].text for row in self._rows) for place in self._labels]
+        widths = _shared(width, least, [*natural, *least[len(natural) :]]) or least
+        for place, chosen in zip(places, widths, strict=True):
+            column = self._columns[place]
+            title = "\n".join(wrap(heading(column), _HEADING_CHARACTERS))
+            table.add_column(title, justify=_justify(column), width=chosen, overflow="fold")
+        for row in self._rows:
+            cells = zip(places, widths, strict=True)
+            table.add_row(*(_cell(row[place], "\n", characters=w) for place, w in cells))
+        return table
+
+    def _width(self, place: int) -> int:
+        """Characters that a column needs at least, with a heading over several lines."""
+        column = self._columns[place]
+        title = wrap(heading(column), _HEADING_CHARACTERS)
+        if column.kind == "number":
+            return _longest([*title, *(_cell(row[place], "\n").plain for row in self._rows)])
+        parts = (_broken(row[place].text, 0) for row in self._rows)
+        return max(_longest(title), min(_LABEL_CHARACTERS, _longest(parts)))
 
     def _empty(self, *, lines: bool) -> Table:
         """The table without columns, with lines between rows where numbers may take several."""
         is_lined = lines and self._has_intervals
         return Table(title=self._table.title, title_justify="left", show_lines=is_lined)
 
-    def _turned(self, between: str) -> Table:
-        """A column for each row: its labels on top, its numbers below.
 
-        Args:
-            between: Stands between a number and its interval.
-        """
-        table = self._empty(lines=between == "\n")
-        columns = list(self._table.columns)
-        labels = [n for n, column in enumerate(columns) if column.kind == "label"]
-        tops = [[_broken(row[n].text, _TURNED_CHARACTERS) for n in labels] for row in self._rows]
-        heads = _side_by_side([[heading(columns[n]) for n in labels], *tops])
-        table.add_column(heads[0])
-        for head in heads[1:]:
-            table.add_column(head, justify="right", overflow="fold")
-        for number, column in enumerate(columns):
-            if number not in labels:
-                table.add_row(heading(column), *(_cell(row[number], between) for row in self._rows))
-        return table
+def _shared(width: int, least: Sequence[int], most: Sequence[int]) -> list[int] | None:
+    """Widths of columns that share the room, None where not even the least ones fit.
+
+    Example:
+        >>> _shared(18, [2, 2], [9, 4]), _shared(11, [2, 2], [2, 2]), _shared(10, [2, 2], [2, 2])
+        ([7, 4], [2, 2], None)
+    """
+    widths = list(least)
+    left = width - 1 - sum(one + _FRAME for one in widths)
+    if left < 0:
+        return None
+    while left and any(one < limit for one, limit in zip(widths, most, strict=True)):
+        for place, limit in enumerate(most):
+            if left and widths[place] < limit:
+                widths[place] += 1
+                left -= 1
+    return widths
 
 
-def _side_by_side(columns: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     """Each column's texts below each other, so that the same ones begin at the same height."""
-    heights = [1 + max(text.count("\n") for text in row) for row in zip(*columns, strict=True)]
-    padded = [
-        [t + "\n" * (height - 1 - t.count("\n")) for t, height in zip(column, heights, strict=True)]
-        for column in columns
+
+    def lines_of(text: str, width: int) -> list[str]:
+        return [
+            line[k : k + width] for line in text.split("\n") for k in range(0, len(line), width)
+        ]
+
+    folded = [[lines_of(t, w) for t in column] for column, w in zip(columns, widths, strict=True)]
+    heights = [max(map(len, row)) for row in zip(*folded, strict=True)]
+    return [
+        "\n".join(
+            line
+            for lines, height in zip(column, heights, strict=True)
+            for line in [*lines, *[""] * (height - len(lines))]
+        )
+        for column in folded
     ]
-    return ["\n".join(column) for column in padded]
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """Length of the longest line of all texts."""
+    return max((len(line) for text in texts for line in text.split("\n")), default=0)
 
 
 def _justify(column: Column) -> Literal["left", "right"]:
@@ -123,7 +198,7 @@ def _broken(text: str, characters: int) -> str:
     first, *others = text.split("/")
     lines = [first]
     for part in others:
-        if len(lines[-1]) + 1 + len(part) <= characters:
+        if len(lines[-1]) + 1 + len(part) < characters:
             lines[-1] += f"/{part}"
         else:
             lines[-1] += "/"

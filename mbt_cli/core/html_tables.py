@@ -58,7 +58,7 @@ def _number(cell: ShownCell, value: object) -> str:
     text = {"best": f"<b>{cell.text}</b>", "second": f"<u>{cell.text}</u>"}.get(
         cell.rank, cell.text
     )
-    tied = '<sup title="not significant: the notes say of what">†</sup>' if cell.is_tied else ""
+    tied = '<sup title="may be chance: see the notes below">†</sup>' if cell.is_tied else ""
     interval = f" <small>[{', '.join(cell.interval)}]</small>" if cell.interval else ""
     counts = [
         f"{name} {count}"

@@ -8,6 +8,8 @@ from mbt_cli.core.chat import Json
 from mbt_cli.core.metric_titles import shown
 from mbt_cli.core.number_text import number_text
 
+_FOUR_DIGITS = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class CardScore:
@@ -73,10 +75,11 @@ def model_card(model: CardModel) -> str:
 
 
 def _measured(value: Json) -> str:
-    """A number to four digits, whole ones whole."""
+    """A number to four digits at least, large ones and whole ones without a point."""
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
+    is_whole = value.is_integer() or abs(value) >= _FOUR_DIGITS
+    return f"{value:.0f}" if is_whole else f"{value:.4g}"
 
 
 def _front_matter(model: CardModel) -> str:

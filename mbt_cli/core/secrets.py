@@ -6,7 +6,10 @@ from urllib.parse import quote
 
 MASK = "[secret]"
 _LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|hf|gsk|xai|nvapi)[-_][A-Za-z0-9_\-]{8,}")
-_SECRET_ENDINGS = ("KEY", "KEYS", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIALS")
+_SECRET_ENDINGS = (
+    *("KEY", "KEYS", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD"),
+    *("PASSPHRASE", "CREDENTIAL", "CREDENTIALS"),
+)
 _SHORTEST_SECRET = 6  # shorter values are switches such as `true`, and would mask common words
 
 
@@ -19,8 +22,10 @@ class Secrets:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        named = (value.strip() for name, value in environment.items() if _is_secret(name))
-        values = {value for value in named if len(value) >= _SHORTEST_SECRET}
+        named = [value for name, value in environment.items() if is_secret(name)]
+        # logs come by the line, and a private key has several
+        lines = (line.strip() for value in named for line in (value, *value.splitlines()))
+        values = {line for line in lines if len(line) >= _SHORTEST_SECRET}
         quoted = {quote(value, safe="", errors="surrogateescape") for value in values}
         self._values = sorted(values | quoted, key=len, reverse=True)  # one may hold another
 
@@ -41,5 +46,11 @@ def without_secrets(words: str) -> str:
     return _LOOKS_LIKE_KEY.sub(MASK, words)
 
 
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret.
+
+    Example:
+        >>> is_secret("HF_TOKEN_READ"), is_secret("TOKENIZERS_PARALLELISM")
+        (True, False)
+    """
     return any(part.endswith(_SECRET_ENDINGS) for part in name.upper().split("_"))

@@ -24,7 +24,7 @@ class ShownCell:
         n: Questions behind the number.
         failed: Samples without a value.
         rank: Whether it is the best or second best as shown.
-        is_tied: Whether it bears a †: not significantly different from what a note below names.
+        is_tied: Whether it bears a †; the notes say what it was compared with.
     """
 
     text: str

@@ -1,6 +1,7 @@
 """Names made of a moment, in UTC: files and folders that bear them sort by time."""
 
 import os
+import socket
 from datetime import UTC, datetime
 
 
@@ -15,5 +16,8 @@ def utc_name(moment: datetime) -> str:
 
 
 def own_utc_name() -> str:
-    """The present moment and this process: of two that begin in one second, each has its own."""
-    return f"{utc_name(datetime.now(UTC))}-{os.getpid()}"
+    """The present moment, this machine and this process.
+
+    Of two processes that begin in one second, wherever they run, each has a name of its own.
+    """
+    return f"{utc_name(datetime.now(UTC))}-{socket.gethostname()}-{os.getpid()}"

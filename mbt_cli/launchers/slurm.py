@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from mbt_cli.core.jobs import Job, Surroundings
 from mbt_cli.core.model import VARIABLE
+from mbt_cli.core.secrets import is_secret
 from mbt_cli.errors import MbtError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.slurm_request import Request, seconds_of
 
-_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _LONGEST_SIGNAL_SECONDS = 65_535
 
 
@@ -23,7 +23,7 @@ def _variable(name: str) -> str:
     # the name alone: a message about the table would show its values
     if not re.fullmatch(VARIABLE, name):
         raise ValueError("is no name of a variable: letters, digits and `_`, no digit first")
-    if _SECRET.search(name):
+    if is_secret(name):
         raise ValueError("looks like a secret: set it where you submit from")
     return name
 

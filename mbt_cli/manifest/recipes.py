@@ -58,8 +58,8 @@ class Recipes:
         found = len(self._problems)
         self._check_keys(recipe, where)
         self._check_rewards(recipe, where)
-        self._check_batch(recipe, where)
         recipe = self._with_launch_preset(recipe, where)
+        self._check_batch(recipe, where)
         return recipe if len(self._problems) == found else None
 
     def _preset(self, stage: TrainStage, where: str) -> dict[str, Any] | None:
@@ -98,8 +98,11 @@ class Recipes:
             self._problems.add(f"{where}.recipe.reward_words", what)
 
     def _check_batch(self, recipe: Recipe, where: str) -> None:
-        """Where the number of devices is not said, what fits no number of them is refused."""
-        devices = recipe.launch.processes or 1
+        """Where only the run knows the number of devices, what fits none of them is refused."""
+        launch, devices = recipe.launch, 1
+        if launch.accelerate is not None:
+            told = launch.processes or launch.flags.get("num_processes")
+            devices = told if isinstance(told, int) and told > 0 else 1
         try:
             accumulation(recipe.batch_size, recipe.device_batch_size, devices)
         except ValueError as error:

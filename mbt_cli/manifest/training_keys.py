@@ -19,8 +19,8 @@ _KINDS: Mapping[str, tuple[str, type | tuple[type, ...]]] = {
     "table": ("a table", dict),
 }
 """Kind to its words and to what TOML makes of it."""
-_CONVERTED = frozenset({"fsdp"})
-"""Fields that take more than their type says, since TRL turns it into that."""
+_ALSO = {"fsdp": "boolean", "scale_rewards": "boolean", "lora_alpha": "number"}
+"""Fields that take more than their type says, by the code of TRL and PEFT."""
 
 
 @cache
@@ -51,8 +51,8 @@ def wrong_value(field: str, kinds: str, value: Json) -> str | None:
         '`high`: should be a number'
         >>> wrong_value("learning_rate", "number", 1)
     """
-    wanted = kinds.split("|")
-    if "any" in wanted or field in _CONVERTED:
+    wanted = [*kinds.split("|"), *_ALSO.get(field, "").split()]
+    if "any" in wanted:
         return None
     if not any(_is_of(kind, value) for kind in wanted):
         words = " or ".join(_KINDS[kind][0] for kind in wanted)

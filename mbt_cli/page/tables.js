@@ -83,7 +83,7 @@
     body.replaceChildren(...rows.map((row) => el("tr", {}, table.rows[row].map((cell, k) => {
       if (table.columns[k].kind === "label") return el("th", { scope: "row", class: "label" }, cell.t);
       const text = cell.r === "best" ? el("b", {}, cell.t) : cell.r === "second" ? el("u", {}, cell.t) : cell.t;
-      const tied = cell.d ? el("sup", { title: "not significant: the notes say of what" }, "†") : null;
+      const tied = cell.d ? el("sup", { title: "may be chance: see the notes below" }, "†") : null;
       const interval = cell.i ? el("small", {}, ` [${cell.i.join(", ")}]`) : null;
       const about = `${table.columns[k].title}: ${cell.t}. Show what is behind it`;
       return el("td", { class: "number" },

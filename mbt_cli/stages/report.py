@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core import rows
 from mbt_cli.core.references import with_reference
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.errors import UsageError
@@ -77,7 +76,10 @@ class ReportStage(Stage):
             return built
         published = read_reference(Path(self.reference))
         try:
-            return [with_reference(table, published, inputs.axes) for table in built]
+            return [
+                with_reference(table, published, inputs.axes) if kind.shows_metrics else table
+                for kind, table in zip(self.tables, built, strict=True)
+            ]
         except ValueError as error:
             raise UsageError(f"`{self.reference}`: {error}") from None
 
@@ -100,17 +102,8 @@ def report_inputs(work: Work) -> ReportInputs:
 
 def _summary(cell: LoadedInput, axes: list[str]) -> pl.LazyFrame:
     if cell.lineage is None:
-        found = pl.scan_parquet(cell.folder / _SUMMARY, glob=False)
-    else:
-        found = read_parquet_file(cell.folder, _SUMMARY, cell.lineage)
-    return _with_axes(_whole_summary(found), cell, axes)
-
-
-def _whole_summary(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """With nulls in columns that an older mbt did not write."""
-    there = frame.collect_schema().names()
-    missing = [pl.lit(None, kind).alias(n) for n, kind in rows.SUMMARY.items() if n not in there]
-    return frame.with_columns(missing).select(rows.SUMMARY.names())
+        return _with_axes(pl.scan_parquet(cell.folder / _SUMMARY, glob=False), cell, axes)
+    return _with_axes(read_parquet_file(cell.folder, _SUMMARY, cell.lineage), cell, axes)
 
 
 def _with_axes(frame: pl.LazyFrame, cell: LoadedInput, axes: list[str]) -> pl.LazyFrame:

@@ -26,6 +26,7 @@ EMBEDDED = "smollm2-135m"
 class ScoreStage(Stage):
     """Compute every metric of one cell of rollouts."""
 
+    version: ClassVar[int] = 2
     kind: Literal["score"] = "score"
     rollouts: StageInput
     """Rollout stages that are scored."""

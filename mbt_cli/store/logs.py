@@ -25,7 +25,7 @@ class MaskingFormatter(logging.Formatter):
 
 @contextmanager
 def logging_to(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Send what mbt logs to `<UTC>-<process>.log` in a cell's log folder for a while.
+    """Send what mbt logs to `<UTC>-<machine>-<process>.log` in a cell's log folder for a while.
 
     Args:
         folder: Folder for logs; made if it is not there.

@@ -12,7 +12,7 @@ from mbt_cli.interfaces import Table
 _METRICS = ("judge_accuracy", "exact_match", "tokens", "tokens_per_correct", "aes")
 _NOTES = (
     "Against the baseline: on the questions that both have; accuracy in points, tokens in per "
-    "cent of the baseline's.",
+    "cent of the baseline's. The baseline itself has no change.",
 )
 
 

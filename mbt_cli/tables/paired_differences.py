@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
+import orjson
 import polars as pl
 from pydantic import Field
 
 from mbt_cli.core.metric_tables import table_of
 from mbt_cli.core.statistics import holm
-from mbt_cli.core.table_rows import ADDRESS, cell_rows, present
+from mbt_cli.core.table_rows import ADDRESS, cell_rows, missing_note, present
 from mbt_cli.core.table_ties import SIGNIFICANT
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.interfaces import Table
@@ -29,6 +30,7 @@ class PairedDifferences(Table):
     """One row a cell that has a baseline: differences on common questions, with intervals."""
 
     kind: Literal["paired_differences"] = "paired_differences"
+    shows_metrics: ClassVar[bool] = False
     metrics: tuple[str, ...] = Field(
         default=(
             "exact_match",
@@ -48,19 +50,19 @@ class PairedDifferences(Table):
         whole = inputs.summary.filter(pl.col("by").is_null())
         paired = whole.filter(pl.col("difference").is_not_null())
         # the scores would mark rows that are close to the best one, which has no meaning here
-        found = replace(inputs, summary=_as_values(paired), scores=pl.LazyFrame())
+        found = replace(inputs, summary=_as_values(paired), scores=pl.LazyFrame(), missing=())
         metrics = present(found, self.metrics)
         rows = cell_rows(found, metrics)
         table = table_of(found, rows, name=self.kind, title="Differences from the baseline")
         is_there = not paired.is_empty()
-        notes = [_NOTE, *_baseline_note(whole, inputs.axes)] if is_there else [_NONE]
+        notes = [_NOTE, *_baseline_note(whole, inputs)] if is_there else [_NONE]
         marked = _with_marks(table.rows, paired, metrics)
         has_marks = any(marked[f"{metric}_tied"].any() for metric in metrics)
         return replace(
             table,
             columns=[replace(column, best="none") for column in table.columns],
             rows=marked,
-            notes=[*table.notes, *notes, *([_MARK] if has_marks else [])],
+            notes=[*table.notes, *notes, *([_MARK] if has_marks else []), *missing_note(inputs)],
         )
 
 
@@ -87,15 +89,24 @@ def _with_marks(rows: pl.DataFrame, paired: pl.DataFrame, metrics: Sequence[str]
     return rows
 
 
-def _baseline_note(whole: pl.DataFrame, axes: Sequence[str]) -> list[str]:
-    """What cells without a difference have in common, and the others have not."""
-    has_difference = pl.col("difference").is_not_null().any().over(ADDRESS)
-    baselines, others = whole.filter(~has_difference), whole.filter(has_difference)
+def _baseline_note(whole: pl.DataFrame, inputs: ReportInputs) -> list[str]:
+    """What the baselines have in common, and no other cell has."""
+    is_baseline = pl.col(ADDRESS).is_in(_baselines(inputs.cells))
+    baselines, others = whole.filter(is_baseline), whole.filter(~is_baseline)
+    values = {axis: baselines[axis].unique().to_list() for axis in inputs.axes}
     told = [
-        f"{axis} {baselines[axis][0]}"
-        for axis in axes
-        if baselines[axis].n_unique() == 1
-        and baselines[axis][0] is not None
-        and baselines[axis][0] not in others[axis]
+        f"{axis} {found[0]}"
+        for axis, found in values.items()
+        if len(found) == 1 and found[0] is not None and found[0] not in others[axis]
     ]
     return [f"The baseline: {', '.join(told)}."] if told else []
+
+
+def _baselines(cells: pl.DataFrame) -> pl.Series:
+    """Addresses of score cells whose own rollouts are what others are compared with."""
+    found = []
+    for address, notes in cells.filter(pl.col("kind") == "score").select(ADDRESS, "notes").rows():
+        reads = orjson.loads(notes).get("reads", {})
+        if reads.get("rollouts") == reads.get("baseline_rollouts"):
+            found.append(address)
+    return pl.Series(found, dtype=pl.String)

@@ -105,7 +105,7 @@ def mbt(folder: Path, *words: str) -> None:
 
 
 def measured(folder: Path, stage: str, overrides: list[str]) -> dict[str, float | None]:
-    """Train once, anew; what the lineage tells of it, and the most memory that a step took."""
+    """Train once, anew; what the lineage tells of its pace."""
     words = [word for override in overrides for word in ("--set", override)]
     cell = folder / "runs/bench" / stage / "model=shaped"
     shutil.rmtree(cell, ignore_errors=True)
@@ -123,10 +123,12 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--examples", type=int, default=1024)
     parser.add_argument("--documents", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=6, help="two at least: the first warms up")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     told = parser.parse_args()
+    if told.steps < 2:
+        parser.error("--steps: two at least, since the first warms up")
     folder = told.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     write_model(folder / "model", told.shape)

@@ -147,7 +147,8 @@ def test_a_judge_counts_by_its_kind_whatever_its_name(mbt, workplace):
 
 
 def test_a_baseline_has_no_difference_from_itself_and_other_cells_have_one(mbt, workplace):
-    tables = 'tables = ["paired_differences"]'
+    tables = 'tables = ["main_results", "paired_differences"]\nreference = "published.csv"'
+    (workplace / "published.csv").write_text("metric,value\nexact_match,40\n")
     (workplace / "study.toml").write_text(SMALL_STUDY.replace('tables = ["main_results"]', tables))
 
     ran = mbt("run", "study.toml")
@@ -163,7 +164,10 @@ def test_a_baseline_has_no_difference_from_itself_and_other_cells_have_one(mbt, 
     )
     for other in found.values():
         assert other.select("difference", "difference_low", "p").null_count().row(0) == (0, 0, 0)
-    table = pl.read_parquet(workplace / "runs/small/tables/files/paired_differences.parquet")
+    files = workplace / "runs/small/tables/files"
+    assert "published" in (files / "main_results.md").read_text()
+    assert "published" not in (files / "paired_differences.md").read_text()
+    table = pl.read_parquet(files / "paired_differences.parquet")
     assert table["prompt"].to_list() == [name.removeprefix("prompt=") for name in found]
 
 

@@ -6,11 +6,12 @@ def card(**facts):
 
 
 def test_measured_numbers_have_four_digits_and_counts_have_all():
-    told = card(tokens=145128.0, last_loss=0.09990610927343369, tokens_per_second=272.30667)
+    told = card(tokens=145128.0, last_loss=0.09990610927343369, tokens_per_second=48211.37, mfu=0.4)
 
     assert "- tokens: 145128\n" in told
     assert "- last_loss: 0.09991\n" in told
-    assert "- tokens_per_second: 272.3\n" in told
+    assert "- tokens_per_second: 48211\n" in told
+    assert "- mfu: 0.4\n" in told
 
 
 def test_without_scores_the_card_says_so():

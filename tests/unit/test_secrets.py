@@ -31,6 +31,13 @@ def test_a_secret_that_holds_another_is_masked_whole():
     assert secrets.mask("abcdef-ghijkl") == "[secret]"
 
 
+def test_each_line_of_a_key_of_several_lines_is_masked():
+    key = "-----BEGIN KEY-----\nAAAABBBBCCCC\n-----END KEY-----\n"
+
+    assert Secrets({"DEPLOY_KEY": key}).mask("read: AAAABBBBCCCC") == "read: [secret]"
+    assert Secrets({"DEPLOY_KEY": key}).mask(f"all: {key}") == "all: [secret]\n"
+
+
 def test_a_secret_that_is_no_text_is_masked_too():
     value = b"p\xffssword".decode(errors="surrogateescape")
 

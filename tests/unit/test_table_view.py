@@ -17,7 +17,11 @@ COLUMNS = [
 ]
 
 
-def printed(rows, width):
+METRICS = [Column(f"metric_{k}", f"metric number {k}", unit="percent") for k in range(5)]
+COUNT = Column("n", "n", decimals=0)
+
+
+def printed(rows, width, metrics=()):
     numbers = [
         {
             "address": f"trained/benchmark=tinyhop/split=validation/model=m/variant=v{number}",
@@ -27,10 +31,13 @@ def printed(rows, width):
             "right_high": 0.2833,
             "right_tied": number == 0,
             "share": 1.0,
+            "n": 12345,
+            **{f"{m.key}{part}": 0.5 for m in metrics for part in ("", "_low", "_high")},
         }
         for number in range(rows)
     ]
-    table = TableData("t", "Title", COLUMNS, pl.DataFrame(numbers), ["the note"])
+    columns = [*COLUMNS, *metrics, COUNT]
+    table = TableData("t", "Title", columns, pl.DataFrame(numbers), ["the note"])
     file = io.StringIO()
     Console(file=file, width=width, color_system=None).print(StoredTable(table))
     return file.getvalue()
@@ -48,6 +55,20 @@ def test_numbers_and_the_ends_of_addresses_are_whole(rows, width):
     assert all(f"variant=v{number} " in text for number in range(rows))
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert text.rstrip().endswith("the note")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("rows", [3, 7, 12])
+def test_more_columns_than_fit_stand_in_parts_with_their_labels(rows, width):
+    text = printed(rows, width, METRICS)
+
+    assert text.count("[50.0, 50.0]") == rows * len(METRICS)
+    assert text.count("[13.3, 28.3]") == rows
+    assert text.count(" 12345 ") == rows
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    parts = text.count("┏")
+    for number in range(rows):
+        assert text.count(f" v{number} ") >= parts
 
 
 def test_few_rows_are_turned_where_they_do_not_fit_and_many_are_folded():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -142,14 +144,20 @@ def against(difference, low, high, p, n=9):
 
 
 def test_paired_differences_are_those_of_cells_that_have_a_baseline():
+    reads = '{"reads": {"rollouts": ["r/%s"], "baseline_rollouts": ["r/base"]}}'
     found = inputs(
         ("base", "exact_match", 0.5, "percent", {}),
         ("base", "tokens", 100.0, "tokens", {}),
+        ("alone", "exact_match", 0.5, "percent", {}),  # nothing in common with its baseline
         ("mbt-s", "exact_match", 0.9, "percent", against(0.4, 0.3, 0.5, 0.001)),
         ("mbt-s", "tokens", 80.0, "tokens", against(-20.4, -31.0, -9.0, 0.01)),
         ("mbt-r", "exact_match", 0.6, "percent", against(0.1, -0.1, 0.3, 0.04)),
         ("mbt-r", "tokens", 110.0, "tokens", against(10.0, -4.0, 22.0, 0.2)),
         ("plain", "exact_match", 0.4, "percent", against(-0.1, -0.3, 0.1, 0.04)),
+        cells=[
+            cell(f"scores/benchmark=musique/model=m/variant={name}", "score", notes=reads % name)
+            for name in ("base", "alone", "mbt-s", "mbt-r", "plain")
+        ],
     )
 
     table = PairedDifferences().build(found)
@@ -166,7 +174,10 @@ def test_paired_differences_are_those_of_cells_that_have_a_baseline():
 
 
 def test_without_a_baseline_the_table_of_differences_says_how_to_name_one():
-    table = PairedDifferences().build(inputs(("base", "exact_match", 0.5, "percent", {})))
+    found = inputs(("base", "exact_match", 0.5, "percent", {}))
+    missing = "scores/benchmark=musique/model=m/variant=later"
+
+    table = PairedDifferences().build(replace(found, missing=[missing]))
 
     assert table.rows.is_empty()
     assert any("baseline = {" in note for note in table.notes)

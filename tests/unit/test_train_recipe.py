@@ -133,7 +133,17 @@ def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, lin
         ('trainer = { lr_scheduler_type = "cosin" }', "trainer.lr_scheduler_type", "`cosine`"),
         ("lora = { target_modules = 3 }", "lora.target_modules", "should be an array or text"),
         ("recipe = { device_batch_size = 3 }", "recipe.device_batch_size", "may be: 1, 2, 4, 8"),
-        ("launch = { processes = 48 }", "recipe.device_batch_size", "48 devices do not divide 128"),
+        ('lora = { bias = "some" }', "lora.bias", "none of its choices"),
+        (
+            'launch = { accelerate = "multi_gpu", processes = 48 }',
+            "recipe.device_batch_size",
+            "48 devices do not divide 128",
+        ),
+        (
+            'launch = { accelerate = "multi_gpu" }\nrecipe = { batch_size = 6 }',
+            "recipe.device_batch_size",
+            "does not divide into 4 devices",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_nearest_right_one(load, line, where, what):
@@ -165,11 +175,12 @@ def test_values_of_every_kind_that_trl_takes_pass(load):
         'optim = "adamw_torch", tf32 = true, fsdp = true, debug = ["underflow_overflow"], '
         'lr_scheduler_kwargs = { min_lr = 1e-6 }, deepspeed = "zero.json" }'
     )
-    lora = 'lora = { target_modules = ["q_proj"], init_lora_weights = "pissa", use_rslora = true }'
+    lora = 'lora = { target_modules = ["q_proj"], init_lora_weights = "pissa", lora_alpha = 0.5 }'
 
     found = recipe(load(f"{STUDY}{trainer}\n{lora}\n"))
 
     assert found.trainer["neftune_noise_alpha"] == 5
+    assert found.lora["lora_alpha"] == 0.5
     assert found.lora["init_lora_weights"] == "pissa"
 
 
