@@ -48,7 +48,7 @@ def _published(
 ) -> list[float | None]:
     named = [axis for axis in axes if axis in reference.columns and axis in rows.columns]
     lines = reference.select(*named, VALUE).rows(named=True)
-    return [_matching(row, lines, named) for row in rows.select(named).iter_rows(named=True)]
+    return [_matching(row, lines, named) for row in rows.iter_rows(named=True)]
 
 
 def _matching(

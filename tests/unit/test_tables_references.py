@@ -52,6 +52,15 @@ def test_published_numbers_stand_beside_ours_with_the_difference(tmp_path):
     ]
 
 
+def test_a_reference_without_axes_is_about_every_row(tmp_path):
+    table = with_reference(TABLE, reference(tmp_path, "metric,value\ntokens,800\n"), AXES)
+
+    assert [[cell.text for cell in row[-2:]] for row in shown_rows(table)] == [
+        ["800", "-100"],
+        ["800", "100"],
+    ]
+
+
 def test_two_values_for_one_number_are_refused(tmp_path):
     found = reference(tmp_path, "model,metric,value\nsmall,exact_match,1\n,exact_match,2\n")
 
