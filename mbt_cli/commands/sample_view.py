@@ -60,10 +60,11 @@ def _parts(shown: pl.DataFrame) -> Iterator[Text]:
     for row in shown.iter_rows(named=True):
         yield Text(f"question {row['question_id']}, sample {row['sample']}", style="bold")
         text = Text(row["prompt"], style="dim")
-        # marks too, since a pipe has no colours
-        text.append("[trained:] ", style="bold green")
-        text.append(row["completion"], style="green")
-        text.append(" [:trained]", style="bold green")
+        if row["completion"] is not None:  # GRPO draws its own
+            # marks too, since a pipe has no colours
+            text.append("[trained:] ", style="bold green")
+            text.append(row["completion"], style="green")
+            text.append(" [:trained]", style="bold green")
         yield text
 
 

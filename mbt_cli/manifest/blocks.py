@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from mbt_cli.manifest.document import NAME_PATTERN, Document, StageBlock
 from mbt_cli.manifest.problems import Problems, nearest
 from mbt_cli.manifest.toml_text import merged
+from mbt_cli.manifest.training_keys import place_of
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.kinds import STAGES
+from mbt_cli.stages.train import TrainStage
 
 _ENVELOPE = frozenset(StageBlock.model_fields)
 _NAME = re.compile(NAME_PATTERN)
@@ -53,7 +55,9 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
     fields = {k: v for k, v in raw.items() if k not in _ENVELOPE}
     for key in fields:
         if key not in kind.model_fields:
-            problems.add(f"{where}.{key}", f"unknown key; {nearest(key, known)}")
+            place = place_of(key) if kind is TrainStage else None
+            hint = f"it stands in `{place}`" if place else nearest(key, known)
+            problems.add(f"{where}.{key}", f"unknown key; {hint}")
     for name, overrides in dict(envelope.get("variants") or {}).items():
         for key in overrides if isinstance(overrides, dict) else ():
             if key not in kind.model_fields and key != "source":

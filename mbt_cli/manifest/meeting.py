@@ -63,6 +63,8 @@ class Meeting:
         """The input as written, or None when it names stages that it cannot read."""
         where = f"stage.{block.name}.{name}"
         if rule.kinds == (QUESTIONS,):
+            if not isinstance(written, dict):
+                return None  # which the stage's own check names
             return Reference((QUESTIONS,), self._axes.where(where, written))
         table = written if isinstance(written, dict) else {"stage": written}
         names = table.get("stage", ())

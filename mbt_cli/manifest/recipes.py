@@ -57,6 +57,7 @@ class Recipes:
             return None
         found = len(self._problems)
         self._check_keys(recipe, where)
+        self._check_method(stage, recipe, where)
         self._check_rewards(recipe, where)
         recipe = self._with_launch_preset(recipe, where)
         self._check_batch(recipe, where)
@@ -84,6 +85,16 @@ class Recipes:
             for key, value in table.items():
                 if what := _wrong_setting(name, key, value, names):
                     self._problems.add(f"{where}.{name}.{key}", what)
+
+    def _check_method(self, stage: TrainStage, recipe: Recipe, where: str) -> None:
+        """What a method learns from has to be there, and nothing that it would not read."""
+        if recipe.method == "sft" and stage.data is None:
+            self._problems.add(f"{where}.data", "is required: the stages to train on")
+        if recipe.method == "grpo" and stage.questions is None:
+            what = 'is required: what GRPO asks, as in { benchmark = "NAME", split = "train" }'
+            self._problems.add(f"{where}.questions", what)
+        if recipe.method == "sft" and stage.reward is not None:
+            self._problems.add(f"{where}.reward", "counts for GRPO alone, and this is SFT")
 
     def _check_rewards(self, recipe: Recipe, where: str) -> None:
         for name in recipe.rewards:

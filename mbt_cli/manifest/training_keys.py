@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.recipe import Recipe
 from mbt_cli.manifest.problems import nearest
 
 _KINDS: Mapping[str, tuple[str, type | tuple[type, ...]]] = {
@@ -21,6 +22,9 @@ _KINDS: Mapping[str, tuple[str, type | tuple[type, ...]]] = {
 """Kind to its words and to what TOML makes of it."""
 _ALSO = {"fsdp": "boolean", "scale_rewards": "boolean", "lora_alpha": "number"}
 """Fields that take more than their type says, by the code of TRL and PEFT."""
+_POSITIVE = frozenset(
+    {"learning_rate", "num_train_epochs", "num_generations", "max_completion_length", "r"}
+)
 
 
 @cache
@@ -57,10 +61,20 @@ def wrong_value(field: str, kinds: str, value: Json) -> str | None:
     if not any(_is_of(kind, value) for kind in wanted):
         words = " or ".join(_KINDS[kind][0] for kind in wanted)
         return f"`{value}`: should be {words}"
+    if field in _POSITIVE and isinstance(value, int | float) and value <= 0:
+        return f"`{value}`: should be above 0"
     choices = known_keys()["choices"].get(field)
     if choices is None or value in choices:
         return None
     return f"`{value}` is none of its choices; {nearest(str(value), choices)}"
+
+
+def place_of(key: str) -> str | None:
+    """The table of a train stage that takes this key, where the stage itself does not."""
+    if key in Recipe.model_fields:
+        return "recipe"
+    places = {"trainer": known_keys()["sft"] | known_keys()["grpo"], "lora": known_keys()["lora"]}
+    return next((place for place, names in places.items() if key in names), None)
 
 
 def _is_of(kind: str, value: Json) -> bool:

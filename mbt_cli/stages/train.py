@@ -33,7 +33,7 @@ class TrainStage(Stage):
     """Rollouts per question at most."""
     max_traces: int | None = Field(default=None, ge=1)
     """Traces per rollout at most."""
-    weights: dict[str, float] = Field(default_factory=dict)
+    weights: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Stage of `data` to its share; the largest mix that has these shares is drawn by the seed.
     Left out, all rows of all stages."""
     questions: dict[str, AxisValues] | None = None

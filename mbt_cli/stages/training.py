@@ -33,6 +33,7 @@ _LOOK_SECONDS = 0.5
 _CHECKPOINT_SECONDS = 300.0
 """Time that the process has to write a checkpoint after it was told to stop."""
 _TAIL_LINES = 15
+_CURVE = ("step", "loss", "reward", "kl", "grad_norm", "learning_rate", "completion_length")
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _MEMORY_KILL = 137
 
@@ -215,7 +216,7 @@ def _finished(work: Work, job: TrainingJob, examples: pl.DataFrame) -> pl.DataFr
         strict=False,
     )
     told = orjson.loads((folder / SUMMARY).read_bytes())
-    curve = [{"step": line["step"], "loss": line.get("loss")} for line in lines]
+    curve = [{name: line.get(name) for name in _CURVE} for line in lines]
     kept = int(examples["dropped"].is_null().sum())
     work.outcome.notes["funnel"] = {
         "rows": examples.height,

@@ -1,5 +1,6 @@
 """Training runs: what each run was trained on, for how long, and where its loss ended."""
 
+from collections.abc import Mapping
 from math import floor, log10
 from typing import Any, Literal
 
@@ -22,12 +23,12 @@ class TrainingRuns(Table):
     def build(self, inputs: ReportInputs) -> TableData:
         trained = inputs.cells.filter(pl.col("kind") == "train")
         found: list[dict[str, Any]] = [
-            {"address": cell["address"], "hours": cell["seconds"] / 3600, **_plain(told)}
+            {"address": cell["address"], "hours": _hours(cell, told), **_plain(told)}
             for cell, told in notes_of(trained, TRAINING)
         ]
         names = list(dict.fromkeys(name for row in found for name in row))
         order = [n for n in _FIRST if n in names]
-        order += [n for n in names if n not in (*_FIRST, "address", "hours")]
+        order += [n for n in names if n not in (*_FIRST, "address", "hours", "seconds")]
         rows = pl.DataFrame(
             {name: [row.get(name) for row in found] for name in ("address", *order, "hours")},
             strict=False,
@@ -40,6 +41,11 @@ class TrainingRuns(Table):
             columns=[Column("address", "cell", kind="label"), *columns, hours],
             rows=rows,
         )
+
+
+def _hours(cell: Mapping[str, Any], told: Mapping[str, Any]) -> float:
+    """Of training, over all processes that it took; of the cell where the run did not say."""
+    return float(told.get("seconds") or cell["seconds"]) / 3600
 
 
 def _plain(told: dict[str, Any]) -> dict[str, Any]:

@@ -47,10 +47,16 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._is_stopping = False
         self._begun = time.monotonic()
         self._first_step = resumed_step
+        before = _log_until(folder / LOG, resumed_step)
+        ended = orjson.loads(before[-1]) if before else {}
+        self._seconds_before = float(ended.get("seconds", 0.0))
+        self._tokens_before = float(ended.get("tokens", 0.0))
         self._first: tuple[float, float] | None = None
-        self._last = (self._begun, 0.0)
-        if writes:
-            self._keep_log_until(resumed_step)
+        self._last = (self._begun, self._tokens_before)
+        if writes and (folder / LOG).is_file():
+            partial = (folder / LOG).with_suffix(".partial")
+            partial.write_bytes(b"".join(before))
+            partial.replace(folder / LOG)
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._stop)
 
@@ -58,6 +64,11 @@ class Follower(TrainerCallback):  # type: ignore[misc]
     def tokens(self) -> float:
         """Tokens seen until the last line of the log, by earlier processes too."""
         return self._last[1]
+
+    @property
+    def seconds(self) -> float:
+        """Time of training until the last line of the log, by earlier processes too."""
+        return self._seconds_before + self._last[0] - self._begun
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -126,14 +137,16 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         return self._is_stopping
 
     def _write(self, state: TrainerState, logs: dict[str, Any]) -> None:
-        now, tokens = time.monotonic(), float(logs.get("num_tokens", 0.0))
+        now = time.monotonic()
+        tokens = self._tokens_before + float(logs.get("num_tokens", 0.0))
         before, tokens_before = self._last
+        is_first = self._first is None
         self._last = (now, tokens)
         self._first = self._first or self._last
         seconds = now - self._begun
         steps = state.global_step - self._first_step
         left = (state.max_steps - state.global_step) * seconds / max(1, steps)
-        pace = (tokens - tokens_before) / (now - before) if tokens_before else None
+        pace = None if is_first else (tokens - tokens_before) / (now - before)
         line = {
             "step": state.global_step,
             "max_steps": state.max_steps,
@@ -142,22 +155,18 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             "tokens": tokens,
             "tokens_per_second": pace,
             "memory_bytes": memory_bytes(),
-            "seconds": round(seconds, 3),
+            "seconds": round(self.seconds, 3),
             "seconds_left": round(left, 1),
         }
         with (self._folder / LOG).open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")
 
-    def _keep_log_until(self, step: int) -> None:
-        path = self._folder / LOG
-        if not path.is_file():
-            return
-        text = path.read_bytes()
-        lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
-        kept = [line for line in lines if orjson.loads(line)["step"] <= step]
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(b"".join(kept))
-        partial.replace(path)
+
+def _log_until(path: Path, step: int) -> list[bytes]:
+    """Whole lines of the log up to a step: what earlier processes wrote that still counts."""
+    text = path.read_bytes() if path.is_file() else b""
+    lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
+    return [line for line in lines if orjson.loads(line)["step"] <= step]
 
 
 def memory_bytes() -> int:

@@ -32,6 +32,12 @@ def reinforce(job: TrainingJob) -> None:
     tokenizer = models.load_tokenizer(job.weights)
     tokenizer.padding_side = "left"
     adapted = models.ModelTokenizer(tokenizer, job.template)
+    if models.is_gguf(job.weights) and recipe.tuning == "full" and recipe.trainer.get("beta"):
+        raise TrainingError(
+            "`trainer.beta` compares with a second copy of the model, which TRL cannot load from a "
+            "GGUF file",
+            'set `trainer.beta` to 0, or take `recipe.tuning = "lora"`',
+        )
     asked, end_token = _asked(job, adapted)
     settings = arguments(
         job,

@@ -71,6 +71,10 @@ def load_model(weights: Weights, recipe: Recipe, *, quantized: bool = False) -> 
     if is_gguf(weights):
         # packed blocks, which newer versions keep where they can, have nothing to train
         options["quantization_config"] = GgufConfig(dequantize=True)
+    if quantized and is_gguf(weights):
+        raise TrainingError(
+            "weights in a GGUF file cannot be trained in four bits", 'take `recipe.tuning = "lora"`'
+        )
     if quantized:
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,

@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 import torch
 from accelerate import PartialState
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig, SFTConfig
 
 from mbt_cli.core.chat import Json
@@ -115,9 +117,20 @@ def train(trainer: Any, job: TrainingJob) -> Trained:
         print(f"resuming from step {step}", flush=True)  # noqa: T201 - the training's log
     follower = Follower(Path(job.folder), step, writes=state.is_main_process)
     trainer.add_callback(follower)
-    trainer.train(resume_from_checkpoint=str(found) if found else None)
+    if found is not None and _is_last(found) and not trainer.is_fsdp_enabled:
+        # the trainer itself would take one step more
+        trainer._load_from_checkpoint(str(found))
+        trainer.state = TrainerState.load_from_json(str(found / TRAINER_STATE_NAME))
+    else:
+        trainer.train(resume_from_checkpoint=str(found) if found else None)
     follower.check_finished(trainer.state)
     return Trained(follower, parameters, trained)
+
+
+def _is_last(checkpoint: Path) -> bool:
+    """Whether the checkpoint was written after the last step of the training."""
+    state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    return bool(state.global_step >= state.max_steps)
 
 
 def finish(
@@ -170,6 +183,7 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
         "epochs": state.epoch,
         "steps": state.global_step,
         "tokens": trained.follower.tokens,
+        "seconds": trained.follower.seconds,
         "last_loss": losses[-1] if losses else None,
         "tokens_per_second": pace,
         "mfu": model_flops_utilization(

@@ -34,11 +34,14 @@ def training_set(job: TrainingJob, tokenizer: ModelTokenizer) -> pl.DataFrame:
         shutil.copyfile(folder / name, files / name)
     found = pl.read_parquet(tokens)
     if found.is_empty():
-        told = pl.read_parquet(folder / TRAINING_SET)["dropped"].str.split(":").list.first()
+        dropped = pl.read_parquet(folder / TRAINING_SET)["dropped"]
+        told = dropped.str.split(":").list.first()
         reasons = "; ".join(f"{n} x {why}" for why, n in told.value_counts(sort=True).rows())
+        lengths = dropped.str.extract(r"^over_long: (\d+)").cast(pl.Int64).drop_nulls().to_list()
+        shortest = f"; the shortest has {min(lengths)} tokens" if lengths else ""
         raise TrainingError(
-            f"no row is left to train on ({reasons})",
-            "raise `recipe.max_length`, or look at files/training_set.parquet",
+            f"no row is left to train on ({reasons}{shortest})",
+            f"raise `recipe.max_length`, or look at {folder / TRAINING_SET}",
         )
     return found
 

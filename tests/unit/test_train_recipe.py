@@ -134,6 +134,13 @@ def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, lin
         ("lora = { target_modules = 3 }", "lora.target_modules", "should be an array or text"),
         ("recipe = { device_batch_size = 3 }", "recipe.device_batch_size", "may be: 1, 2, 4, 8"),
         ('lora = { bias = "some" }', "lora.bias", "none of its choices"),
+        ("lora = { r = -8 }", "lora.r", "should be above 0"),
+        ("trainer = { learning_rate = -1e-4 }", "trainer.learning_rate", "should be above 0"),
+        ("batch_size = 4", "batch_size", "it stands in `recipe`"),
+        ("learning_rate = 1e-4", "learning_rate", "it stands in `trainer`"),
+        ("weights = { base = -1 }", "weights.base", "greater than 0"),
+        ('reward = "f1_score"', "reward", "counts for GRPO alone"),
+        ('questions = "tiny"', "questions", "is to be a table"),
         (
             'launch = { accelerate = "multi_gpu", processes = 48 }',
             "recipe.device_batch_size",
@@ -160,6 +167,8 @@ def test_a_wrong_setting_is_named_with_the_nearest_right_one(load, line, where, 
         ('target = "reply"', 'target = "trace"', "stage.sft.target"),
         ('target = "reply"', "", "stage.sft.target"),
         ('preset = "sft"', 'preset = "stf"', "stage.sft.preset"),
+        ('data = { stage = "base", where = { model = "teacher" } }\n', "", "stage.sft.data"),
+        ('preset = "sft"', 'preset = "grpo"', "stage.sft.questions"),
     ],
 )
 def test_target_and_preset_are_checked_against_what_there_is(load, old, new, where):

@@ -3,9 +3,12 @@
 import os
 import signal
 import socket
+import time
 
 import polars as pl
 import pytest
+
+from tests.integration.train.conftest import STUDY
 
 FULL, LORA = "sft/model=tiny/variant=full", "sft/model=tiny/variant=lora"
 
@@ -41,6 +44,7 @@ def test_a_broken_run_ends_as_an_unbroken_one(unbroken, fresh, variant, number, 
     # 12 questions x 2 samples in batches of 4, twice: 12 steps
     assert broken.rows(address)["step"].to_list() == list(range(1, 13))
     assert broken.rows(address)["loss"].to_list() == pytest.approx(unbroken[address], rel=1e-4)
+    assert (broken.rows(address)["tokens"].diff().drop_nulls() > 0).all()  # of both processes
     log = "".join(path.read_text() for path in broken.cell(address).glob("logs/*.train.log"))
     assert "resuming from step" in log
 
@@ -98,6 +102,31 @@ def test_two_nodes_train_as_one_does_and_go_on_where_they_were_stopped(unbroken,
     # the same batches, each shared by two: the same steps, and losses but for the order of sums
     assert place.rows(FULL)["step"].to_list() == list(range(1, 13))
     assert place.rows(FULL)["loss"].to_list() == pytest.approx(unbroken[FULL], rel=0.02)
+
+
+@pytest.mark.parametrize("address", [FULL, LORA])
+def test_a_crash_after_the_last_step_takes_no_other_step(fresh, address):
+    text = STUDY.replace("num_train_epochs = 2 }", "num_train_epochs = 2, max_steps = 5 }")
+    place = fresh(text.replace("save_every_steps = 4", "save_every_steps = 5"))
+    place.run("run", "study.toml", "--only", "base")
+    process = place.start("train", "study.toml", "--only", address)
+    while not (jobs := list(place.cell(address).glob("journal/training/*/job.json"))):
+        time.sleep(0.05)
+    in_the_way = jobs[0].with_name("summary.json")
+    in_the_way.mkdir()
+    out, _ = process.communicate(timeout=300)
+    log = place.last_step()
+    in_the_way.rmdir()
+
+    ran = place.run("train", "study.toml", "--only", address)
+
+    assert (process.returncode, log) == (1, 5), out
+    assert ran.code == 0, ran.out
+    rows, told = place.rows(address), place.lineage(address)["notes"]["training"]
+    assert rows["step"].to_list() == [1, 2, 3, 4, 5]
+    assert told["steps"] == 5
+    assert (told["tokens"], told["last_loss"]) == rows.select("tokens", "loss").row(-1)
+    assert (place.cell(address) / "files/checkpoint/model.safetensors").is_file()
 
 
 def test_the_loss_falls(unbroken):
