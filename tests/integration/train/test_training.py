@@ -16,8 +16,8 @@ FULL, LORA = "sft/model=tiny/variant=full", "sft/model=tiny/variant=lora"
 @pytest.fixture(scope="module")
 def unbroken(place):
     """Loss by step of both variants, without interruption."""
-    tracked = ("--set", "stage.sft.recipe.tracking.tensorboard=true")
-    ran = place.run("train", "study.toml", "--only", "sft", *tracked)
+    table = 'stage.sft.recipe.tracking={tensorboard = true, wandb = "offline"}'
+    ran = place.run("train", "study.toml", "--only", "sft", "--set", table)
     assert ran.code == 0, ran.out
     return {address: place.rows(address)["loss"].to_list() for address in (FULL, LORA)}
 
@@ -181,6 +181,14 @@ def test_curves_for_tensorboard_stay_beside_the_log(unbroken, place):
     for address in (FULL, LORA):
         (events,) = place.cell(address).glob("logs/tensorboard/events.out.tfevents.*")
         assert events.stat().st_size > 1000
+
+
+def test_an_offline_run_of_wandb_needs_no_key_and_bears_study_and_axes(unbroken, place):
+    for address in (FULL, LORA):
+        (run,) = place.cell(address).glob("logs/wandb/offline-run-*/run-*.wandb")
+        told = run.read_bytes()
+        for text in ("loop", address, *address.split("/")[1:]):
+            assert text.encode() in told
 
 
 def test_a_trained_cell_is_a_model(unbroken, place):
