@@ -91,20 +91,19 @@ class StoredTable:
 
     def _parts(self, width: int) -> Iterator[Table]:
         """Tables below each other, each with all labels and with the numbers that fit beside."""
-        labels = [self._width(place) for place in self._labels]
-        begun: list[int] = []
+        least = [self._width(place) for place in range(len(self._columns))]
+        begun = list(self._labels)
         for place in self._numbers:
-            wanted = [*labels, *map(self._width, [*begun, place])]
-            if begun and _shared(width, wanted, wanted) is None:
-                yield self._part(begun, width)
-                begun = []
+            wanted = [least[one] for one in (*begun, place)]
+            if len(begun) > len(self._labels) and _shared(width, wanted, wanted) is None:
+                yield self._part(begun, least, width)
+                begun = list(self._labels)
             begun.append(place)
-        yield self._part(begun, width)
+        yield self._part(begun, least, width)
 
-    def _part(self, numbers: Sequence[int], width: int) -> Table:
+    def _part(self, places: Sequence[int], of_all: Sequence[int], width: int) -> Table:
         table = self._empty(lines=True)
-        places = [*self._labels, *numbers]
-        least = [self._width(place) for place in places]
+        least = [of_all[place] for place in places]
         natural = [_longest(row[place].text for row in self._rows) for place in self._labels]
         widths = _shared(width, least, [*natural, *least[len(natural) :]]) or least
         for place, chosen in zip(places, widths, strict=True):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from mbt_cli.core.card_text import bullets
 from mbt_cli.core.chat import Json
 from mbt_cli.core.metric_titles import shown
-from mbt_cli.core.number_text import number_text
+from mbt_cli.core.number_text import number_text, significant_decimals
 
-_FOUR_DIGITS = 1_000
+_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,11 @@ def model_card(model: CardModel) -> str:
 
 
 def _measured(value: Json) -> str:
-    """A number to four digits at least, large ones and whole ones without a point."""
+    """A number to four digits at least, without zeros at the end of a fraction."""
     if not isinstance(value, float):
         return str(value)
-    is_whole = value.is_integer() or abs(value) >= _FOUR_DIGITS
-    return f"{value:.0f}" if is_whole else f"{value:.4g}"
+    text = number_text(value, decimals=significant_decimals(value, _DIGITS))
+    return text.rstrip("0").removesuffix(".") if "." in text else text
 
 
 def _front_matter(model: CardModel) -> str:

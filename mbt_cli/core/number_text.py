@@ -39,6 +39,16 @@ def number_text(value: float | None, *, unit: str = "", decimals: int = 1) -> st
     return ABSENT if number is None else f"{number:f}"
 
 
+def significant_decimals(value: float, digits: int) -> int:
+    """Digits behind the point with which a number has so many significant ones, at least 0.
+
+    Example:
+        >>> significant_decimals(0.0123, 3), significant_decimals(272.3, 4)
+        (4, 1)
+    """
+    return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+
+
 def p_text(p: float | None) -> str:
     """A p value: three decimals, and never 0.
 

@@ -1,6 +1,8 @@
 """What the training process is told, and what it tells back: files that both sides read."""
 
-from typing import Literal
+from typing import Any, Literal
+
+import orjson
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.model import Settings
@@ -22,6 +24,11 @@ ADAPTER = "adapter"
 """Folder of the adapter alone, where there is one."""
 STOPPED = 75
 """Exit code of a process that was told to stop and has written a checkpoint."""
+
+
+def log_lines(text: bytes) -> list[dict[str, Any]]:
+    """Whole lines of a training's log; one that is being written is left for later."""
+    return [orjson.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
 
 
 class Weights(Settings):

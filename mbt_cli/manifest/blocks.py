@@ -55,13 +55,11 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
     fields = {k: v for k, v in raw.items() if k not in _ENVELOPE}
     for key in fields:
         if key not in kind.model_fields:
-            place = place_of(key) if kind is TrainStage else None
-            hint = f"it stands in `{place}`" if place else nearest(key, known)
-            problems.add(f"{where}.{key}", f"unknown key; {hint}")
+            problems.add(f"{where}.{key}", _unknown(key, kind, known))
     for name, overrides in dict(envelope.get("variants") or {}).items():
         for key in overrides if isinstance(overrides, dict) else ():
             if key not in kind.model_fields and key != "source":
-                what = f"unknown key; {nearest(key, kind.model_fields)}"
+                what = _unknown(key, kind, kind.model_fields)
                 problems.add(f"{where}.variants.{name}.{key}", what)
     try:
         checked = StageBlock.model_validate(envelope)
@@ -69,6 +67,11 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
         problems.add_validation(where, error, known)
         return None
     return Block(checked, kind, {k: v for k, v in fields.items() if k in kind.model_fields})
+
+
+def _unknown(key: str, kind: type[Stage], known: Collection[str]) -> str:
+    place = place_of(key) if kind is TrainStage else None
+    return f"unknown key; {f'it stands in `{place}`' if place else nearest(key, known)}"
 
 
 class Axes:

@@ -13,6 +13,7 @@ import polars as pl
 from mbt_cli.core import rows
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.keys import sha256_of
+from mbt_cli.core.number_text import number_text
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import (
     CHECKPOINT,
@@ -21,6 +22,7 @@ from mbt_cli.core.training_job import (
     STOPPED,
     SUMMARY,
     TrainingJob,
+    log_lines,
 )
 from mbt_cli.errors import StageError, Stopped
 from mbt_cli.inference.process import ServerProcess
@@ -161,7 +163,7 @@ def _tell(folder: Path, work: Work, seen: int) -> int:
     if seen == 0:
         work.progress.start(work.resolution.address, last.get("max_steps"))
     pace = last.get("tokens_per_second") or 0
-    loss = f"{last['loss']:.4f}" if last.get("loss") is not None else "unknown"
+    loss = number_text(last.get("loss"), decimals=4)
     work.progress.advance(done=last["step"] - seen)
     work.progress.note(
         f"step {last['step']} of {last.get('max_steps')}: loss {loss}, {pace:,.0f} tokens/s, "
@@ -171,12 +173,8 @@ def _tell(folder: Path, work: Work, seen: int) -> int:
 
 
 def _log_lines(folder: Path) -> list[dict[str, Any]]:
-    """Whole lines of the log; one that is being written is left for later."""
     path = folder / LOG
-    if not path.is_file():
-        return []
-    text = path.read_bytes()
-    return [orjson.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+    return log_lines(path.read_bytes()) if path.is_file() else []
 
 
 def _failure(code: int, folder: Path, process: ServerProcess, log: Path) -> Exception:

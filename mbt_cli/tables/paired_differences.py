@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-import orjson
 import polars as pl
 from pydantic import Field
 
+from mbt_cli.core.cell_notes import notes_of
 from mbt_cli.core.metric_tables import table_of
 from mbt_cli.core.statistics import holm
 from mbt_cli.core.table_rows import ADDRESS, cell_rows, missing_note, present
 from mbt_cli.core.table_ties import SIGNIFICANT
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.interfaces import Table
+from mbt_cli.tables.main_results import MAIN_METRICS
 
 _NOTE = (
     "Each number is the cell's minus its baseline's, on the n questions that both have: points "
@@ -26,24 +27,15 @@ _MARK = (
 _NONE = "No cell has a baseline: name one on the score stage, as in `baseline = { variant = ... }`."
 
 
+_METRICS = tuple(metric for metric in MAIN_METRICS if metric != "aes")  # a difference itself
+
+
 class PairedDifferences(Table):
     """One row a cell that has a baseline: differences on common questions, with intervals."""
 
     kind: Literal["paired_differences"] = "paired_differences"
     shows_metrics: ClassVar[bool] = False
-    metrics: tuple[str, ...] = Field(
-        default=(
-            "exact_match",
-            "substring_match",
-            "f1_score",
-            "math_match",
-            "answer_rate",
-            "judge_accuracy",
-            "tokens",
-            "degeneration",
-        ),
-        min_length=1,
-    )
+    metrics: tuple[str, ...] = Field(default=_METRICS, min_length=1)
     """Metrics to show, in this order; those that no cell has are left out."""
 
     def build(self, inputs: ReportInputs) -> TableData:
@@ -104,9 +96,9 @@ def _baseline_note(whole: pl.DataFrame, inputs: ReportInputs) -> list[str]:
 
 def _baselines(cells: pl.DataFrame) -> pl.Series:
     """Addresses of score cells whose own rollouts are what others are compared with."""
-    found = []
-    for address, notes in cells.filter(pl.col("kind") == "score").select(ADDRESS, "notes").rows():
-        reads = orjson.loads(notes).get("reads", {})
-        if reads.get("rollouts") == reads.get("baseline_rollouts"):
-            found.append(address)
+    found = [
+        cell[ADDRESS]
+        for cell, reads in notes_of(cells.filter(pl.col("kind") == "score"), "reads")
+        if reads and reads["rollouts"] == reads.get("baseline_rollouts")
+    ]
     return pl.Series(found, dtype=pl.String)

@@ -1,12 +1,12 @@
 """Training runs: what each run was trained on, for how long, and where its loss ended."""
 
 from collections.abc import Mapping
-from math import floor, log10
 from typing import Any, Literal
 
 import polars as pl
 
 from mbt_cli.core.cell_notes import TRAINING, notes_of
+from mbt_cli.core.number_text import significant_decimals
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.interfaces import Table
 
@@ -65,4 +65,4 @@ def _decimals(values: pl.Series) -> int:
     if values.dtype.is_integer():
         return 0
     smallest = min((abs(value) for value in values.drop_nulls() if value), default=1.0)
-    return min(_MOST_DECIMALS, max(0, _SIGNIFICANT - 1 - floor(log10(smallest))))
+    return min(_MOST_DECIMALS, significant_decimals(smallest, _SIGNIFICANT))

@@ -3,9 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-import orjson
-
-from mbt_cli.core.training_job import LOG
+from mbt_cli.core.training_job import LOG, log_lines
 
 
 def draw_curve(folder: Path, files: Path) -> None:
@@ -18,7 +16,7 @@ def draw_curve(folder: Path, files: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    lines = [orjson.loads(line) for line in (folder / LOG).read_bytes().splitlines()]
+    lines = log_lines((folder / LOG).read_bytes())
     shown = [
         name for name in ("loss", "reward") if any(line.get(name) is not None for line in lines)
     ]

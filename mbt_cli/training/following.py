@@ -13,7 +13,7 @@ import orjson
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from mbt_cli.core.training_job import LOG
+from mbt_cli.core.training_job import LOG, log_lines
 from mbt_cli.training.problems import StoppedEarly, TrainingError
 
 _WHOLE = "mbt-whole"
@@ -48,14 +48,14 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._begun = time.monotonic()
         self._first_step = resumed_step
         before = _log_until(folder / LOG, resumed_step)
-        ended = orjson.loads(before[-1]) if before else {}
+        ended = before[-1] if before else {}
         self._seconds_before = float(ended.get("seconds", 0.0))
         self._tokens_before = float(ended.get("tokens", 0.0))
         self._first: tuple[float, float] | None = None
         self._last = (self._begun, self._tokens_before)
         if writes and (folder / LOG).is_file():
             partial = (folder / LOG).with_suffix(".partial")
-            partial.write_bytes(b"".join(before))
+            partial.write_bytes(b"".join(map(_written, before)))
             partial.replace(folder / LOG)
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._stop)
@@ -159,14 +159,17 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             "seconds_left": round(left, 1),
         }
         with (self._folder / LOG).open("ab") as file:
-            file.write(orjson.dumps(line) + b"\n")
+            file.write(_written(line))
 
 
-def _log_until(path: Path, step: int) -> list[bytes]:
-    """Whole lines of the log up to a step: what earlier processes wrote that still counts."""
-    text = path.read_bytes() if path.is_file() else b""
-    lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
-    return [line for line in lines if orjson.loads(line)["step"] <= step]
+def _log_until(path: Path, step: int) -> list[dict[str, Any]]:
+    """Lines of the log up to a step: what earlier processes wrote that still counts."""
+    lines = log_lines(path.read_bytes()) if path.is_file() else []
+    return [line for line in lines if line["step"] <= step]
+
+
+def _written(line: dict[str, Any]) -> bytes:
+    return orjson.dumps(line) + b"\n"
 
 
 def memory_bytes() -> int:

@@ -117,20 +117,15 @@ def train(trainer: Any, job: TrainingJob) -> Trained:
         print(f"resuming from step {step}", flush=True)  # noqa: T201 - the training's log
     follower = Follower(Path(job.folder), step, writes=state.is_main_process)
     trainer.add_callback(follower)
-    if found is not None and _is_last(found) and not trainer.is_fsdp_enabled:
-        # the trainer itself would take one step more
+    ended = TrainerState.load_from_json(str(found / TRAINER_STATE_NAME)) if found else None
+    if ended and ended.global_step >= ended.max_steps and not trainer.is_fsdp_enabled:
+        # after the last step the trainer itself would take one more
         trainer._load_from_checkpoint(str(found))
-        trainer.state = TrainerState.load_from_json(str(found / TRAINER_STATE_NAME))
+        trainer.state = ended
     else:
         trainer.train(resume_from_checkpoint=str(found) if found else None)
     follower.check_finished(trainer.state)
     return Trained(follower, parameters, trained)
-
-
-def _is_last(checkpoint: Path) -> bool:
-    """Whether the checkpoint was written after the last step of the training."""
-    state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-    return bool(state.global_step >= state.max_steps)
 
 
 def finish(
