@@ -1,6 +1,6 @@
 """What TRL, PEFT and accelerate can be told, so that a manifest is checked without torch.
 
-.venv-train/bin/python .ci/list_training_keys.py > mbt_cli/manifest/training_keys.json
+.venv-train/bin/python .ci/list_training_keys.py > mbt_cli/trainers/known_keys.json
 """
 
 # ruff: noqa: D103, TID253
@@ -17,7 +17,7 @@ from peft import LoraConfig
 from trl import GRPOConfig, SFTConfig
 
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "table"}
-"""What TOML can say, in the words of `mbt_cli/manifest/training_keys.py`."""
+"""What TOML can say, in the words of `mbt_cli/trainers/known_keys.py`."""
 
 
 def fields_of(config: type) -> dict[str, str]:

@@ -11,11 +11,11 @@ __all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]
 
 
 def __getattr__(name: str) -> object:
-    """What `python_door` has to offer.
+    """What `api` has to offer.
 
     Raises:
         AttributeError: It offers nothing of that name.
     """
     if name in __all__:
-        return getattr(import_module("mbt_cli.python_door"), name)
+        return getattr(import_module("mbt_cli.api"), name)
     raise AttributeError(f"module `mbt_cli` has no attribute `{name}`")

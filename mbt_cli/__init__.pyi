@@ -1,3 +1,3 @@
-from mbt_cli.python_door import Manifest, StudyReport, load_manifest, run, scan
+from mbt_cli.api import Manifest, StudyReport, load_manifest, run, scan
 
 __all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]

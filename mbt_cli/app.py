@@ -5,30 +5,8 @@ import sys
 
 import typer
 
-from mbt_cli.commands import (
-    cancel,
-    check,
-    compare,
-    data,
-    doctor,
-    export,
-    help,
-    init,
-    logs,
-    merge,
-    plan,
-    report,
-    root,
-    run,
-    serve,
-    show,
-    status,
-    submit,
-    train,
-    view,
-)
-from mbt_cli.commands.collecting import seldom_collecting
-from mbt_cli.commands.narrowing import narrowed
+from mbt_cli.cli import commands, root
+from mbt_cli.cli.root import narrowed, seldom_collecting
 from mbt_cli.errors import Interrupted, MbtError, UsageError
 
 app = typer.Typer(
@@ -45,27 +23,27 @@ app = typer.Typer(
     "by a signal with everything kept, 130 interrupted.",
 )
 app.callback()(root.root)
-app.command("init")(init.init)
-app.command("doctor")(doctor.doctor)
-app.command("check")(check.check)
-app.command("run")(run.run)
-for verb in run.VERBS:
-    app.command(verb, help=run.VERBS[verb])(run.stage_verb(verb))
-app.command("train")(train.train)
-app.command("report")(report.report)
-app.command("view")(view.view)
-app.command("show")(show.show)
-app.command("plan")(plan.plan)
-app.command("submit")(submit.submit)
-app.command("merge")(merge.merge)
-app.command("status")(status.status)
-app.command("logs")(logs.logs)
-app.command("cancel")(cancel.cancel)
-app.command("compare")(compare.compare)
-app.add_typer(data.data, name="data")
-app.command("export")(export.export)
-app.command("serve")(serve.serve)
-app.command("help")(help.help_topic)
+app.command("init")(commands.init)
+app.command("doctor")(commands.doctor)
+app.command("check")(commands.check)
+app.command("run")(commands.run)
+for verb in commands.VERBS:
+    app.command(verb, help=commands.VERBS[verb])(commands.stage_verb(verb))
+app.command("train")(commands.train)
+app.command("report")(commands.report)
+app.command("view")(commands.view)
+app.command("show")(commands.show)
+app.command("plan")(commands.plan)
+app.command("submit")(commands.submit)
+app.command("merge")(commands.merge)
+app.command("status")(commands.status)
+app.command("logs")(commands.logs)
+app.command("cancel")(commands.cancel)
+app.command("compare")(commands.compare)
+app.add_typer(commands.data, name="data")
+app.command("export")(commands.export)
+app.command("serve")(commands.serve)
+app.command("help")(commands.help_topic)
 
 
 def main() -> None:
@@ -77,7 +55,7 @@ def main() -> None:
 def _run() -> None:
     try:
         if "_MBT_COMPLETE" in os.environ:  # a shell asks how a word may go on
-            from mbt_cli.commands.shells import complete
+            from mbt_cli.cli.shells import complete
 
             complete(app)
         command = narrowed(app, sys.argv[1:2])

@@ -13,8 +13,8 @@ from mbt_cli.core.chat import Endpoint, Json, Message, Responder
 from mbt_cli.core.jobs import Job
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.model import Settings
-from mbt_cli.core.places import ServerPlace
 from mbt_cli.core.questions import Question
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.core.templates import Template
 from mbt_cli.core.training_job import Weights

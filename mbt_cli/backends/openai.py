@@ -1,8 +1,8 @@
 """An OpenAI-compatible endpoint that already runs: hosted, or a server started by hand."""
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -10,12 +10,44 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from mbt_cli.backends.openai_sdk import sdk_transport
-from mbt_cli.core.chat import Endpoint, Json
+from mbt_cli.core.chat import Endpoint, Json, Post
 from mbt_cli.core.model import SECRET, VARIABLE, RunOnly
-from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Backend
+
+_POSITIONAL = ("messages", "model")
+
+
+@asynccontextmanager
+async def sdk_transport(
+    base_url: str, api_key: str | None, timeout_seconds: float
+) -> AsyncIterator[Post]:
+    """Sends bodies through the SDK, without its own retries: mbt's journal decides on those."""
+    import openai
+
+    async with openai.AsyncOpenAI(
+        base_url=base_url, api_key=api_key or "none", max_retries=0, timeout=timeout_seconds
+    ) as client:
+        create = client.chat.completions.with_raw_response.create
+
+        async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
+            rest = {name: value for name, value in body.items() if name not in _POSITIONAL}
+            try:
+                raw = await create(
+                    messages=list(body["messages"]), model=body["model"], extra_body=rest
+                )
+            except openai.APIStatusError as error:
+                response = error.response
+                return response.status_code, response.headers, response.content
+            except openai.APITimeoutError as error:
+                raise TimeoutError from error
+            except openai.APIConnectionError as error:
+                raise ConnectionError(str(error.__cause__ or error)) from error
+            return raw.status_code, raw.headers, raw.content
+
+        yield post
+
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _NEW_LIMIT_HOSTS = ("api.openai.com", ".openai.azure.com")

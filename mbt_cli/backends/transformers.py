@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mbt_cli.backends.executables import find_executable
+from mbt_cli.backends.flags import find_executable, flags_of
 from mbt_cli.backends.weights import is_folder, weights_identity
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.model import RunOnly, Settings
-from mbt_cli.core.places import ServerPlace
-from mbt_cli.core.serve_flags import flags_of
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import Weights
 from mbt_cli.inference.server import LOOPBACK, Cause, ServerCommand, running_server
 from mbt_cli.interfaces import Backend

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from mbt_cli.core import layouts
+from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.questions import Question
@@ -34,8 +34,8 @@ class GSM8K(Benchmark):
     )
 
     def question(self, record: Mapping[str, Json]) -> Question:
-        question = layouts.text(record, "question")
-        worked, mark, number = layouts.text(record, "answer").rpartition(_MARK)
+        question = records.text(record, "question")
+        worked, mark, number = records.text(record, "answer").rpartition(_MARK)
         if not mark or not number.strip():
             raise ValueError(f"`answer` does not end in `{_MARK}` and a number")
         written = number.strip()
@@ -45,5 +45,5 @@ class GSM8K(Benchmark):
             question=question,
             answer=answer,
             answer_aliases=() if answer == written else (written,),
-            metadata={"solution": worked.strip(), **layouts.rest(record, "question", "answer")},
+            metadata={"solution": worked.strip(), **records.rest(record, "question", "answer")},
         )

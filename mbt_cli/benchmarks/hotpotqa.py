@@ -9,7 +9,7 @@ context: [[title, [sentence]]], type, level}`; the hub has the same in Parquet.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from mbt_cli.core import layouts
+from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.difficulty import known_tier
@@ -33,15 +33,15 @@ class HotpotQA(Benchmark):
 
     def question(self, record: Mapping[str, Json]) -> Question:
         return Question(
-            question_id=layouts.text(record, "_id", "id"),
-            question=layouts.text(record, "question"),
-            answer=layouts.text(record, "answer"),
-            context=layouts.documents(record.get("context")),
-            supporting=layouts.supporting(record.get("supporting_facts")),
-            question_type=layouts.optional_text(record, "type"),
+            question_id=records.text(record, "_id", "id"),
+            question=records.text(record, "question"),
+            answer=records.text(record, "answer"),
+            context=records.documents(record.get("context")),
+            supporting=records.supporting(record.get("supporting_facts")),
+            question_type=records.optional_text(record, "type"),
             hops=2,
             difficulty=known_tier("hotpotqa", record),
-            metadata=layouts.rest(
+            metadata=records.rest(
                 record, "_id", "id", "question", "answer", "context", "supporting_facts", "type"
             ),
         )

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from mbt_cli.core import layouts
+from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.difficulty import known_tier
@@ -31,16 +31,16 @@ class MATH500(Benchmark):
     )
 
     def question(self, record: Mapping[str, Json]) -> Question:
-        problem = layouts.text(record, "problem")
+        problem = records.text(record, "problem")
         has_id = record.get("unique_id") or record.get("id")
         fingerprint = hashlib.sha256(problem.encode()).hexdigest()[:16]
         return Question(
-            question_id=layouts.text(record, "unique_id", "id")
+            question_id=records.text(record, "unique_id", "id")
             if has_id
             else f"math500-{fingerprint}",
             question=problem,
-            answer=layouts.text(record, "answer"),
-            question_type=layouts.optional_text(record, "subject"),
+            answer=records.text(record, "answer"),
+            question_type=records.optional_text(record, "subject"),
             difficulty=known_tier("math500", record),
-            metadata=layouts.rest(record, "unique_id", "id", "problem", "answer", "subject"),
+            metadata=records.rest(record, "unique_id", "id", "problem", "answer", "subject"),
         )

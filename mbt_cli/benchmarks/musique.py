@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from mbt_cli.core import layouts
+from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.difficulty import known_tier
@@ -34,20 +34,20 @@ class MuSiQue(Benchmark):
     )
 
     def question(self, record: Mapping[str, Json]) -> Question:
-        question_id = layouts.text(record, "id")
+        question_id = records.text(record, "id")
         paragraphs = _paragraphs(record)
         shape = re.match(r"(\d)hop\d?", question_id)
         return Question(
             question_id=question_id,
-            question=layouts.text(record, "question"),
-            answer=layouts.text(record, "answer"),
-            answer_aliases=layouts.texts(record.get("answer_aliases"), "answer_aliases"),
+            question=records.text(record, "question"),
+            answer=records.text(record, "answer"),
+            answer_aliases=records.texts(record.get("answer_aliases"), "answer_aliases"),
             context=tuple(Document(title, (body,)) for title, body, _ in paragraphs),
             supporting=tuple((title, 0) for title, _, is_supporting in paragraphs if is_supporting),
             question_type=shape[0] if shape else None,
             hops=int(shape[1]) if shape else None,
             difficulty=known_tier("musique", record),
-            metadata=layouts.rest(
+            metadata=records.rest(
                 record, "id", "question", "answer", "answer_aliases", "paragraphs"
             ),
         )
@@ -62,8 +62,8 @@ def _paragraphs(record: Mapping[str, Json]) -> list[tuple[str, str, bool]]:
         raise ValueError("`paragraphs` holds something that is no object")
     return [
         (
-            layouts.text(paragraph, "title"),
-            layouts.text(paragraph, "paragraph_text"),
+            records.text(paragraph, "title"),
+            records.text(paragraph, "paragraph_text"),
             paragraph.get("is_supporting") is True,
         )
         for paragraph in paragraphs

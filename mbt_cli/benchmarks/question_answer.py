@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from mbt_cli.core import layouts
+from mbt_cli.benchmarks import records
 from mbt_cli.core.chat import Json
 from mbt_cli.core.questions import Document, Question
 from mbt_cli.interfaces import Benchmark
@@ -27,16 +27,16 @@ class QuestionAnswer(Benchmark):
     """Names the benchmark in a manifest."""
 
     def question(self, record: Mapping[str, Json]) -> Question:
-        question = layouts.text(record, "question")
+        question = records.text(record, "question")
         answer, *others = _answers(record.get("answer"))
-        aliases = (*others, *layouts.texts(record.get(_ALIASES), _ALIASES))
+        aliases = (*others, *records.texts(record.get(_ALIASES), _ALIASES))
         return Question(
             question_id=_id(record, question),
             question=question,
             answer=answer,
             answer_aliases=aliases,
             context=_context(record.get("context")),
-            metadata=layouts.rest(record, *_ID, "question", "answer", _ALIASES, "context"),
+            metadata=records.rest(record, *_ID, "question", "answer", _ALIASES, "context"),
         )
 
 
@@ -68,7 +68,7 @@ def _answer(value: Json) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return str(value)
-    return layouts.text({"answer": value}, "answer")
+    return records.text({"answer": value}, "answer")
 
 
 def _context(value: Json) -> tuple[Document, ...]:
@@ -78,4 +78,4 @@ def _context(value: Json) -> tuple[Document, ...]:
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, Sequence) and all(isinstance(item, str) for item in texts):
         return tuple(Document(str(number), (text,)) for number, text in enumerate(texts, 1))
-    return layouts.documents(value)
+    return records.documents(value)

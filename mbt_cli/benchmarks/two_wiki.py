@@ -9,7 +9,7 @@ and `answer_id`; its dev file has labels, the test file has none.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from mbt_cli.core import layouts
+from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.difficulty import known_tier
@@ -33,18 +33,18 @@ class TwoWikiMultihopQA(Benchmark):
     )
 
     def question(self, record: Mapping[str, Json]) -> Question:
-        question_type = layouts.optional_text(record, "type")
+        question_type = records.optional_text(record, "type")
         return Question(
-            question_id=layouts.text(record, "_id", "id"),
-            question=layouts.text(record, "question"),
-            answer=layouts.text(record, "answer"),
-            answer_aliases=layouts.texts(record.get("answer_aliases"), "answer_aliases"),
-            context=layouts.documents(record.get("context")),
-            supporting=layouts.supporting(record.get("supporting_facts")),
+            question_id=records.text(record, "_id", "id"),
+            question=records.text(record, "question"),
+            answer=records.text(record, "answer"),
+            answer_aliases=records.texts(record.get("answer_aliases"), "answer_aliases"),
+            context=records.documents(record.get("context")),
+            supporting=records.supporting(record.get("supporting_facts")),
             question_type=question_type,
             hops=_HOPS.get(question_type or ""),
             difficulty=known_tier("2wikimultihopqa", record),
-            metadata=layouts.rest(
+            metadata=records.rest(
                 record,
                 *("_id", "id", "question", "answer", "answer_aliases", "context"),
                 *("supporting_facts", "type"),

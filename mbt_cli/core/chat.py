@@ -118,3 +118,19 @@ class Responder:
     respond: Callable[[Request], Mapping[str, Json]]
     version: str | None = None
     supports_schema: bool = True
+
+
+def completion(
+    request: Request, text: str, reasoning: str | None, finish_reason: str | None
+) -> Mapping[str, Json]:
+    """A chat completion as a server would send it, with words counted as tokens."""
+    asked = sum(len(message["content"].split()) for message in request.messages)
+    thought = len(reasoning.split()) if reasoning else 0
+    message = {"role": "assistant", "content": text, "reasoning": reasoning}
+    usage = {
+        "prompt_tokens": asked,
+        "completion_tokens": len(text.split()) + thought,
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    return {"object": "chat.completion", "choices": [choice], "usage": usage}

@@ -1,8 +1,10 @@
 """A job: what a launcher hands to a machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from mbt_cli.core.chat import Json
 
@@ -62,3 +64,41 @@ class Job:
         """GPUs that the command wants on each node."""
         wanted = self.resources.get("gpus", 0)
         return wanted if isinstance(wanted, int) else 0
+
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Number `number`, from 1, of `of` shards."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def share(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        """This shard's items: every `of`-th one, so that shards are equally long.
+
+        Example:
+            >>> list(Shard(2, 3).share("abcdefgh"))
+            ['b', 'e', 'h']
+        """
+        return islice(items, self.number - 1, None, self.of)
+
+
+def parse_shard(text: str) -> Shard:
+    """`3/8`: the third of eight.
+
+    Raises:
+        ValueError: It is not `NUMBER/OF` with 1 <= NUMBER <= OF.
+    """
+    number, slash, of = text.partition("/")
+    if not (slash and number.isascii() and number.isdigit() and of.isascii() and of.isdigit()):
+        raise ValueError(f"`{text}` is no shard: write `3/8` for the third of eight")
+    shard = Shard(int(number), int(of))
+    if not 1 <= shard.number <= shard.of:
+        raise ValueError(f"`{text}` is no shard: the first number is 1 to {shard.of}")
+    return shard

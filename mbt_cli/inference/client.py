@@ -5,21 +5,67 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import urlsplit
 
-from mbt_cli.core.chat import Endpoint, Post
-from mbt_cli.core.replies import Sending
-from mbt_cli.core.run_settings import RunSettings
-from mbt_cli.inference.backlog import Ticket
-from mbt_cli.inference.bodies import BodyRules
+import aiohttp
+import orjson
+
+from mbt_cli.core.chat import Endpoint, Json, Post, Request
+from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.inference.connections import pooled_transport
-from mbt_cli.inference.outcomes import (
+from mbt_cli.inference.queue import Ticket
+from mbt_cli.inference.replies import (
     BrokenReplyError,
     Outcome,
+    Sending,
     failed,
     outcome_of_body,
     outcome_of_status,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRules:
+    """How a request becomes the JSON body of one endpoint.
+
+    Args:
+        max_tokens: Tokens a reply may have; `rest` leaves it to the server.
+        retry_max_tokens: The same for a request that is asked again for its content.
+        sends_seed: Whether the sampling wants a seed.
+        model_id: The model's name for endpoints that do not bring one of their own.
+    """
+
+    max_tokens: int | Literal["rest"]
+    retry_max_tokens: int | None = None
+    sends_seed: bool = True
+    model_id: str = ""
+
+    def seed(self, endpoint: Endpoint, request: Request) -> int | None:
+        """The seed that goes over the wire; null when none does."""
+        return request.seed if self.sends_seed and endpoint.sends_seed else None
+
+    def body(self, endpoint: Endpoint, ticket: Ticket) -> dict[str, Json]:
+        """The body; what the manifest says in `request` wins over the rest."""
+        request = ticket.request
+        body: dict[str, Json] = dict(endpoint.extra_body)
+        limit: int | str | None = self.max_tokens
+        if ticket.content_attempt and self.retry_max_tokens:
+            limit = self.retry_max_tokens
+        if limit == "rest":
+            limit = endpoint.rest_limit
+        if limit is not None:
+            body[endpoint.token_limit_field] = limit
+        body.update(request.body)
+        body["model"] = endpoint.model or self.model_id
+        body["messages"] = request.messages
+        if (seed := self.seed(endpoint, request)) is not None:
+            body["seed"] = seed
+        if not endpoint.supports_schema:
+            body.pop("response_format", None)
+        return endpoint.shape(body) if endpoint.shape else body
+
 
 _NO_TLS = re.compile("WRONG_VERSION_NUMBER|wrong version number|record layer failure")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -95,7 +141,6 @@ def _own_transport(
     if proxy is None and urlsplit(url).scheme == "http":
         return pooled_transport(url, headers, run)
     # a fifth of a second to load, for endpoints out in the world alone
-    from mbt_cli.inference.aiohttp_transport import aiohttp_transport
 
     return aiohttp_transport(url, headers, run, proxy)
 
@@ -117,3 +162,34 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
     if urllib.request.proxy_bypass_environment(parts.netloc, named):  # type: ignore[attr-defined]
         return None
     return lower.get(f"{parts.scheme}_proxy") or lower.get("all_proxy") or None
+
+
+@asynccontextmanager
+async def aiohttp_transport(
+    url: str, headers: Mapping[str, str], run: RunSettings, proxy: str | None
+) -> AsyncIterator[Post]:
+    """Posts bodies to one address over a pool of connections as wide as `run.concurrency`."""
+    timeout = aiohttp.ClientTimeout(
+        total=run.request_timeout_seconds, sock_connect=run.connect_timeout_seconds
+    )
+    connector = aiohttp.TCPConnector(limit=run.concurrency, ttl_dns_cache=300)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
+
+        async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
+            try:
+                async with session.post(
+                    url, data=orjson.dumps(body), proxy=proxy, allow_redirects=False
+                ) as response:
+                    return response.status, response.headers, await response.read()
+            except aiohttp.ConnectionTimeoutError as error:
+                raise ConnectionError(str(error)) from error
+            except aiohttp.ClientPayloadError as error:
+                raise BrokenReplyError(str(error)) from error
+            except aiohttp.ClientConnectorError as error:
+                raise ConnectionError(error.os_error.strerror or str(error.os_error)) from error
+            except aiohttp.ClientError as error:
+                raise ConnectionError(str(error) or type(error).__name__) from error
+
+        yield post

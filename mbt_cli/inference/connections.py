@@ -17,8 +17,8 @@ import httptools
 import orjson
 
 from mbt_cli.core.chat import Json, Post
-from mbt_cli.core.run_settings import RunSettings
-from mbt_cli.inference.outcomes import BrokenReplyError
+from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.inference.replies import BrokenReplyError
 
 _Answer = tuple[int, Mapping[str, str], bytes]
 _LENGTHS = ("Content-Length", "Transfer-Encoding")

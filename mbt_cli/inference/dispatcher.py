@@ -7,16 +7,172 @@ re-enters the window when it is due.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.core.chat import Reply, Request
+from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.errors import BackendError
-from mbt_cli.inference.backlog import Backlog, Ticket
 from mbt_cli.inference.client import Client
-from mbt_cli.inference.ledger import Ledger
-from mbt_cli.inference.outcomes import Outcome, ServerDiedError
-from mbt_cli.inference.window import Window
+from mbt_cli.inference.journal import JournalIndex, JournalWriter
+from mbt_cli.inference.queue import Backlog, Ticket
+from mbt_cli.inference.replies import Outcome, ServerDiedError
+
+_GROW_PER_SUCCESS = 0.125
+_REFUSALS_IN_A_ROW = 3
+
+
+class Window:
+    """A gate of adaptive width.
+
+    Each refusal takes one place away and eight successes give one back, so that a width above what
+    the server takes falls to it within one round of requests, while a few stray refusals cost
+    nothing. Several refusals without a success between them mean that the server wants quiet:
+    nothing is sent before the time it named.
+
+    Args:
+        width: Requests in flight at most.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._most = width
+        self._width = float(width)
+        self._in_flight = 0
+        self._parked: deque[asyncio.Future[None]] = deque()
+        self._quiet_until = 0.0
+        self._refusals_in_a_row = 0
+
+    @property
+    def width(self) -> int:
+        """Requests that may be in flight now."""
+        return int(self._width)
+
+    async def enter(self) -> None:
+        """Wait for a place."""
+        loop = asyncio.get_running_loop()
+        while True:
+            quiet = self._quiet_until - loop.time()
+            if quiet > 0:
+                await asyncio.sleep(quiet)
+            elif self._in_flight < self.width:
+                self._in_flight += 1
+                return
+            else:
+                place = loop.create_future()
+                self._parked.append(place)
+                await place
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._in_flight -= 1
+        for _ in range(self.width - self._in_flight):
+            if not self._parked:
+                return
+            place = self._parked.popleft()
+            if not place.done():
+                place.set_result(None)
+
+    def succeeded(self) -> None:
+        """A reply came: a little more may be in flight."""
+        self._refusals_in_a_row = 0
+        if self._width < self._most:
+            self._width = min(self._most, self._width + _GROW_PER_SUCCESS)
+
+    def refused(self, *, now: float, wait_seconds: float) -> None:
+        """The server said that it gets too many requests."""
+        self._refusals_in_a_row += 1
+        self._width = max(1.0, self._width - 1.0)
+        if self._refusals_in_a_row >= _REFUSALS_IN_A_ROW:
+            self._quiet_until = max(self._quiet_until, now + wait_seconds)
+
+
+Take = Callable[[Request, Reply], None]
+"""Is given a request and what became of it."""
+
+
+def outcome_of(request: Request, index: JournalIndex) -> Reply:
+    """What became of a request; the failure `not_asked` where nothing did."""
+    return index.reply(request.key) or Reply(failure="not_asked", attempts=0)
+
+
+class Handover:
+    """Walks the requests a second time, behind the backlog and never past one that is open.
+
+    Replies are read back from the journal: what waits for an earlier request takes no memory.
+
+    Args:
+        requests: The same as the backlog's, in the same order.
+        take: Called once for each of them.
+    """
+
+    def __init__(
+        self, requests: Iterable[Request], backlog: Backlog, index: JournalIndex, take: Take
+    ) -> None:
+        self._requests = iter(requests)
+        self._backlog = backlog
+        self._index = index
+        self._take = take
+        self._walked = 0
+        self._waiting: Request | None = None
+
+    def give(self, most: int) -> None:
+        """Give on what is settled by now, so many requests at most."""
+        for _ in range(most):
+            request = self._waiting or self._next()
+            if request is None or self._backlog.is_open(request):
+                self._waiting = request
+                return
+            self._waiting = None
+            self._take(request, outcome_of(request, self._index))
+
+    def finish(self) -> None:
+        """Give on all that is left; for when the backlog is empty."""
+        self.give(self._backlog.looked_at - self._walked + 1)
+
+    def _next(self) -> Request | None:
+        if self._walked == self._backlog.looked_at:
+            return None
+        self._walked += 1
+        return next(self._requests)
+
+
+class Ledger:
+    """The one who settles tickets: a reply is written down first, then it counts.
+
+    Args:
+        index: Of the same journal; it learns of every record.
+        handover: Gives on what is settled; null where nobody wants it.
+    """
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        journal: JournalWriter,
+        index: JournalIndex,
+        handover: Handover | None,
+    ) -> None:
+        self._backlog = backlog
+        self._journal = journal
+        self._index = index
+        self._handover = handover
+
+    def sync(self) -> None:
+        """Wait until the journal is on the disk."""
+        self._journal.sync()
+
+    def keep(self, ticket: Ticket, reply: Reply, now: float) -> None:
+        """Keep a final outcome of one content attempt; ask again where the rules say so."""
+        key, attempt = ticket.request.key, ticket.content_attempt
+        extent = self._journal.append(key, reply, attempt)
+        self._index.add(self._journal.path, extent, key, reply, attempt)
+        self._backlog.settle(ticket, reply, now)
+
+    def hand_over(self, most: int) -> None:
+        """Give on what is settled by now, so many requests at most."""
+        if self._handover is not None:
+            self._handover.give(most)
+
 
 _LOOKS = 256
 """Requests of the journal that are passed over before others get their turn."""

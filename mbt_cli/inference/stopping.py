@@ -3,12 +3,25 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from mbt_cli.core.signal_handlers import handled
 from mbt_cli.errors import Interrupted, MbtError, Stopped
+
+
+@contextmanager
+def handled(
+    numbers: Iterable[signal.Signals], handle: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """While this lasts, `handle` is called for these signals; afterwards who was before."""
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _INTERRUPT_DRAIN_SECONDS = 2.0

@@ -7,11 +7,16 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.judge_prompts import gold_answers_text
-from mbt_cli.core.judge_replies import json_verdict, judged_text, stated_choice, undecorated
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import is_cut
 from mbt_cli.interfaces import Judge
+from mbt_cli.judges.replies import (
+    gold_answers_text,
+    json_verdict,
+    judged_text,
+    stated_choice,
+    undecorated,
+)
 
 _BARE = re.compile(r"\W*(?:\\boxed\{)?\W*(?P<word>YES|NO|TRUE|FALSE)\W*", re.IGNORECASE)
 _REASONED = re.compile(r"\W*(?P<word>YES|NO)\s*[.,:;)–—-]\s*\S.*", re.IGNORECASE | re.DOTALL)  # noqa: RUF001

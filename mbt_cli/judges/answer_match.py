@@ -7,10 +7,15 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.judge_prompts import gold_answers_text
-from mbt_cli.core.judge_replies import json_verdict, judged_text, stated_choice, undecorated
 from mbt_cli.core.templates import Template
 from mbt_cli.interfaces import Judge
+from mbt_cli.judges.replies import (
+    gold_answers_text,
+    json_verdict,
+    judged_text,
+    stated_choice,
+    undecorated,
+)
 
 _WORDS = {"A": "CORRECT", "B": "INCORRECT", "C": "NOT ATTEMPTED"}
 _GRADES = {word: grade for grade, word in _WORDS.items()}

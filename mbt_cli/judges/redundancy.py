@@ -1,20 +1,131 @@
 """Redundancy: where the trace first reaches the answer, and which paragraphs add nothing (RRP)."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.judge_prompts import CONFIDENCE_SCHEMA, gold_answers_text
-from mbt_cli.core.judge_replies import judged_text, undecorated
-from mbt_cli.core.redundancy import read_marks, sentence_counts
 from mbt_cli.core.templates import Template
-from mbt_cli.core.traces import mark, paragraphs, unjudgeable
+from mbt_cli.core.traces import mark, paragraphs, sentence_count, unjudgeable
+from mbt_cli.errors import JudgeReplyError
 from mbt_cli.interfaces import Judge
+from mbt_cli.judges.replies import (
+    CONFIDENCE_SCHEMA,
+    as_text,
+    confidence,
+    first_line,
+    gold_answers_text,
+    is_none,
+    json_verdict,
+    judged_text,
+    labelled_lines,
+    shown,
+    undecorated,
+)
+
+ANSWER, REDUNDANT, CONFIDENCE, NOTES = (
+    "ANSWER_PARAGRAPH_MARKER",
+    "REDUNDANT_PARAGRAPH_MARKERS",
+    "CONFIDENCE",
+    "NOTES",
+)
+_MARKER = re.compile(
+    r"\\?[\[{]\\?[\[{]?\s*M(?P<number>\d+|_END)\s*\\?[\]}]\\?[\]}]?", re.IGNORECASE
+)
+_BETWEEN_MARKERS = re.compile(r"(?:[\s,;\[\]{}\"'.]|\band\b)*")
+_AROUND_ONE = re.compile(r"[\s\"'.]*(?:\([^()]*\))?[\s\"'.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the judge marked in a trace of N paragraphs.
+
+    Args:
+        answer: Paragraph in which the gold answer is first reached, 1..N; 0 if it never is.
+        redundant: Redundant paragraphs, each once, ascending.
+        confidence: The judge's own, in [0, 1].
+    """
+
+    answer: int
+    redundant: tuple[int, ...]
+    confidence: float
+
+
+def read_marks(text: str, paragraphs: int) -> Marks:
+    """The judge's marks: JSON with the four keys, or the four lines as they are asked for.
+
+    Args:
+        text: The reply; plain lines may bear no decoration (see `judge_replies.undecorated`).
+        paragraphs: How many the trace has.
+
+    Raises:
+        JudgeReplyError: A line is missing, a marker is no marker or not in the trace, NONE stands
+            in a list, or the confidence is not in [0, 1].
+    """
+    keys = (ANSWER, REDUNDANT, CONFIDENCE)
+    verdict = json_verdict(text, [key.lower() for key in keys])
+    if verdict is not None:
+        answer, redundant, sure = (as_text(verdict[key.lower()]) for key in keys)
+    else:
+        lines = labelled_lines(text, keys, ends=[NOTES])
+        if missing := [key for key in keys if not lines.get(key)]:
+            raise JudgeReplyError(f"no {missing[0]} in {shown(text)}")
+        answer, redundant, sure = (lines[key] for key in keys)
+    first = _markers(answer, _AROUND_ONE)
+    if len(first) != 1:
+        raise JudgeReplyError(f"{ANSWER} is not one marker: {shown(answer)}")
+    listed = [] if is_none(redundant) else _markers(redundant, _BETWEEN_MARKERS)
+    return Marks(
+        answer=0 if _is_never(first[0]) else _paragraph(first[0], paragraphs),
+        redundant=tuple(sorted({_paragraph(marker, paragraphs) for marker in listed})),
+        confidence=confidence(first_line(sure)),
+    )
+
+
+def sentence_counts(marks: Marks, parts: Sequence[str]) -> Mapping[str, Any]:
+    """Columns of the counts: `first_correct` (-1 if never) and the sentences.
+
+    Example:
+        >>> sentence_counts(Marks(1, (2,), 0.9), ["One. Two.", "Again."])
+        {'first_correct': 2, 'redundant_sentences': 1, 'total_sentences': 3}
+    """
+    sizes = [sentence_count(part) for part in parts]
+    return {
+        "first_correct": sum(sizes[: marks.answer]) if marks.answer else -1,
+        "redundant_sentences": sum(sizes[k - 1] for k in marks.redundant),
+        "total_sentences": sum(sizes),
+    }
+
+
+def _markers(text: str, between: re.Pattern[str]) -> list[str]:
+    """What stands in each marker of a text that holds markers and nothing else."""
+    found = [match["number"].upper() for match in _MARKER.finditer(text)]
+    if not found or not between.fullmatch(_MARKER.sub("", text)):
+        raise JudgeReplyError(f"{shown(text)} is not made of markers such as `[[M03]]`")
+    return found
+
+
+def _is_never(number: str) -> bool:
+    return number != "_END" and int(number) == 0
+
+
+def _paragraph(number: str, paragraphs: int) -> int:
+    """Paragraph that a marker closes; the last one has [[M_END]] and no number of its own."""
+    if number == "_END":
+        return paragraphs
+    if not 1 <= int(number) < paragraphs:
+        last = f"[[M{paragraphs - 1:02d}]] and " if paragraphs > 1 else ""
+        raise JudgeReplyError(
+            f"`[[M{number}]]` is not in the trace, whose last are {last}[[M_END]]"
+        )
+    return int(number)
+
 
 _NEVER, _END = "[[M00]]", "[[M_END]]"
-_MARKER: Json = {"type": "string", "pattern": r"^\[\[M(_END|[0-9]{2,4})\]\]$"}
+_MARKER_LINE: Json = {"type": "string", "pattern": r"^\[\[M(_END|[0-9]{2,4})\]\]$"}
 
 
 class Redundancy(Judge):
@@ -41,8 +152,12 @@ class Redundancy(Judge):
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {
-            "ANSWER_PARAGRAPH_MARKER": _MARKER,
-            "REDUNDANT_PARAGRAPH_MARKERS": {"type": "array", "items": _MARKER, "maxItems": 400},
+            "ANSWER_PARAGRAPH_MARKER": _MARKER_LINE,
+            "REDUNDANT_PARAGRAPH_MARKERS": {
+                "type": "array",
+                "items": _MARKER_LINE,
+                "maxItems": 400,
+            },
             "CONFIDENCE": CONFIDENCE_SCHEMA,
         },
         "required": ["ANSWER_PARAGRAPH_MARKER", "REDUNDANT_PARAGRAPH_MARKERS", "CONFIDENCE"],

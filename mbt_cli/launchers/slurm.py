@@ -3,18 +3,252 @@
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mbt_cli.core.jobs import Job, Surroundings
-from mbt_cli.core.model import VARIABLE
+from mbt_cli.core.model import VARIABLE, Settings
 from mbt_cli.core.secrets import is_secret
 from mbt_cli.errors import MbtError
 from mbt_cli.interfaces import Launcher
-from mbt_cli.launchers.slurm_request import Request, seconds_of
+
+_WORD = re.compile(r"[A-Za-z0-9_.,:=@%/+*\[\]&|()-]+")
+_TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")
+_GPUS = re.compile(r"gpu(?::[^:,]+)?:(\d+)")
+_OWN_OPTIONS = (
+    *("array", "comment", "dependency", "job-name", "nodes", "no-requeue", "ntasks"),
+    *("ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal"),
+)
+"""What every script says already."""
+_NAMED = ("partition", "qos", "account", "time", "constraint", "mem", "gres")
+_KEYS = {
+    **{name: name for name in _NAMED},
+    "cpus-per-task": "cpus",
+    "gpus-per-node": "gpus",
+}
+"""Options that have a key."""
+
+
+def _one_word(value: str) -> str:
+    if not _WORD.fullmatch(value):
+        raise ValueError("no #SBATCH line can hold this: write one word without spaces or quotes")
+    return value
+
+
+def _time_limit(value: str) -> str:
+    if not _TIME.fullmatch(value):
+        raise ValueError("is no time limit: write `HH:MM:SS` or `D-HH:MM:SS`")
+    return value
+
+
+def seconds_of(limit: str) -> int:
+    """Seconds of a time limit as `sbatch` reads it.
+
+    Example:
+        >>> seconds_of("90"), seconds_of("1:30:00"), seconds_of("1-2")
+        (5400, 5400, 93600)
+    """
+    days, _, rest = limit.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # one number is minutes, two are minutes and seconds; after days it begins with hours
+    parts = parts if days or len(parts) == 3 else [0, *parts]
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds
+
+
+Word = Annotated[str, AfterValidator(_one_word)]
+"""A value of a directive: Slurm reads these lines itself, so nothing may need quoting."""
+Time = Annotated[str, AfterValidator(_time_limit)]
+
+
+class Request(Settings):
+    """What `sbatch` is asked for; a key that is left out is left to the cluster."""
+
+    partition: Word | None = None
+    """Partition; left out, the cluster's default."""
+    qos: Word | None = None
+    """Quality of service."""
+    account: Word | None = None
+    """Account that is charged."""
+    time: Time | None = None
+    """Time limit, `[D-]HH:MM:SS`."""
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of each node, asked for as `--gpus-per-node`."""
+    gres: Word | None = None
+    """Another way to say the GPUs, such as `gpu:h100:4`; `gpus` then says how many those are."""
+    cpus: int | None = Field(default=None, ge=1)
+    """Processors of the one task on each node."""
+    mem: Word | None = None
+    """Memory of each node, such as `480G`; `0` is all of it."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes."""
+    constraint: Word | None = None
+    """Features that nodes must have."""
+    directives: list[Word] = Field(default_factory=list)
+    """More options of `sbatch`, such as `--exclusive`."""
+
+    @field_validator("directives")
+    @classmethod
+    def _are_options(cls, directives: list[str]) -> list[str]:
+        for directive in directives:
+            if not directive.startswith("--"):
+                raise ValueError(f"`{directive}` is no option of sbatch: those begin with `--`")
+            name = directive[2:].partition("=")[0]
+            if name in _OWN_OPTIONS:
+                raise ValueError(f"`--{name}` is what mbt sets itself, so leave it out")
+            if name == "export":
+                raise ValueError("keys reach a job through sbatch's usual export: leave it out")
+            if key := _KEYS.get(name):
+                raise ValueError(f"`--{name}` has a key of its own: `{key} = ...`")
+        return directives
+
+    @model_validator(mode="after")
+    def _gpus_agree(self) -> Self:
+        found = _GPUS.search(self.gres or "")
+        if found and int(found[1]) != self.gpus:
+            raise ValueError(
+                f"`gres` asks for {found[1]} GPUs and `gpus` says {self.gpus}: "
+                f"write `gpus = {found[1]}` too"
+            )
+        return self
+
+    def lines(self) -> Iterator[str]:
+        """Options in a fixed order."""
+        for name in _NAMED[:-1]:
+            if (value := getattr(self, name)) is not None:
+                yield f"--{name}={value}"
+        yield f"--nodes={self.nodes}"
+        yield "--ntasks-per-node=1"
+        if self.cpus is not None:
+            yield f"--cpus-per-task={self.cpus}"
+        if self.gres is not None:
+            yield f"--gres={self.gres}"
+        elif self.gpus:
+            yield f"--gpus-per-node={self.gpus}"
+        yield from self.directives
+
+
+_SECONDS = 30
+_NO_SLURM = "see with `sinfo` that Slurm runs; `mbt submit --local 1` runs jobs on this machine"
+_FORMAT = "%F\t%K\t%T\t%r\t%j\t%k"
+_LIVING = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """One job or array task.
+
+    Args:
+        id: Slurm's id of the job, of the whole array for a task.
+        task: Its number or numbers in the array; empty for a job that is none.
+        state: As Slurm spells it: PENDING, RUNNING, ...
+        reason: Why it waits.
+        name: Its name: study and job id.
+        label: Its comment: what all jobs of a study bear.
+    """
+
+    id: str
+    task: str
+    state: str
+    reason: str
+    name: str
+    label: str
+
+
+def queued(label: str) -> list[QueuedJob]:
+    """Jobs of one label that wait or run; none where there is no Slurm.
+
+    Raises:
+        MbtError: squeue fails.
+    """
+    command = ("squeue", "--noheader", "--array", f"--format={_FORMAT}")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        return []
+    except subprocess.TimeoutExpired:
+        raise MbtError(f"`squeue` has not answered for {_SECONDS} s", hint=_NO_SLURM) from None
+    if done.returncode:
+        raise MbtError(f"`squeue` fails: {done.stderr.strip()}", hint=_NO_SLURM)
+    return [job for line in done.stdout.splitlines() if (job := _job(line)) and job.label == label]
+
+
+def queued_where_reachable(label: str) -> list[QueuedJob]:
+    """The same for what submits nothing to Slurm: a queue that cannot be asked holds nothing."""
+    try:
+        return queued(label)
+    except MbtError:
+        return []
+
+
+def has_left_queue(job: str) -> bool:
+    """Whether Slurm says for certain that a job neither waits nor runs."""
+    command = ("squeue", "--noheader", "--format=%T", "--jobs", job)
+    done = _answer(command)
+    if done is None:
+        return False
+    if done.returncode:
+        return "Invalid job id" in done.stderr
+    return not any(state in _LIVING for state in done.stdout.split())
+
+
+def _job(line: str) -> QueuedJob | None:
+    fields = line.split("\t")
+    if len(fields) != 6 or fields[2] not in _LIVING:
+        return None
+    number, task, state, reason, name, label = fields
+    return QueuedJob(number, "" if task == "N/A" else task, state, reason, name, label)
+
+
+def ended_state(job: str) -> str:
+    """How a job ended, such as `COMPLETED`, `CANCELLED`, `OUT_OF_MEMORY`; empty if forgotten."""
+    for command in (
+        ("sacct", "--noheader", "--allocations", "--format=State", "--jobs", job),
+        ("scontrol", "--oneliner", "show", "job", job),
+    ):
+        done = _answer(command)
+        if done is not None and done.returncode == 0 and (state := _state(done.stdout)):
+            return state
+    return ""
+
+
+def _answer(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    """What a command printed; None where it is not there or does not answer in time."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+
+
+def _state(text: str) -> str:
+    """The worst state of what is shown: one task that failed tells more than nine that did not."""
+    words = text.replace("JobState=", " JobState= ").split()
+    shown = [words[i + 1] for i, w in enumerate(words[:-1]) if w == "JobState="]
+    states = shown or words
+    bad = [s for s in states if s != "COMPLETED" and s.isupper()]
+    return bad[0].rstrip("+") if bad else next((s for s in states if s.isupper()), "")
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """Take jobs out of the queue and stop those that run.
+
+    Raises:
+        MbtError: scancel refuses.
+    """
+    done = subprocess.run(
+        ("scancel", *jobs), capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    if done.returncode:
+        raise MbtError(f"`scancel` fails: {done.stderr.strip()}", hint=_NO_SLURM)
+
 
 _LONGEST_SIGNAL_SECONDS = 65_535
 

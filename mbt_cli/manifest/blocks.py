@@ -2,19 +2,20 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from pydantic import ValidationError
 
-from mbt_cli.manifest.document import NAME_PATTERN, Document, StageBlock
-from mbt_cli.manifest.problems import Problems, nearest
-from mbt_cli.manifest.toml_text import merged
-from mbt_cli.manifest.training_keys import place_of
+from mbt_cli.core.names import nearest
+from mbt_cli.manifest.problems import Problems
+from mbt_cli.manifest.schema import NAME_PATTERN, Document, StageBlock, address_of
+from mbt_cli.manifest.toml import merged
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.stages.train import TrainStage
+from mbt_cli.trainers.known_keys import place_of
 
 _ENVELOPE = frozenset(StageBlock.model_fields)
 _NAME = re.compile(NAME_PATTERN)
@@ -141,3 +142,35 @@ def _models_elsewhere(blocks: Sequence[Block]) -> set[str]:
             written = block.envelope.matrix.get("model", ())
             found |= {str(v) for v in (written if isinstance(written, list) else [written])}
     return found
+
+
+QUESTIONS = "questions"
+
+
+@dataclass(eq=False)
+class Draft:
+    """A cell of a stage.
+
+    Args:
+        block: The stage it belongs to; None for questions.
+        axes: Axis to value, in the order of addresses.
+        fields: The stage's fields with variant and axes applied.
+        inputs: Input field to the drafts that it reads.
+    """
+
+    stage: str
+    kind: str
+    block: Block | None
+    axes: dict[str, str]
+    fields: Mapping[str, Any]
+    inputs: dict[str, tuple["Draft", ...]] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """Where the cell stands."""
+        return address_of(self.stage, self.axes)
+
+    @property
+    def joined_axes(self) -> dict[str, str]:
+        """Axes when read beside other stages: the stage's name stands in for a variant."""
+        return {"variant": self.stage, **self.axes}

@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from mbt_cli.core.chat import Json
-from mbt_cli.manifest.document import DocumentTables, StageBlock
 from mbt_cli.manifest.field_docs import Documented
+from mbt_cli.manifest.schema import DocumentTables, StageBlock
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.kinds import STAGES
 

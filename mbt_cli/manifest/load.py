@@ -10,19 +10,18 @@ from typing import Any
 
 from mbt_cli.errors import ManifestError, MissingInputError, Problem, UsageError
 from mbt_cli.manifest.blocks import Axes, Block, read_block
-from mbt_cli.manifest.document import Document
-from mbt_cli.manifest.expansion import Expansion
-from mbt_cli.manifest.meeting import Meeting
-from mbt_cli.manifest.models import Models
-from mbt_cli.manifest.optional import without_missing_sources
+from mbt_cli.manifest.cell import Cell
+from mbt_cli.manifest.expand import Expansion
+from mbt_cli.manifest.match import Meeting
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems, with_overrides
-from mbt_cli.manifest.resolve import Resolver
+from mbt_cli.manifest.resolve import Models, Resolver
+from mbt_cli.manifest.schema import Document
+from mbt_cli.manifest.sources import without_missing_sources
 from mbt_cli.manifest.tables import read_document
-from mbt_cli.manifest.toml_text import manifest_text, read_manifest_tree
-from mbt_cli.stages.cell import Cell
+from mbt_cli.manifest.toml import manifest_text, read_manifest_tree
+from mbt_cli.store.questions import check_split
 from mbt_cli.store.records import data_files
-from mbt_cli.store.source_files import check_split
 
 
 @dataclass(frozen=True)

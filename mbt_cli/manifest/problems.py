@@ -2,41 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from mbt_cli.core.model import SECRET
+from mbt_cli.core.names import nearest
 from mbt_cli.errors import Problem
-from mbt_cli.manifest.document import NAME_PATTERN
+from mbt_cli.manifest.schema import NAME_PATTERN
 
 BAD_NAME = "is no name: letters, digits and `._+-` only, 64 at most, a letter or digit first"
-_SHOWN_NAMES = 12
 
 Names = Mapping[str, Any] | Iterable[str]
 """Valid keys, with their fields where those have tables of their own."""
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """What to say after an unknown name: the nearest valid one, or all there are.
-
-    Example:
-        >>> nearest("temprature", ["temperature", "top_p"])
-        'did you mean `temperature`?'
-        >>> nearest("f1", ["f1_score", "avg_at_k"])
-        'did you mean `f1_score`?'
-        >>> nearest("x", ["alpha", "beta"])
-        'there are `alpha`, `beta`'
-    """
-    names = sorted(set(valid))
-    begun = [known for known in names if name and known.startswith(name)]
-    if close := get_close_matches(name, names, n=1, cutoff=0.5) or begun[: len(begun) == 1]:
-        return f"did you mean `{close[0]}`?"
-    if not names:
-        return "there are none"
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return "there are " + ", ".join(f"`{n}`" for n in names[:_SHOWN_NAMES]) + more
 
 
 def with_overrides(problems: Sequence[Problem], overrides: Sequence[str]) -> list[Problem]:

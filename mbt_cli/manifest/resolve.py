@@ -1,27 +1,367 @@
 """Drafts to cells: every name in a stage is replaced by what it stands for."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mbt_cli.core.recipe import Recipe
+from mbt_cli.core.chat import Json
+from mbt_cli.core.column_maps import ColumnMap, SourcePreset
+from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.core.names import nearest
+from mbt_cli.core.recipe import Recipe, accumulation
 from mbt_cli.core.templates import Template, parse_template
-from mbt_cli.interfaces import Judge
-from mbt_cli.manifest.blocks import Block
-from mbt_cli.manifest.document import Document
-from mbt_cli.manifest.drafts import QUESTIONS, Draft
-from mbt_cli.manifest.models import Models
-from mbt_cli.manifest.optional import source_of
-from mbt_cli.manifest.presets import prompt_file, prompt_names
-from mbt_cli.manifest.problems import Problems, nearest
-from mbt_cli.manifest.recipes import Recipes
-from mbt_cli.manifest.sourcing import Sources
-from mbt_cli.registry import AnyJudge
-from mbt_cli.stages.base import Stage
-from mbt_cli.stages.cell import Cell
+from mbt_cli.interfaces import Backend, Judge
+from mbt_cli.manifest.blocks import QUESTIONS, Block, Draft
+from mbt_cli.manifest.cell import Cell
+from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
+from mbt_cli.manifest.problems import Problems
+from mbt_cli.manifest.schema import Document, ModelTable
+from mbt_cli.manifest.sources import HUB, is_there, source_of, written_source
+from mbt_cli.manifest.toml import merged, read_toml
+from mbt_cli.registry import AnyBackend, AnyJudge
+from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage
 from mbt_cli.stages.kinds import IMPLICIT
 from mbt_cli.stages.train import TrainStage
-from mbt_cli.stages.work import Model, Resolution
+from mbt_cli.trainers.known_keys import known_keys, package_of, wrong_value
+from mbt_cli.verifiers.rewards import REWARDS
+
+_BACKENDS: TypeAdapter[Backend] = TypeAdapter(AnyBackend)
+
+
+class Models:
+    """Makes models of a manifest, each once; what is wrong becomes a problem."""
+
+    def __init__(self, document: Document, presets: PresetFolders, problems: Problems) -> None:
+        self._document = document
+        self._presets = presets
+        self._problems = problems
+        self._tables: dict[str, ModelTable | None] = {}
+        self._backends: dict[str, Backend | None] = {}
+        self._models: dict[tuple[str, str], Model | None] = {}
+
+    @property
+    def presets(self) -> PresetFolders:
+        """Where presets are found."""
+        return self._presets
+
+    def get(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
+        """The model with its own sampling, or the stage's where that says one.
+
+        Args:
+            name: Its name in the manifest.
+            sampling: What the stage says.
+            where: Key path of the stage, for problems.
+        """
+        key = (name, repr(sampling))
+        if key not in self._models:
+            self._models[key] = self._make(name, sampling, where)
+        return self._models[key]
+
+    def check_all(self) -> None:
+        """Check every model, used or not."""
+        for name in self._document.models:
+            self.backend(name)
+
+    def _make(self, name: str, choice: SamplingChoice | None, where: str) -> Model | None:
+        backend, table = self.backend(name), self._table(name)
+        if backend is None or table is None:
+            return None
+        chosen = choice if choice is not None else table.sampling
+        if chosen is None:
+            what = "says no sampling, and neither does the stage that uses it"
+            self._problems.add(f"models.{name}.sampling", what)
+            return None
+        at = f"{where}.sampling" if choice is not None else f"models.{name}.sampling"
+        sampling = self._sampling(chosen, at)
+        run = self._run(name, table)
+        if sampling is None or run is None:
+            return None
+        return Model(name, table.id or name, backend, sampling, table.request, run)
+
+    def _table(self, name: str) -> ModelTable | None:
+        """The table with its preset laid under it."""
+        if name not in self._tables:
+            self._tables[name] = self._with_preset(name, self._document.models[name])
+        return self._tables[name]
+
+    def _with_preset(self, name: str, table: ModelTable) -> ModelTable | None:
+        if table.preset is None:
+            return table
+        path = self._presets.find("models", table.preset)
+        if path is None:
+            names = self._presets.names("models")
+            what = f"no preset `{table.preset}`; {nearest(table.preset, names)}"
+            self._problems.add(f"models.{name}.preset", what)
+            return None
+        over = table.model_dump(exclude_unset=True, exclude={"preset"})
+        try:
+            return ModelTable.model_validate(merged(read_toml(path), over))
+        except ValidationError as error:
+            self._problems.add_validation(f"{path}", error, ModelTable.model_fields)
+            return None
+
+    def backend(self, name: str) -> Backend | None:
+        """The backend of a model; null when something is wrong, which is then a problem."""
+        if name not in self._backends:
+            table = self._table(name)
+            self._backends[name] = None if table is None else self._make_backend(name, table)
+        return self._backends[name]
+
+    def _make_backend(self, name: str, table: ModelTable) -> Backend | None:
+        where = f"models.{name}"
+        if table.backend is None:
+            what = "has neither a `preset` nor a `backend`"
+            self._problems.add(
+                where, f"{what}; presets: {nearest('', self._presets.names('models'))}"
+            )
+            return None
+        fields = {k: v for k, v in (("serve", table.serve), ("place", table.place)) if v}
+        try:
+            return _BACKENDS.validate_python({**table.backend, **fields})
+        except ValidationError as error:
+            self._add_backend_problems(where, error, table.backend)
+            return None
+
+    def _add_backend_problems(
+        self, where: str, error: ValidationError, written: Mapping[str, Any]
+    ) -> None:
+        kinds = {m.model_fields["kind"].default: m for m in Backend.__subclasses__()}
+        kind = kinds.get(str(written.get("kind")))
+        fields = sorted(kind.model_fields) if kind is not None else sorted(kinds)
+        self._problems.add_validation(
+            f"{where}.backend", error, fields, kind=str(written.get("kind"))
+        )
+
+    def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
+        known = self._document.sampling
+        like = choice if isinstance(choice, str) else choice.get("like")
+        over = {} if isinstance(choice, str) else {k: v for k, v in choice.items() if k != "like"}
+        if like is not None and self._document.is_broken("sampling", str(like)):
+            return None
+        if like is not None and like not in known:
+            self._problems.add(where, f"no sampling `{like}`; {nearest(str(like), known)}")
+            return None
+        base = {} if like is None else known[str(like)].model_dump(exclude_unset=True)
+        try:
+            return Sampling.model_validate({**base, **over})
+        except ValidationError as error:
+            self._problems.add_validation(where, error, Sampling.model_fields)
+            return None
+
+    def _run(self, name: str, table: ModelTable) -> RunSettings | None:
+        study = self._document.run.model_dump(exclude_unset=True)
+        try:
+            return RunSettings.model_validate({**study, **table.run})
+        except ValidationError as error:
+            self._problems.add_validation(f"models.{name}.run", error, RunSettings.model_fields)
+            return None
+
+
+_SAID_ELSEWHERE = {
+    "output_dir": "the cell's folder",
+    "logging_dir": "the cell's folder",
+    "per_device_train_batch_size": "`recipe.device_batch_size`",
+    "gradient_accumulation_steps": "`recipe.batch_size`",
+    "max_length": "`recipe.max_length`",
+    "report_to": "`tracking`",
+    "run_name": "the cell's address",
+    "save_steps": "`recipe.save_every_steps`",
+    "save_strategy": "`recipe.save_every_steps`",
+    "reward_weights": "`recipe.rewards`",
+    "use_liger_kernel": "`recipe.kernels.liger`",
+    "completion_only_loss": "the completion mask",
+    "assistant_only_loss": "the completion mask",
+    "chat_template_path": "the model's own chat template",
+    "resume_from_checkpoint": "mbt, which resumes by itself",
+    "push_to_hub": "`mbt export`",
+    "task_type": "mbt, which trains causal language models",
+}
+
+
+class Recipes:
+    """Makes the recipes of train stages; what is wrong becomes a problem."""
+
+    def __init__(self, presets: PresetFolders, problems: Problems) -> None:
+        self._presets = presets
+        self._problems = problems
+
+    def recipe(self, stage: TrainStage, where: str) -> Recipe | None:
+        """The stage's recipe, or None when something is wrong with it."""
+        tree = self._preset(stage, where)
+        if tree is None:
+            return None
+        if stage.reward:  # it replaces the preset's rewards rather than joining them
+            tree = {**tree, "rewards": {}}
+        tree = merged(tree, dict(_overlay(stage)))
+        try:
+            recipe = Recipe.model_validate(tree)
+        except ValidationError as error:
+            self._problems.add_validation(f"{where}.recipe", error, Recipe.model_fields)
+            return None
+        found = len(self._problems)
+        self._check_keys(recipe, where)
+        self._check_method(stage, recipe, where)
+        self._check_rewards(recipe, where)
+        recipe = self._with_launch_preset(recipe, where)
+        self._check_batch(recipe, where)
+        return recipe if len(self._problems) == found else None
+
+    def _preset(self, stage: TrainStage, where: str) -> dict[str, Any] | None:
+        if stage.preset is None:
+            return {}
+        path = self._presets.find("train", stage.preset)
+        if path is None:
+            names = self._presets.names("train")
+            what = f"no preset `{stage.preset}`; {nearest(stage.preset, names)}"
+            self._problems.add(f"{where}.preset", what)
+            return None
+        return read_toml(path)
+
+    def _check_keys(self, recipe: Recipe, where: str) -> None:
+        known = known_keys()
+        tables = {
+            "trainer": (recipe.trainer, known[recipe.method]),
+            "lora": (recipe.lora, known["lora"]),
+            "launch.flags": (recipe.launch.flags, known["launch"]),
+        }
+        for name, (table, names) in tables.items():
+            for key, value in table.items():
+                if what := _wrong_setting(name, key, value, names):
+                    self._problems.add(f"{where}.{name}.{key}", what)
+
+    def _check_method(self, stage: TrainStage, recipe: Recipe, where: str) -> None:
+        """What a method learns from has to be there, and nothing that it would not read."""
+        if recipe.method == "sft" and stage.data is None:
+            self._problems.add(f"{where}.data", "is required: the stages to train on")
+        if recipe.method == "grpo" and stage.questions is None:
+            what = 'is required: what GRPO asks, as in { benchmark = "NAME", split = "train" }'
+            self._problems.add(f"{where}.questions", what)
+        if recipe.method == "sft" and stage.reward is not None:
+            self._problems.add(f"{where}.reward", "counts for GRPO alone, and this is SFT")
+
+    def _check_rewards(self, recipe: Recipe, where: str) -> None:
+        for name in recipe.rewards:
+            if name not in REWARDS:
+                self._problems.add(
+                    f"{where}.reward", f"no reward `{name}`; {nearest(name, REWARDS)}"
+                )
+        if recipe.method == "grpo" and not recipe.rewards:
+            self._problems.add(f"{where}.reward", f"GRPO needs one; {nearest('', REWARDS)}")
+        if "length" in recipe.rewards and not recipe.reward_words:
+            what = "the reward `length` needs to know how many words are too many"
+            self._problems.add(f"{where}.recipe.reward_words", what)
+
+    def _check_batch(self, recipe: Recipe, where: str) -> None:
+        """Where only the run knows the number of devices, what fits none of them is refused."""
+        launch, devices = recipe.launch, 1
+        if launch.accelerate is not None:
+            told = launch.processes or launch.flags.get("num_processes")
+            devices = told if isinstance(told, int) and told > 0 else 1
+        try:
+            accumulation(recipe.batch_size, recipe.device_batch_size, devices)
+        except ValueError as error:
+            self._problems.add(f"{where}.recipe.device_batch_size", str(error))
+
+    def _with_launch_preset(self, recipe: Recipe, where: str) -> Recipe:
+        """The accelerate preset's flags laid under the stage's own."""
+        launch = recipe.launch
+        if launch.accelerate is None:
+            return recipe
+        path = self._presets.find("accelerate", launch.accelerate)
+        if path is None:
+            names = self._presets.names("accelerate")
+            what = f"no preset `{launch.accelerate}`; {nearest(launch.accelerate, names)}"
+            self._problems.add(f"{where}.launch.accelerate", what)
+            return recipe
+        flags = {**read_toml(path), **launch.flags}
+        for key in flags:
+            if key not in known_keys()["launch"]:
+                what = f"accelerate has no flag `{key}`; {nearest(key, known_keys()['launch'])}"
+                self._problems.add(f"{path}", what)
+        return recipe.model_copy(update={"launch": launch.model_copy(update={"flags": flags})})
+
+
+def _wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -> str | None:
+    """What is wrong with one key of a stage's table; None where nothing is."""
+    if key in _SAID_ELSEWHERE:
+        return f"is said by {_SAID_ELSEWHERE[key]}"
+    if key not in known:
+        return f"{package_of(table)} has no such field; {nearest(key, known)}"
+    return None if table.startswith("launch") else wrong_value(key, known[key], value)
+
+
+def _overlay(stage: TrainStage) -> Iterator[tuple[str, Any]]:
+    """The stage's own tables in the words of a recipe."""
+    yield from stage.recipe.items()
+    for name in ("trainer", "lora", "launch", "tracking"):
+        table = getattr(stage, name)
+        if table:
+            yield name, {**stage.recipe.get(name, {}), **table}
+    if isinstance(stage.reward, str):
+        yield "rewards", {stage.reward: 1.0}
+    elif stage.reward:
+        yield "rewards", stage.reward
+
+
+_FAMILY = "sources"
+_KINDS = ("rollout", "synthesize", "rewrite")
+"""Kinds of stages whose rows may come from elsewhere."""
+
+
+class Sources:
+    """Finds the column map of each cell with a source; what is wrong becomes a problem."""
+
+    def __init__(self, presets: PresetFolders, problems: Problems) -> None:
+        self._presets = presets
+        self._problems = problems
+
+    def column_map(self, draft: Draft, stage: Stage, where: str) -> ColumnMap | None:
+        """How the cell's source is read; None where there is none, or for a checkpoint.
+
+        A hub data set without `columns` is read as the shipped preset of its name says; local
+        files without them must have mbt's own columns.
+        """
+        source = source_of(draft)
+        if source is None or draft.kind == "train":
+            return None
+        where = f"{where}.source"
+        if draft.kind not in _KINDS:
+            kinds = ", ".join(_KINDS)
+            self._problems.add(where, f"a {draft.kind} stage cannot have one; {kinds} can")
+            return None
+        table = {k: v for k, v in written_source(draft).items() if k != "from"}
+        if source.startswith(HUB):
+            return self._published(source.removeprefix(HUB), table, stage, where)
+        if not is_there(source):
+            self._problems.add(where, f"no file `{source}` (seen from {Path.cwd()})")
+        return self._valid(ColumnMap, {"columns": {}, **table}, where)
+
+    def _published(
+        self, repo: str, table: Mapping[str, Any], stage: Stage, where: str
+    ) -> ColumnMap | None:
+        path = self._presets.find(_FAMILY, repo.rpartition("/")[2])
+        makes = getattr(stage, "make", stage.kind)
+        if path is None and "columns" not in table:
+            names = ", ".join(f"`{name}`" for name in self._presets.names(_FAMILY))
+            self._problems.add(where, f"no preset for `{repo}`, so say `columns`; presets: {names}")
+            return None
+        under = {"makes": makes} if path is None else read_toml(path)
+        if under["makes"] != makes:
+            self._problems.add(where, f"`{repo}` holds {under['makes']}, this stage is {makes}")
+            return None
+        return self._valid(SourcePreset, {**merged(under, table), "repo": repo}, where)
+
+    def _valid(
+        self, kind: type[ColumnMap], table: Mapping[str, Any], where: str
+    ) -> ColumnMap | None:
+        try:
+            return kind.model_validate(table)
+        except ValidationError as error:
+            self._problems.add_validation(where, error, {**kind.model_fields, "from": None})
+            return None
+
 
 _JUDGES: TypeAdapter[Judge] = TypeAdapter(AnyJudge)
 

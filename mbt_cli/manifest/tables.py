@@ -7,17 +7,11 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from mbt_cli.core.run_settings import RunSettings
-from mbt_cli.core.sampling import Sampling
+from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.core.names import nearest
 from mbt_cli.interfaces import Benchmark, Judge, Plugin
-from mbt_cli.manifest.document import (
-    NAME_PATTERN,
-    Document,
-    DocumentTables,
-    ModelTable,
-    StudyTable,
-)
-from mbt_cli.manifest.problems import BAD_NAME, Problems, nearest
+from mbt_cli.manifest.problems import BAD_NAME, Problems
+from mbt_cli.manifest.schema import NAME_PATTERN, Document, DocumentTables, ModelTable, StudyTable
 from mbt_cli.registry import AnyBenchmark, AnyJudge
 
 _FAMILIES: Mapping[str, TypeAdapter[Any]] = {

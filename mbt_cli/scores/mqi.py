@@ -9,23 +9,23 @@ import numpy.typing as npt
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core.agreement import gamma_of_shares
-from mbt_cli.core.baselines import mean_over_questions
 from mbt_cli.core.chat import Json
-from mbt_cli.core.hits import cut_values
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
 from mbt_cli.core.samples import Values
-from mbt_cli.core.scoring import (
+from mbt_cli.interfaces import Score
+from mbt_cli.scores.agreement import gamma_of_shares
+from mbt_cli.scores.scoring import (
     Accuracy,
     accuracy_values,
+    cut_values,
     judges_behind,
     live_only,
     mean_measure,
+    mean_over_questions,
     rollout_values,
     samples,
 )
-from mbt_cli.core.votes import majority, mean_vote
-from mbt_cli.interfaces import Score
+from mbt_cli.scores.votes import majority, mean_vote
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,13 +7,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mbt_cli.core.baselines import mean_over_questions
-from mbt_cli.core.hits import unjudgeable_values
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
 from mbt_cli.core.samples import Values
-from mbt_cli.core.scoring import live_only, mean_measure, samples
-from mbt_cli.core.votes import majority, mean_vote
 from mbt_cli.interfaces import Score
+from mbt_cli.scores.scoring import (
+    live_only,
+    mean_measure,
+    mean_over_questions,
+    samples,
+    unjudgeable_values,
+)
+from mbt_cli.scores.votes import majority, mean_vote
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,15 +8,14 @@ from pydantic import Field
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Reply, Request
-from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.model import Grows
+from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.traces import trace_of
 from mbt_cli.errors import JudgeReplyError, StageError
 from mbt_cli.interfaces import Judge
-from mbt_cli.stages.asking import AskPlan, Prompt, ask_model, failed_row
-from mbt_cli.stages.base import InputRule, SamplingChoice, Stage, StageInput
-from mbt_cli.stages.joins import with_questions
-from mbt_cli.stages.work import Resolution, Work
+from mbt_cli.stages.ask import AskPlan, Prompt, ask_model, failed_row
+from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
+from mbt_cli.stages.inputs import with_questions
 
 _VOTE_STRIDE = 1 << 20
 """Between the seeds of two votes: more votes or more samples leave every earlier seed as it was."""

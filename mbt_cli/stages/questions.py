@@ -7,8 +7,7 @@ import polars as pl
 
 from mbt_cli.core import rows
 from mbt_cli.errors import StageError
-from mbt_cli.stages.base import Stage
-from mbt_cli.stages.work import Resolution, Work
+from mbt_cli.stages.base import Resolution, Stage, Work
 from mbt_cli.store.questions import SplitReader
 
 

@@ -7,16 +7,14 @@ from typing import Annotated, ClassVar, Literal
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core.references import with_reference
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import AnyFigure, AnyTable
-from mbt_cli.stages.base import InputRule, Stage, StageInput
-from mbt_cli.stages.work import LoadedInput, Resolution, Work
-from mbt_cli.store.page import PageInputs, write_page
+from mbt_cli.report.files import study_cells, write_tables
+from mbt_cli.report.page import PageInputs, write_page
+from mbt_cli.report.references import read_reference, with_reference
+from mbt_cli.stages.base import InputRule, LoadedInput, Resolution, Stage, StageInput, Work
 from mbt_cli.store.reading import read_parquet_file
-from mbt_cli.store.references import read_reference
-from mbt_cli.store.reports import study_cells, write_tables
 
 _ROWS = pl.Schema({"table": pl.String(), "rows": pl.Int64()})
 _SUMMARY = "files/summary.parquet"

@@ -7,13 +7,12 @@ import polars as pl
 from pydantic import Field
 
 from mbt_cli.core import rows
-from mbt_cli.core.answers import extract_answer
 from mbt_cli.core.chat import Reply, Request
 from mbt_cli.core.model import Grows
 from mbt_cli.core.questions import documents_text
-from mbt_cli.stages.asking import AskPlan, Prompt, RetryOn, ask_model
-from mbt_cli.stages.base import InputRule, SamplingChoice, Stage, StageInput
-from mbt_cli.stages.work import Resolution, Work
+from mbt_cli.stages.ask import AskPlan, Prompt, RetryOn, ask_model
+from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
+from mbt_cli.verifiers.text import extract_answer
 
 
 class RolloutStage(Stage):

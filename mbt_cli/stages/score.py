@@ -10,13 +10,11 @@ from pydantic import Field
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Measure, ScoreInputs
-from mbt_cli.core.summaries import summarise_all
 from mbt_cli.errors import StageError
 from mbt_cli.registry import AnyScore
-from mbt_cli.stages.base import InputRule, Stage, StageInput
-from mbt_cli.stages.joins import with_questions
-from mbt_cli.stages.verdicts import by_judge
-from mbt_cli.stages.work import Resolution, Work
+from mbt_cli.scores.summaries import summarise_all
+from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work
+from mbt_cli.stages.inputs import by_judge, with_questions
 
 _BASELINE = "baseline_"
 EMBEDDED = "smollm2-135m"

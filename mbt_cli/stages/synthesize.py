@@ -7,13 +7,11 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from mbt_cli.core import rows
-from mbt_cli.core.gates import Gates
 from mbt_cli.core.model import Grows
 from mbt_cli.core.questions import documents_text
-from mbt_cli.stages.asking import AskPlan, Prompt, ask_model
-from mbt_cli.stages.base import InputRule, SamplingChoice, Stage
-from mbt_cli.stages.teaching import MOST_TRACES, Intake
-from mbt_cli.stages.work import Resolution, Work
+from mbt_cli.stages.ask import AskPlan, Prompt, ask_model
+from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, Work
+from mbt_cli.stages.gates import MOST_TRACES, Gates, Intake
 
 _QUESTIONS_AT_ONCE = 500
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import CHECKPOINT, Weights
 from mbt_cli.errors import StageError
-from mbt_cli.stages.work import LoadedInput, Model, Resolution
+from mbt_cli.stages.base import LoadedInput, Model, Resolution
 from mbt_cli.store.artifacts import FILES
 
 _CHECKPOINTS = "checkpoints"

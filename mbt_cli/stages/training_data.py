@@ -7,15 +7,14 @@ from typing import Any, Literal
 import polars as pl
 
 from mbt_cli.core import rows
-from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.questions import documents_text
+from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
-from mbt_cli.stages.base import Keep
-from mbt_cli.stages.keeping import kept
-from mbt_cli.stages.work import LoadedInput, Work
+from mbt_cli.stages.base import Keep, LoadedInput, Work
+from mbt_cli.stages.inputs import kept
 
 _KEY = ("source", "question_id", "sample", "trace_id")
 _ROWS_AT_ONCE = 2_000

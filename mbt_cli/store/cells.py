@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.utc_names import utc_name
+from mbt_cli.core.names import utc_name
 from mbt_cli.errors import MbtError
 from mbt_cli.store.artifacts import FAILURE, FILES
 from mbt_cli.store.disk import write_atomically, writing_to

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from mbt_cli.core.names import own_utc_name
 from mbt_cli.core.secrets import Secrets
-from mbt_cli.core.utc_names import own_utc_name
 from mbt_cli.store.disk import writing_to
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -13,13 +13,13 @@ from transformers import set_seed
 from trl import GRPOTrainer
 
 from mbt_cli.core import rows
-from mbt_cli.core.chat_mask import turn_of
-from mbt_cli.core.rewards import REWARDS
 from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
 from mbt_cli.training import models
+from mbt_cli.training.loop import arguments, finish, train
+from mbt_cli.training.mask import turn_of
 from mbt_cli.training.problems import TrainingError, exit_code_of
 from mbt_cli.training.processors import keep_freed_memory
-from mbt_cli.training.running import arguments, finish, train
+from mbt_cli.verifiers.rewards import REWARDS
 
 RewardFunction = Callable[..., list[float]]
 

@@ -13,8 +13,8 @@ import orjson
 import torch
 from safetensors import SafetensorError
 
-from mbt_cli.core.chat_mask import ChatTemplateError
 from mbt_cli.core.training_job import PROBLEM, STOPPED, TrainingJob
+from mbt_cli.training.mask import ChatTemplateError
 
 _FULL = ("No space left on device", "Disk quota exceeded", "unexpected pos", "file write failed")
 _FAILED = 3

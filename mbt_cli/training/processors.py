@@ -7,7 +7,7 @@ from peft import PeftModel
 from transformers import TrainerCallback
 
 from mbt_cli.core import memory
-from mbt_cli.core.chat_mask import IGNORED
+from mbt_cli.training.mask import IGNORED
 
 MOST_HELD = 0.5
 """Share of the machine's memory, or of what its job may take, that a training may keep."""

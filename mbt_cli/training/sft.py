@@ -10,11 +10,11 @@ from transformers import set_seed
 from trl import SFTTrainer
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.chat_mask import turn_of
 from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training import models, processors
+from mbt_cli.training.loop import arguments, finish, process_state, train
+from mbt_cli.training.mask import turn_of
 from mbt_cli.training.problems import exit_code_of
-from mbt_cli.training.running import arguments, finish, process_state, train
 from mbt_cli.training.training_set import token_counts, training_set
 
 

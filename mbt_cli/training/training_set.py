@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 
 from mbt_cli.core import rows
-from mbt_cli.core.chat_mask import UntrainableError, example_of
 from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
+from mbt_cli.training.mask import UntrainableError, example_of
 from mbt_cli.training.models import ModelTokenizer
 from mbt_cli.training.problems import TrainingError
 

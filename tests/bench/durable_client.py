@@ -18,14 +18,14 @@ from pathlib import Path
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Message, Reply, Request
-from mbt_cli.core.frames import frame_of_rows
 from mbt_cli.core.keys import request_key, request_seed
-from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.progress import Silent
-from mbt_cli.core.run_settings import RunSettings
+from mbt_cli.core.rows import frame_of_rows
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import MbtError
-from mbt_cli.inference.asking import Asking, ask
-from mbt_cli.stages.asking import BATCH_ROWS, reply_columns
+from mbt_cli.inference.ask import Asking, ask
+from mbt_cli.stages.ask import BATCH_ROWS, reply_columns
 from mbt_cli.store.parquet import ParquetStream
 
 PROMPT = "Document text " * 500

@@ -17,17 +17,17 @@ from collections import Counter, defaultdict
 import numpy as np
 import polars as pl
 
-from mbt_cli.core.answers import normalise
 from mbt_cli.core.measures import ScoreInputs
-from mbt_cli.core.statistics import Quantity, bootstrap
-from mbt_cli.scores.avg_at_k import AvgAtK
-from mbt_cli.scores.exact_match import ExactMatch
-from mbt_cli.scores.f1_score import F1Score
-from mbt_cli.scores.maj_at_k import MajAtK
-from mbt_cli.scores.official_exact_match import OfficialExactMatch
-from mbt_cli.scores.official_f1 import OfficialF1
-from mbt_cli.scores.pass_at_k import PassAtK
-from mbt_cli.scores.substring_match import SubstringMatch
+from mbt_cli.scores.answers import (
+    ExactMatch,
+    F1Score,
+    OfficialExactMatch,
+    OfficialF1,
+    SubstringMatch,
+)
+from mbt_cli.scores.at_k import AvgAtK, MajAtK, PassAtK
+from mbt_cli.scores.statistics import Quantity, bootstrap
+from mbt_cli.verifiers.text import normalise
 
 SAMPLES = 8
 SCORES = (

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mbt_cli.machine.gpus import gpus_of
-from mbt_cli.machine.software import EXTRAS
+from mbt_cli.cli.machine_checks import EXTRAS, gpus_of
 from tests.cli.chat_server import ChatServer
 from tests.cli.pretender import WORKER, write_vllm_preset
 from tests.conftest import REPOSITORY, SMALL_STUDY

@@ -9,27 +9,19 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
-from mbt_cli.commands import help_view
-from mbt_cli.commands.help_view import found, sections, topics
+from mbt_cli.cli import help
+from mbt_cli.cli.help import found, sections, topics
 from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.column_maps import SourcePreset
 from mbt_cli.core.model import Settings
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.errors import UsageError
 from mbt_cli.launchers.slurm import SlurmLauncher
-from mbt_cli.manifest.document import DocumentTables, ModelTable
+from mbt_cli.manifest.docs import docstring_parts, plugin_classes
 from mbt_cli.manifest.field_docs import field_docs
-from mbt_cli.manifest.metric_reference import docstring_parts
 from mbt_cli.manifest.presets import PresetFolders, prompt_names, shipped
-from mbt_cli.manifest.reference import plugin_classes
-from mbt_cli.registry import (
-    AnyBackend,
-    AnyBenchmark,
-    AnyFigure,
-    AnyJudge,
-    AnyScore,
-    AnyTable,
-)
+from mbt_cli.manifest.schema import DocumentTables, ModelTable
+from mbt_cli.registry import AnyBackend, AnyBenchmark, AnyFigure, AnyJudge, AnyScore, AnyTable
 from mbt_cli.settings import Machine
 from mbt_cli.stages.kinds import STAGES
 
@@ -46,7 +38,7 @@ UNIONS = {
     "figures": AnyFigure,
 }
 SCORES = plugin_classes(AnyScore)
-topic_text = cache(help_view.topic_text)
+topic_text = cache(help.topic_text)
 
 
 def tables_inside(annotation) -> set[type[BaseModel]]:

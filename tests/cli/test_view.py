@@ -10,8 +10,7 @@ import sys
 
 import pytest
 
-from mbt_cli.core.page_traces import SIGNS
-from mbt_cli.store.traces import read_traces, trace_cells_below
+from mbt_cli.report.traces import SIGNS, read_traces, trace_cells_below
 from tests.conftest import SMALL_STUDY
 
 REPORT = "runs/small/tables/files/report"

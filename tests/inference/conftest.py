@@ -14,9 +14,9 @@ import pytest
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core.chat import Message, Request
 from mbt_cli.core.keys import request_key, request_seed
-from mbt_cli.core.places import ServerPlace
-from mbt_cli.core.run_settings import RunSettings
-from mbt_cli.inference.asking import Asking
+from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.serving import ServerPlace
+from mbt_cli.inference.ask import Asking
 
 HERE = Path(__file__).parent
 SAMPLING = {"temperature": 0.6, "top_p": 0.95}

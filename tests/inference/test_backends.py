@@ -4,17 +4,15 @@ import json
 
 import pytest
 
-from mbt_cli.backends.canned import CannedBackend
+from mbt_cli.backends.canned import CannedBackend, RecordedBackend
 from mbt_cli.backends.openai import OpenAIBackend
-from mbt_cli.backends.recorded import RecordedBackend
 from mbt_cli.backends.transformers import TransformersBackend
 from mbt_cli.backends.weights import folder_sha256
 from mbt_cli.core.chat import Endpoint, Request
 from mbt_cli.errors import UsageError
-from mbt_cli.inference.asking import ask, replies
-from mbt_cli.inference.backlog import Ticket, ticket_of
-from mbt_cli.inference.bodies import BodyRules
-from mbt_cli.inference.client import proxy_for
+from mbt_cli.inference.ask import ask, replies
+from mbt_cli.inference.client import BodyRules, proxy_for
+from mbt_cli.inference.queue import Ticket, ticket_of
 
 REQUEST = Request("k" * 64, "q1", 0, ({"role": "user", "content": "Who?"},), 7, {"top_p": 0.9})
 

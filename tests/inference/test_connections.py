@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 import uvloop
 
-from mbt_cli.core.run_settings import RunSettings
-from mbt_cli.inference.aiohttp_transport import aiohttp_transport
+from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.inference.client import aiohttp_transport
 from mbt_cli.inference.connections import pooled_transport
-from mbt_cli.inference.outcomes import BrokenReplyError
+from mbt_cli.inference.replies import BrokenReplyError
 
 RUN = RunSettings(request_timeout_seconds=20, connect_timeout_seconds=10)
 OK = b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{"n":1}'

@@ -4,7 +4,7 @@ import pytest
 
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.errors import BackendError
-from mbt_cli.inference.asking import ask, replies
+from mbt_cli.inference.ask import ask, replies
 
 
 def test_every_row_is_answered_once_through_refusals_errors_drops_and_garbage(

@@ -4,7 +4,7 @@ import pytest
 
 from mbt_cli.core.chat import Reply
 from mbt_cli.errors import BackendError
-from mbt_cli.inference.asking import ask, replies
+from mbt_cli.inference.ask import ask, replies
 from mbt_cli.inference.journal import JournalWriter
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.chat import Reply
-from mbt_cli.inference.asking import ask, import_rows, replies
+from mbt_cli.inference.ask import ask, import_rows, replies
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
 
 DRIVER = Path(__file__).parents[1] / "bench" / "durable_client.py"

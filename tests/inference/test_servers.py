@@ -12,9 +12,14 @@ import pytest
 
 from mbt_cli.backends.vllm import VLLMBackend
 from mbt_cli.errors import BackendError
-from mbt_cli.inference.asking import ask, replies
-from mbt_cli.inference.process import ServerProcess
-from mbt_cli.inference.server import Cause, ServerCommand, reserved_port, running_server
+from mbt_cli.inference.ask import ask, replies
+from mbt_cli.inference.server import (
+    Cause,
+    ServerCommand,
+    ServerProcess,
+    reserved_port,
+    running_server,
+)
 
 HERE = Path(__file__).parent
 PRETENDER = """#!{python}

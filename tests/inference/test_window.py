@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mbt_cli.inference.window import Window
+from mbt_cli.inference.dispatcher import Window
 
 
 def test_refusals_narrow_it_to_one_and_successes_widen_it_again():

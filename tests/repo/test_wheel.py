@@ -20,7 +20,7 @@ from tests.conftest import REPOSITORY
 pytestmark = pytest.mark.xdist_group("wheel")  # built once, not once a worker
 
 SHIPPED = ("presets", "manifests", "slurm")
-INSIDE = ("prompts", "help", "page")
+INSIDE = ("prompts", "help", "report/assets")
 
 
 def ran(*command: str | Path, **where) -> subprocess.CompletedProcess[str]:
@@ -153,7 +153,7 @@ def test_every_shipped_manifest_is_right_in_an_empty_folder(mbt):
 
 def test_presets_prompts_help_pages_and_templates_are_found(mbt):
     code = """
-from mbt_cli.commands.help_view import topics
+from mbt_cli.cli.help import topics
 from mbt_cli.manifest.presets import PresetFolders, prompt_names, shipped
 from mbt_cli.settings import read_machine
 presets = PresetFolders.usual(extra=None, config=read_machine().config)

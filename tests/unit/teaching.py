@@ -7,13 +7,12 @@ import polars as pl
 from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.core import rows
-from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.progress import Silent
-from mbt_cli.core.run_settings import RunSettings
-from mbt_cli.core.sampling import Sampling
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.templates import parse_template
-from mbt_cli.stages.servers import Servers
-from mbt_cli.stages.work import LoadedInput, Model, Resolution, Work
+from mbt_cli.engine.runner import Servers
+from mbt_cli.stages.base import LoadedInput, Model, Resolution, Work
 from mbt_cli.store.hub import HubAccess
 
 PROMPTS = Path(__file__).parents[2] / "mbt_cli" / "prompts"

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mbt_cli.core.aggregates import (
+from mbt_cli.core.samples import samples_of
+from mbt_cli.errors import StageError
+from mbt_cli.scores.at_k import (
     avg_at_k,
     ballots,
     checked_k,
@@ -16,8 +18,6 @@ from mbt_cli.core.aggregates import (
     maj_at_k_published,
     pass_at_k,
 )
-from mbt_cli.core.samples import samples_of
-from mbt_cli.errors import StageError
 
 
 def frame(rows):

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from mbt_cli.core.agreement import cohens_kappa, confusion, gamma_of_shares
 from mbt_cli.errors import StageError
+from mbt_cli.scores.agreement import cohens_kappa, confusion, gamma_of_shares
 
 
 def verdicts(grades, failures=None):

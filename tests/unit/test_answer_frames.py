@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mbt_cli.core.answer_frames import answer_metrics, normalised
-from mbt_cli.core.answers import (
+from mbt_cli.verifiers.frames import answer_metrics, normalised
+from mbt_cli.verifiers.text import (
     containment,
     exact_match,
     f1_score,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mbt_cli.core.answers import (
+from mbt_cli.verifiers.text import (
     Official,
     containment,
     exact_match,

@@ -10,7 +10,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset, mapped_rows
 from mbt_cli.errors import MissingInputError, UsageError
 from mbt_cli.store.hub import HubAccess
-from mbt_cli.store.hub_rows import read_foreign, read_published
+from mbt_cli.store.imports import read_foreign, read_published
 
 PRESETS = sorted((Path(__file__).parents[2] / "presets" / "sources").glob("*.toml"))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mbt_cli.machine.completion import hints_for, set_keys
-from mbt_cli.machine.completion_cache import Entry, Folders
+from mbt_cli.cli.completion import Entry, Folders
+from mbt_cli.cli.completion_hints import hints_for, set_keys
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.settings import read_machine
 from tests.conftest import SMALL_STUDY

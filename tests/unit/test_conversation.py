@@ -8,7 +8,7 @@ import pytest
 
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core import rows
-from mbt_cli.core.gates import Gates
+from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.rewrite import RewriteStage
 from tests.unit.teaching import (
     GOOD,

@@ -4,16 +4,18 @@ import polars as pl
 import pytest
 
 from mbt_cli.core import rows
-from mbt_cli.core.figure_rows import METHOD, MODEL, names, panels, pareto_front
 from mbt_cli.core.tables import CELLS, ReportInputs
-from mbt_cli.figures import style
-from mbt_cli.figures.accuracy_tokens import AccuracyTokens
-from mbt_cli.figures.answer_inclusive_errors import AnswerInclusiveErrorsFigure
-from mbt_cli.figures.mqi_bars import MQIBars
-from mbt_cli.figures.phase_profile import PhaseProfile
-from mbt_cli.figures.regulation_plane import RegulationPlane
-from mbt_cli.figures.response_lengths import ResponseLengths
-from mbt_cli.figures.training_curves import TrainingCurves
+from mbt_cli.report import figure_style
+from mbt_cli.report.figure_style import METHOD, MODEL, names, panels, pareto_front
+from mbt_cli.report.figures import (
+    AccuracyTokens,
+    AnswerInclusiveErrorsFigure,
+    MQIBars,
+    PhaseProfile,
+    RegulationPlane,
+    ResponseLengths,
+    TrainingCurves,
+)
 
 pytest.importorskip("matplotlib")
 
@@ -127,7 +129,7 @@ def test_the_front_leaves_out_what_another_point_beats():
 
 
 def test_eight_names_differ_in_more_than_their_colour():
-    looks = [style.look(list("abcdefgh"), name) for name in "abcdefgh"]
+    looks = [figure_style.look(list("abcdefgh"), name) for name in "abcdefgh"]
 
     for part in ("color", "marker", "hatch"):
         assert len({one[part] for one in looks}) == 8

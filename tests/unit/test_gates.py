@@ -2,7 +2,7 @@
 
 import pytest
 
-from mbt_cli.core.gates import Candidate, Gates, Inspector, reason_of
+from mbt_cli.stages.gates import Candidate, Gates, Inspector, reason_of
 
 GOOD = (
     "We are asked where the author of The Blue Door was born, so the answer is a town. The novel "

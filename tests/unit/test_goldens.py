@@ -13,9 +13,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mbt_cli.core.aggregates import avg_at_k, ballots, maj_at_k_published, pass_at_k
-from mbt_cli.core.answer_frames import METRICS, answer_metrics, normalised
-from mbt_cli.core.answers import (
+from mbt_cli.core.difficulty import tier
+from mbt_cli.core.samples import samples_of
+from mbt_cli.core.traces import mark, paragraphs
+from mbt_cli.errors import JudgeReplyError
+from mbt_cli.judges.phases import read_observed
+from mbt_cli.judges.redundancy import read_marks, sentence_counts
+from mbt_cli.scores.at_k import avg_at_k, ballots, maj_at_k_published, pass_at_k
+from mbt_cli.verifiers.frames import METRICS, answer_metrics, normalised
+from mbt_cli.verifiers.text import (
     exact_match,
     extract_answer_published,
     f1_score,
@@ -23,12 +29,6 @@ from mbt_cli.core.answers import (
     official,
     substring_match,
 )
-from mbt_cli.core.difficulty import tier
-from mbt_cli.core.phases import read_observed
-from mbt_cli.core.redundancy import read_marks, sentence_counts
-from mbt_cli.core.samples import samples_of
-from mbt_cli.core.traces import mark, paragraphs
-from mbt_cli.errors import JudgeReplyError
 
 _ROOT = Path(__file__).parents[2]
 _PATH = Path(os.environ.get("MBT_GOLDENS", _ROOT.parent / "shared/goldens/reference_goldens.json"))

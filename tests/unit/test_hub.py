@@ -11,7 +11,7 @@ from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.errors import MbtError, MissingInputError
 from mbt_cli.store import hub as hub_module
 from mbt_cli.store.hub import HubAccess, HubRequest, cached_repos, fetch_files, size_of
-from mbt_cli.store.source_files import source_fingerprint
+from mbt_cli.store.questions import source_fingerprint
 from tests.unit.hub_stand_in import COMMIT, Hub, running
 from tests.unit.split_reading import read_split
 

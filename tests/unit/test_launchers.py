@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from mbt_cli.core.jobs import Job, Surroundings
+from mbt_cli.engine.submit import slurm_preset
 from mbt_cli.errors import ManifestError, MbtError, UsageError
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.launchers.slurm import SlurmLauncher
 from mbt_cli.manifest.presets import PresetFolders
-from mbt_cli.planning.slurm_presets import slurm_preset
 from tests.conftest import REPOSITORY
 
 GOLDENS = Path(__file__).parent / "goldens_slurm"

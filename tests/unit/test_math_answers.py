@@ -3,15 +3,9 @@
 import polars as pl
 import pytest
 
-from mbt_cli.core.math_answers import (
-    gsm8k_answer,
-    gsm8k_number,
-    last_boxed,
-    math_answer,
-    plain_latex,
-)
 from mbt_cli.core.measures import ScoreInputs
-from mbt_cli.scores.math_match import MathMatch
+from mbt_cli.scores.answers import MathMatch
+from mbt_cli.verifiers.math import gsm8k_answer, gsm8k_number, last_boxed, math_answer, plain_latex
 
 
 @pytest.mark.parametrize(

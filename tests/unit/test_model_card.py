@@ -1,4 +1,4 @@
-from mbt_cli.core.model_card import CardModel, model_card
+from mbt_cli.engine.export import CardModel, model_card
 
 
 def card(**facts):

@@ -8,15 +8,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from mbt_cli.core.page_scripts import script
-from mbt_cli.core.page_tables import page_table
-from mbt_cli.core.page_traces import SIGNS, page_trace, signs
 from mbt_cli.core.tables import Column, TableData
-from mbt_cli.store.page import PageInputs, write_page
-from mbt_cli.store.upstream import upstream
+from mbt_cli.report.page import PageInputs, page_table, script, write_page
+from mbt_cli.report.traces import SIGNS, page_trace, signs
+from mbt_cli.store.reading import upstream
 from tests.integration.browser.made_study import MadeStudy, Size
 
-ASSETS = Path(__file__).resolve().parents[2] / "mbt_cli" / "page"
+ASSETS = Path(__file__).resolve().parents[2] / "mbt_cli" / "report" / "assets"
 ROLLOUT = {
     "reasoning": "One.\n\nTwo.",
     "reply": "<answer>Oslo</answer>",

@@ -9,15 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mbt_cli.core.shards import Shard, parse_shard
-from mbt_cli.errors import MbtError, StaleError, UsageError
-from mbt_cli.interfaces import Launcher
-from mbt_cli.launchers.slurm_queue import QueuedJob
-from mbt_cli.manifest.load import load_manifest
-from mbt_cli.manifest.toml_writer import toml_text
-from mbt_cli.planning.jobs import Limits
-from mbt_cli.planning.local_queue import run_here
-from mbt_cli.planning.plan_document import (
+from mbt_cli.core.jobs import Shard, parse_shard
+from mbt_cli.engine.local_queue import run_here
+from mbt_cli.engine.plan import (
+    Limits,
     Plan,
     PlanOptions,
     make_plan,
@@ -25,9 +20,13 @@ from mbt_cli.planning.plan_document import (
     plan_schema,
     read_plan,
 )
-from mbt_cli.planning.states import States
-from mbt_cli.planning.submissions import label_of, read_submissions
-from mbt_cli.planning.submit import Here, check_plan, hand_over, prepare
+from mbt_cli.engine.states import States
+from mbt_cli.engine.submit import Here, check_plan, hand_over, label_of, prepare, read_submissions
+from mbt_cli.errors import MbtError, StaleError, UsageError
+from mbt_cli.interfaces import Launcher
+from mbt_cli.launchers.slurm import QueuedJob
+from mbt_cli.manifest.load import load_manifest
+from mbt_cli.manifest.toml import toml_text
 from mbt_cli.settings import Machine
 from tests.conftest import REPOSITORY, SMALL_STUDY
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mbt_cli.core.replies import (
+from mbt_cli.inference.replies import (
     MalformedReplyError,
     Sending,
     inline_reasoning,

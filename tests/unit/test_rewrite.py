@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mbt_cli.core import rows
-from mbt_cli.core.gates import Gates
 from mbt_cli.errors import StageError
+from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.rewrite import RewriteStage
 from tests.unit.teaching import GOOD, canned, questions, rollout, rows_of, solution, table, work_of
 

@@ -9,25 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mbt_cli.core.measures import ScoreInputs
-from mbt_cli.core.summaries import restricted, summarise, summarise_all
 from mbt_cli.errors import StageError
-from mbt_cli.scores.aes import AES, aes
-from mbt_cli.scores.answer_hit import AnswerHitRate
-from mbt_cli.scores.answer_inclusive_errors import AnswerInclusiveErrors
-from mbt_cli.scores.answer_rate import AnswerRate
-from mbt_cli.scores.avg_at_k import AvgAtK
-from mbt_cli.scores.containment import Containment
-from mbt_cli.scores.degeneration import Degeneration
-from mbt_cli.scores.exact_match import ExactMatch
-from mbt_cli.scores.f1_score import F1Score
-from mbt_cli.scores.judge_accuracy import JudgeAccuracy
-from mbt_cli.scores.maj_at_k import MajAtK
-from mbt_cli.scores.official_exact_match import OfficialExactMatch
-from mbt_cli.scores.official_f1 import OfficialF1
-from mbt_cli.scores.pass_at_k import PassAtK
-from mbt_cli.scores.substring_match import SubstringMatch
-from mbt_cli.scores.tokens import Tokens
-from mbt_cli.scores.tokens_per_correct import TokensPerCorrect
+from mbt_cli.scores.answers import (
+    AnswerRate,
+    Containment,
+    ExactMatch,
+    F1Score,
+    OfficialExactMatch,
+    OfficialF1,
+    SubstringMatch,
+)
+from mbt_cli.scores.at_k import AvgAtK, MajAtK, PassAtK
+from mbt_cli.scores.judged import AnswerHitRate, AnswerInclusiveErrors, JudgeAccuracy
+from mbt_cli.scores.lengths import AES, Degeneration, Tokens, TokensPerCorrect, aes
+from mbt_cli.scores.summaries import restricted, summarise, summarise_all
 
 SCHEMA = {
     "question_id": pl.String,

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from mbt_cli.backends.scripted import ScriptedBackend
-from mbt_cli.core.answers import exact_match, extract_answer
+from mbt_cli.benchmarks.tinyhop.backend import ScriptedBackend
+from mbt_cli.benchmarks.tinyhop.questions import Settings, make_question
+from mbt_cli.benchmarks.tinyhop.teacher import guess_in, lesson_of
 from mbt_cli.core.chat import Request
-from mbt_cli.core.gates import Candidate, Gates, Inspector
-from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.templates import parse_template
-from mbt_cli.core.tinyhop import Settings, make_question
-from mbt_cli.core.tinyhop_lesson import guess_in, lesson_of
+from mbt_cli.stages.gates import Candidate, Gates, Inspector
+from mbt_cli.verifiers.text import exact_match, extract_answer
 
 PROMPTS = Path(__file__).parents[2] / "mbt_cli" / "prompts"
 PLACE = ServerPlace(log=Path("unused.log"), cache=Path("unused"), environment={})

@@ -3,8 +3,8 @@
 import pytest
 
 from mbt_cli.core.addresses import matches
+from mbt_cli.engine.select import select
 from mbt_cli.errors import UsageError
-from mbt_cli.planning.select import select
 
 BASE = "base/benchmark=tiny/split=validation/model=parrot/prompt=answer"
 

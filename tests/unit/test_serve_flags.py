@@ -2,8 +2,8 @@
 
 import pytest
 
+from mbt_cli.backends.flags import flags_of, unknown_flags
 from mbt_cli.backends.vllm import VLLMBackend, known_flags
-from mbt_cli.core.serve_flags import flags_of, unknown_flags
 
 KINDS = {
     "max_model_len": "value",

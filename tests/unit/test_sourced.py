@@ -8,10 +8,10 @@ import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.core.progress import Silent
+from mbt_cli.engine.dry_run import rehearse
+from mbt_cli.engine.execute import Execution, RunOptions
+from mbt_cli.engine.states import States
 from mbt_cli.errors import ManifestError, StageError, UsageError
-from mbt_cli.planning.dry_run import rehearse
-from mbt_cli.planning.execute import Execution, RunOptions
-from mbt_cli.planning.states import States
 from mbt_cli.settings import Machine
 from mbt_cli.store.lineage import read_lineage
 

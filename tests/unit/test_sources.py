@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.benchmarks.musique import MuSiQue
-from mbt_cli.benchmarks.tinyhop import TinyHop
+from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
 from mbt_cli.core import rows
 from mbt_cli.errors import ArtifactError, MissingInputError, StageError, UsageError
-from mbt_cli.store.source_files import source_fingerprint
+from mbt_cli.store.questions import source_fingerprint
 from tests.unit.split_reading import read_split as read
 
 HERE = Path(__file__).parent / "data"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mbt_cli.core.statistics import (
+from mbt_cli.scores.statistics import (
     Quantity,
     bootstrap,
     bootstrap_p,

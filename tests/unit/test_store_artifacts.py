@@ -10,11 +10,11 @@ import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.errors import ArtifactError, MissingInputError
+from mbt_cli.report.files import study_cells
 from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
 from mbt_cli.store.cells import cell_folder, move_aside, read_failure, record_failure
 from mbt_cli.store.lineage import Lineage, read_lineage
 from mbt_cli.store.reading import input_sha256, read_rows, scan_study, verify
-from mbt_cli.store.reports import study_cells
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 ADDRESS = "base/benchmark=tiny/model=1e-4"

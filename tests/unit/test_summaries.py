@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from mbt_cli.core import rows
-from mbt_cli.core.comparison import METRICS, compare
 from mbt_cli.core.measures import Measure
-from mbt_cli.core.summaries import summarise, summarise_all
+from mbt_cli.scores.comparison import METRICS, compare
+from mbt_cli.scores.summaries import summarise, summarise_all
 
 
 def measure(values, *, ids=None, metric="exact_match", **more):

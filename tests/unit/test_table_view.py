@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from mbt_cli.commands.table_view import StoredTable
+from mbt_cli.cli.tables import StoredTable
 from mbt_cli.core.tables import Column, TableData
 
 COLUMNS = [

@@ -3,8 +3,8 @@ import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.core.tables import ReportInputs
-from mbt_cli.core.text_tables import markdown
-from mbt_cli.tables.main_results import MainResults
+from mbt_cli.report.formats import markdown
+from mbt_cli.report.tables import MainResults
 
 AXES = ("benchmark", "split", "model", "prompt")
 

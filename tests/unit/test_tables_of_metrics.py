@@ -5,18 +5,20 @@ import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.core.tables import CELLS, ReportInputs
-from mbt_cli.core.text_tables import markdown
-from mbt_cli.tables.answer_inclusive_errors import AnswerInclusiveErrorsTable
-from mbt_cli.tables.data_funnel import DataFunnel
-from mbt_cli.tables.degeneration import DegenerationTable
-from mbt_cli.tables.difficulty import Difficulty
-from mbt_cli.tables.efficiency import Efficiency
-from mbt_cli.tables.judge_health import JudgeHealth
-from mbt_cli.tables.mqi import MQITable
-from mbt_cli.tables.paired_differences import PairedDifferences
-from mbt_cli.tables.rrp import RRPTable
-from mbt_cli.tables.tokens_by_stage import TokensByStage
-from mbt_cli.tables.training_runs import TrainingRuns
+from mbt_cli.report.formats import markdown
+from mbt_cli.report.tables import (
+    AnswerInclusiveErrorsTable,
+    DataFunnel,
+    DegenerationTable,
+    Difficulty,
+    Efficiency,
+    JudgeHealth,
+    MQITable,
+    PairedDifferences,
+    RRPTable,
+    TokensByStage,
+    TrainingRuns,
+)
 
 AXES = ("benchmark", "model", "variant")
 

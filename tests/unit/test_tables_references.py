@@ -1,11 +1,10 @@
 import polars as pl
 import pytest
 
-from mbt_cli.core.references import with_reference
-from mbt_cli.core.shown_tables import shown_rows
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.errors import UsageError
-from mbt_cli.store.references import read_reference
+from mbt_cli.report.references import read_reference, with_reference
+from mbt_cli.report.shown import shown_rows
 
 AXES = ("benchmark", "model")
 TABLE = TableData(

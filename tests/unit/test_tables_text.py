@@ -7,14 +7,12 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from mbt_cli.core.html_tables import html_table
-from mbt_cli.core.latex_tables import escaped, latex
 from mbt_cli.core.number_text import number_text, p_text, rounded
-from mbt_cli.core.shown_tables import shown_rows
 from mbt_cli.core.tables import Column, TableData
-from mbt_cli.core.text_tables import csv_text, markdown
 from mbt_cli.errors import ArtifactError
-from mbt_cli.store.reports import read_table, write_tables
+from mbt_cli.report.files import read_table, write_tables
+from mbt_cli.report.formats import csv_text, escaped, html_table, latex, markdown
+from mbt_cli.report.shown import shown_rows
 
 HOSTILE = "a_b & 50% $x$ #1 ~ ^"
 COLUMNS = [

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mbt_cli.benchmarks.tinyhop import TinyHop
-from mbt_cli.core.answers import containment
-from mbt_cli.core.tinyhop import SPLITS, Settings, make_question, question_from_id
-from mbt_cli.core.tinyhop_comparisons import EARLIER_OR_LATER, SAME_OR_NOT
-from mbt_cli.core.tinyhop_names import PARTS
-from mbt_cli.core.tinyhop_wording import RELATIONS
+from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
+from mbt_cli.benchmarks.tinyhop.comparisons import EARLIER_OR_LATER, SAME_OR_NOT
+from mbt_cli.benchmarks.tinyhop.names import PARTS
+from mbt_cli.benchmarks.tinyhop.questions import SPLITS, Settings, make_question, question_from_id
+from mbt_cli.benchmarks.tinyhop.wording import RELATIONS
 from mbt_cli.errors import UsageError
+from mbt_cli.verifiers.text import containment
 
 ALL_HOPS = (2, 3, 4)
 

@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.measures import ScoreInputs
-from mbt_cli.core.summaries import summarise
 from mbt_cli.scores.mqi import MQI
 from mbt_cli.scores.rrp import RRP
+from mbt_cli.scores.summaries import summarise
 
 # paragraphs, answer paragraph, first_correct, redundant, total | rho, delta, R
 RRP_TABLE = [

@@ -3,7 +3,6 @@
 import polars as pl
 import pytest
 
-from mbt_cli.core.trace_hits import trace_hits
 from mbt_cli.core.traces import (
     cut_column,
     is_cut,
@@ -14,6 +13,7 @@ from mbt_cli.core.traces import (
     trace_of,
     unjudgeable,
 )
+from mbt_cli.scores.scoring import trace_hits
 
 TRACES = [
     ("Thinking.", "<answer>x</answer>", "Thinking."),

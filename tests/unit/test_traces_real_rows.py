@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.progress import Silent
-from mbt_cli.planning.execute import Execution, RunOptions
+from mbt_cli.engine.execute import Execution, RunOptions
 from mbt_cli.settings import Machine
 from mbt_cli.store.lineage import read_lineage
 

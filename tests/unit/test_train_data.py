@@ -9,8 +9,8 @@ from mbt_cli.core import rows
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.templates import parse_template
 from mbt_cli.errors import StageError
+from mbt_cli.stages.base import LoadedInput, Resolution, Work
 from mbt_cli.stages.training_data import Choice, chosen_examples, completion_of, mixed
-from mbt_cli.stages.work import LoadedInput, Resolution, Work
 from mbt_cli.store.hub import HubAccess
 
 TEMPLATE = parse_template(

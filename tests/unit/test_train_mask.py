@@ -4,13 +4,7 @@ import re
 
 import pytest
 
-from mbt_cli.core.chat_mask import (
-    IGNORED,
-    ChatTemplateError,
-    UntrainableError,
-    example_of,
-    turn_of,
-)
+from mbt_cli.training.mask import IGNORED, ChatTemplateError, UntrainableError, example_of, turn_of
 
 SPECIAL = re.compile(r"(<\|[a-z]+\|>)")
 HELLO = [{"role": "user", "content": "hello"}]

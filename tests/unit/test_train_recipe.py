@@ -3,8 +3,8 @@
 import pytest
 
 from mbt_cli.core.recipe import accumulation
+from mbt_cli.engine.states import States
 from mbt_cli.errors import ManifestError
-from mbt_cli.planning.states import States
 
 STUDY = """
 [study]

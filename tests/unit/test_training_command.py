@@ -7,7 +7,7 @@ import pytest
 from mbt_cli.core.recipe import Launch, Recipe
 from mbt_cli.core.training_job import TrainingJob, Weights
 from mbt_cli.errors import StageError
-from mbt_cli.stages.training_command import training_command
+from mbt_cli.stages.train import training_command
 
 JOB = TrainingJob(
     method="sft",

@@ -1,6 +1,6 @@
 """`check` and `plan` name cells that nothing reads."""
 
-from mbt_cli.planning.unread import unread
+from mbt_cli.engine.plan import unread
 from tests.conftest import SMALL_STUDY
 
 DATA = """

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from mbt_cli.core.utc_names import own_utc_name
+from mbt_cli.core.names import own_utc_name
 
 
 def test_two_processes_have_names_of_their_own_whatever_the_second():

@@ -20,10 +20,10 @@ from mbt_cli.core.traces import paragraphs
 from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
+from mbt_cli.report.files import write_tables
+from mbt_cli.report.page import PageInputs, write_page
 from mbt_cli.store.artifacts import ArtifactWriter
 from mbt_cli.store.lineage import InputRecord, Lineage
-from mbt_cli.store.page import PageInputs, write_page
-from mbt_cli.store.reports import write_tables
 
 STUDY = "made"
 _JUDGES = {"answer_match": AnswerMatch, "phases": Phases, "redundancy": Redundancy}

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mbt_cli.core.chat_mask import IGNORED, UntrainableError, example_of, turn_of
+from mbt_cli.training.mask import IGNORED, UntrainableError, example_of, turn_of
 from mbt_cli.training.models import ModelTokenizer
 from tests.integration.train.tiny_models import STYLES, tokenizer_of
 

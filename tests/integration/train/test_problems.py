@@ -12,7 +12,7 @@ import torch  # noqa: TID253
 
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import TrainingJob, Weights
-from mbt_cli.training.following import last_checkpoint
+from mbt_cli.training.loop import last_checkpoint
 from mbt_cli.training.problems import explained
 from tests.integration.train.conftest import STUDY
 

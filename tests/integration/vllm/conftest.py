@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mbt_cli.backends.llamacpp_weights import smollm2_weights
-from mbt_cli.core.places import ServerPlace
+from mbt_cli.backends.llamacpp import smollm2_weights
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.settings import read_machine
 
 

@@ -1,0 +1,171 @@
+"""What completion offers for a manifest: read as `mbt check` reads it, once after each edit."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from mbt_cli.cli.completion import Hints
+from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.errors import MbtError
+from mbt_cli.manifest.load import Manifest, load_manifest
+from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
+from mbt_cli.manifest.sources import HUB
+from mbt_cli.manifest.toml import Tree, apply_override, read_manifest_tree, read_toml
+from mbt_cli.stages.kinds import STAGES
+
+_FIXED = ("kind", "name", "matrix", "variants", "exclude", "where")
+_LONGEST_VALUE = 60
+
+
+def hints_for(path: Path, presets: PresetFolders) -> Hints | None:
+    """Everything that can be completed, or None while the manifest is wrong.
+
+    Args:
+        path: The manifest.
+        presets: Where its presets are looked for.
+    """
+    try:
+        manifest = load_manifest(path, presets=presets)
+        files = list(_files(path))
+    except MbtError:
+        return None  # in the middle of an edit; `mbt check` tells what is wrong
+    stages = _stages(manifest.tree)
+    return Hints(
+        cells=list(manifest.cells),
+        keys=set_keys(manifest),
+        tables=list(dict.fromkeys(name for stage in stages for name in _tables(stage))),
+        models=list(manifest.document.models),
+        benchmarks=list(manifest.document.benchmarks),
+        files=files,
+        sources=list(dict.fromkeys(_sources(stages))),
+    )
+
+
+def stage_names(path: Path) -> Sequence[str]:
+    """Names of the stages of a manifest that may be wrong otherwise."""
+    try:
+        stages = _stages(read_manifest_tree(path, ()))
+    except MbtError:
+        return ()
+    return [str(stage["name"]) for stage in stages if "name" in stage]
+
+
+def set_keys(manifest: Manifest) -> Mapping[str, Sequence[str]]:
+    """Keys that `--set` takes, each with the values that are known for it, what it has now first.
+
+    Keys that would have to be quoted (names with a dot) are left out.
+    """
+    keys: dict[str, list[str]] = {}
+    for place, model in _tables_of(manifest):
+        for name, info in model.model_fields.items():
+            if name not in _FIXED:
+                default = [] if info.is_required() else [info.get_default()]
+                values = [*default, *_choices(info.annotation)]
+                shown = (text for value in values for text in _shown(value))
+                keys[f"{place}.{name}"] = list(dict.fromkeys(shown))
+    for key, value in _leaves(manifest.tree):
+        keys[key] = list(dict.fromkeys([*_shown(value), *keys.get(key, ())]))
+    return {k: v for k, v in sorted(keys.items()) if _takes(k)}
+
+
+def _tables_of(manifest: Manifest) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every place of the manifest that a class describes."""
+    document = manifest.document
+    yield "study", StudyTable
+    yield "run", RunSettings
+    for name in document.sampling:
+        yield f"sampling.{name}", Sampling
+    for name in document.models:
+        yield f"models.{name}", ModelTable
+        yield f"models.{name}.run", RunSettings
+    for family in ("benchmarks", "judges"):
+        for name, plugin in getattr(document, family).items():
+            yield f"{family}.{name}", type(plugin)
+    for stage in _stages(manifest.tree):
+        yield f"stage.{stage['name']}", StageBlock
+        yield f"stage.{stage['name']}", STAGES[stage["kind"]]
+
+
+def _leaves(tree: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything that stands in the manifest."""
+    for key, value in tree.items():
+        if place == "" and key == "stage":
+            for stage in _stages(tree):
+                own = {k: v for k, v in stage.items() if k not in ("kind", "name")}
+                yield from _leaves(own, f"stage.{stage.get('name')}.")
+        elif isinstance(value, Mapping):
+            yield from _leaves(value, f"{place}{key}.")
+        else:
+            yield f"{place}{key}", value
+
+
+def _choices(annotation: object) -> list[object]:
+    """Values that a type names."""
+    if annotation is bool:
+        return [True, False]
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if isinstance(annotation, types.UnionType):
+        return [choice for part in get_args(annotation) for choice in _choices(part)]
+    return []
+
+
+def _shown(value: object) -> list[str]:
+    """A value as it is typed after `KEY=`; nothing for what no shell word should hold."""
+    if isinstance(value, bool):
+        return [str(value).lower()]
+    if isinstance(value, str):
+        is_word = value and len(value) <= _LONGEST_VALUE and not set(value) & set(" \n'\"$`\\")
+        return [value] if is_word and _reads(value) == value else []
+    return [repr(value)] if isinstance(value, int | float) else []
+
+
+def _reads(text: str) -> object:
+    tree: Tree = {}
+    apply_override(tree, f"k={text}")
+    return tree["k"]
+
+
+def _takes(key: str) -> bool:
+    return all(part.replace("-", "").replace("_", "").isalnum() for part in key.split("."))
+
+
+def _tables(stage: Mapping[str, Any]) -> Iterator[str]:
+    if stage.get("kind") == "report":
+        for table in stage.get("tables", ()):
+            yield str(table["kind"] if isinstance(table, Mapping) else table)
+
+
+def _stages(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    stages = tree.get("stage", ())
+    return [stage for stage in stages if isinstance(stage, Mapping)]
+
+
+def _sources(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Sources of optional stages on this disk, with `*` for every axis."""
+    for stage in stages:
+        if not stage.get("optional", False):
+            continue
+        for key, value in _leaves(stage):
+            name = key.rpartition(".")[2]
+            is_source = name in ("source", "from") and isinstance(value, str)
+            if is_source and not value.startswith(HUB):
+                yield _with_stars(value)
+
+
+def _with_stars(source: str) -> str:
+    head, brace, rest = source.partition("{")
+    return f"{head}*{_with_stars(rest.partition('}')[2])}" if brace else source
+
+
+def _files(path: Path) -> Iterator[str]:
+    """The manifest and what it extends."""
+    yield str(path.resolve())
+    study = read_toml(path).get("study")
+    parent = study.get("extends") if isinstance(study, dict) else None
+    if parent is not None:
+        yield from _files(path.parent / str(parent))

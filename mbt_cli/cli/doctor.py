@@ -1,0 +1,129 @@
+"""What the doctor looks at, in order: this machine, then a manifest against it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mbt_cli.cli.doctor_study import (
+    models_of,
+    need_findings,
+    needed_variables,
+    reply_findings,
+    stock_findings,
+)
+from mbt_cli.cli.machine_checks import (
+    Finding,
+    broken,
+    disk_findings,
+    extra_findings,
+    gpu_findings,
+    python_findings,
+    slurm_finding,
+    token_findings,
+    vllm_finding,
+)
+from mbt_cli.cli.orphans import Orphans, orphan_findings
+from mbt_cli.cli.printing import foreign, printer
+from mbt_cli.errors import ManifestError
+from mbt_cli.manifest.load import Manifest
+from mbt_cli.settings import Machine
+
+_STYLES = {"ok": "green", "absent": "yellow", "broken": "red"}
+
+Look = Callable[[Iterator[Finding]], list[Finding]]
+
+
+@contextmanager
+def looking() -> Iterator[Look]:
+    """Collects findings, and tells on stderr, while it is a terminal, what was just looked at."""
+    with Console(stderr=True).status("looking") as status:
+
+        def look(findings: Iterator[Finding]) -> list[Finding]:
+            found = []
+            for finding in findings:
+                found.append(finding)
+                status.update(f"looked at {finding.group}: {finding.what}")
+            return found
+
+        yield look
+
+
+def findings_json(found: Sequence[Finding]) -> str:
+    """One JSON object: whether nothing is broken, and every line."""
+    is_fine = all(finding.state != "broken" for finding in found)
+    return orjson.dumps({"ok": is_fine, "findings": list(found)}).decode()
+
+
+def print_findings(found: Sequence[Finding]) -> None:
+    """A table, and how many lines want something."""
+    table = Table(show_edge=False, pad_edge=False)
+    for column in ("", "what", "found"):
+        table.add_column(column, overflow="fold")
+    table.add_column("what to do", overflow="fold", ratio=1)
+    group = ""
+    for finding in found:
+        name = finding.group if finding.group != group else ""
+        group = finding.group
+        mark = "broken: " if finding.state == "broken" else ""  # not every reader sees colours
+        do = foreign(f"{mark}{finding.do or 'ok'}", _STYLES[finding.state])
+        table.add_row(name, foreign(finding.what), foreign(finding.found), do)
+    out = printer()
+    out.print(table)
+    out.print(_summary(found))
+
+
+def _summary(found: Sequence[Finding]) -> Text:
+    wrong = sum(finding.state == "broken" for finding in found)
+    optional = sum(finding.state == "absent" for finding in found)
+    words = f"{wrong} broken" if wrong else "nothing is broken"
+    if optional:
+        words += f"; {optional} not here, for those who want them"
+    return Text(words, style="red" if wrong else "green")
+
+
+def stopped_words(stopped: Sequence[Orphans]) -> str:
+    """What was ended."""
+    if not stopped:
+        return "nothing to stop: no server was left behind"
+    return "\n".join(f"stopped {orphans.words}" for orphans in stopped)
+
+
+def machine_findings(machine: Machine, manifest: Manifest | None) -> Iterator[Finding]:
+    """Everything about this machine; tokens by what the manifest names, if there is one."""
+    environment = machine.environment
+    yield from python_findings()
+    yield from extra_findings()
+    yield from gpu_findings(environment)
+    yield vllm_finding(environment)
+    yield slurm_finding(environment)
+    yield from disk_findings(machine)
+    needed = {} if manifest is None else needed_variables(manifest, environment)
+    yield from token_findings(environment, needed)
+    yield from orphan_findings()
+
+
+def manifest_findings(
+    manifest: Manifest, machine: Machine, *, starts_servers: bool
+) -> Iterator[Finding]:
+    """Everything that a manifest needs, and one tiny reply from each of its models."""
+    yield from need_findings(manifest, machine)
+    yield from stock_findings(manifest, machine)
+    yield from reply_findings(models_of(manifest), machine, starts_servers=starts_servers)
+
+
+def opened(
+    path: Path | None, open_it: Callable[[Path], Manifest]
+) -> tuple[Manifest | None, Sequence[Finding]]:
+    """The manifest, or a line for each thing that is wrong with it; neither where none is named."""
+    if path is None:
+        return None, ()
+    try:
+        return open_it(path), ()
+    except ManifestError as error:
+        do = f"correct it: mbt check {path}"
+        return None, [broken("manifest", p.where, p.what, do) for p in error.problems]

@@ -1,0 +1,339 @@
+"""The doctor on tokens: whether they are there, never what they are."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from rich.filesize import decimal
+
+from mbt_cli.backends.llamacpp import FILE
+from mbt_cli.settings import Machine
+
+State = Literal["ok", "absent", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line.
+
+    Args:
+        group: What it is about, such as `Python` or `disk`.
+        what: The thing that was looked at.
+        found: What was seen, never a secret.
+        state: `ok`; `absent`, which only counts for who wants it; `broken`, which stops the
+            manifest, or any study.
+        do: What to type or change; empty when it is right.
+    """
+
+    group: str
+    what: str
+    found: str
+    state: State = "ok"
+    do: str = ""
+
+
+def ok(group: str, what: str, found: str) -> Finding:
+    """A thing that is right."""
+    return Finding(group, what, found)
+
+
+def absent(group: str, what: str, found: str, do: str) -> Finding:
+    """A thing that is not there, and that only some studies want."""
+    return Finding(group, what, found, "absent", do)
+
+
+def broken(group: str, what: str, found: str, do: str) -> Finding:
+    """A thing without which it does not work."""
+    return Finding(group, what, found, "broken", do)
+
+
+def answer_of(
+    command: Sequence[str], environment: Mapping[str, str], *, seconds: float
+) -> subprocess.CompletedProcess[str] | None:
+    """What a command printed; None when it cannot be run or does not answer in time."""
+    try:
+        return subprocess.run(
+            command,
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+_LEAST_BYTES = 1 << 30
+
+
+def disk_findings(machine: Machine) -> Iterator[Finding]:
+    """The folders that mbt writes to."""
+    environment = machine.environment
+    temporary = Path(environment.get("TMPDIR") or tempfile.gettempdir())
+    yield _folder("runs", machine.runs, "MBT_RUNS", is_needed=True)
+    yield _folder("cache", machine.cache, "MBT_CACHE", is_needed=True)
+    yield _folder("hub cache", hub_cache(environment), "HF_HOME", is_needed=False)
+    yield _folder("temporary", temporary, "TMPDIR", is_needed=True)
+    if temporary.is_dir():
+        yield _execution(temporary)
+    yield _weights(machine.cache)
+
+
+def hub_cache(environment: Mapping[str, str]) -> Path:
+    """Where huggingface_hub keeps what it fetched, by its own rules."""
+    if named := environment.get("HF_HUB_CACHE"):
+        return Path(named).expanduser()
+    base = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environment.get("HF_HOME") or str(Path(base) / "huggingface")
+    return Path(home).expanduser() / "hub"
+
+
+def _folder(what: str, folder: Path, variable: str, *, is_needed: bool) -> Finding:
+    wrong = broken if is_needed else absent
+    there = _nearest(folder)
+    do = f"choose another folder: export {variable}=/path/with/room"
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return wrong("disk", what, f"{folder} cannot be written", do)
+    state = os.statvfs(there)
+    free = state.f_bavail * state.f_frsize
+    if state.f_files and not state.f_favail:
+        return wrong("disk", what, f"{folder}: no inode is left", do)
+    if free < _LEAST_BYTES:
+        return wrong("disk", what, f"{folder}: {decimal(free)} free", f"free some space, or {do}")
+    return ok("disk", what, f"{folder}: {decimal(free)} free")
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or what is there of the way to it."""
+    path = folder.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _execution(temporary: Path) -> Finding:
+    if os.statvfs(temporary).f_flag & os.ST_NOEXEC:
+        found = f"{temporary} may not execute what it holds; vLLM's caches go to mbt's cache"
+        return absent("disk", "execution", found, "export TMPDIR=/path/that/may/execute")
+    return ok("disk", "execution", f"{temporary} may execute what it holds")
+
+
+def _weights(cache: Path) -> Finding:
+    path = cache / "weights" / FILE
+    if path.is_file():
+        return ok("caches", "embedded model", f"{path}: {decimal(path.stat().st_size)}")
+    return absent(
+        "caches", "embedded model", "not fetched yet (98 MB)", "mbt data fetch quickstart.toml"
+    )
+
+
+_FIELDS = "index,name,memory.total,memory.used,driver_version"
+_DRIVER_SECONDS = 20
+_WITHOUT = "nothing to do: hosted and embedded models need no GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class GPU:
+    """One GPU; memory in MiB, null where the driver does not tell."""
+
+    index: str
+    name: str
+    memory: int | None
+    used: int | None
+    driver: str
+
+
+def gpu_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Each GPU, or why there is none."""
+    if shutil.which("nvidia-smi", path=environment.get("PATH")) is None:
+        yield absent("GPU", "driver", "no `nvidia-smi`", _WITHOUT)
+        return
+    command = ("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
+    done = answer_of(command, environment, seconds=_DRIVER_SECONDS)
+    if done is None:
+        yield absent("GPU", "driver", "`nvidia-smi` does not answer", "nvidia-smi")
+        return
+    gpus = gpus_of(done.stdout)
+    if done.returncode or not gpus:
+        words = (done.stdout + done.stderr).strip().splitlines()
+        yield absent("GPU", "driver", words[-1] if words else "shows no GPU", "nvidia-smi")
+        return
+    yield from (_gpu_finding(gpu) for gpu in gpus)
+    if (visible := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        yield ok("GPU", "CUDA_VISIBLE_DEVICES", visible or "empty: no GPU is used")
+
+
+def gpus_of(text: str) -> Sequence[GPU]:
+    """What `nvidia-smi --query-gpu` printed, a GPU a line.
+
+    Example:
+        >>> gpus_of("0, NVIDIA H200, 143771, 4, 570.86.15")[0].memory
+        143771
+    """
+    fields = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
+    return [
+        GPU(index, name, _number(memory), _number(used), driver)
+        for index, name, memory, used, driver in (row for row in fields if len(row) == 5)
+    ]
+
+
+def _gpu_finding(gpu: GPU) -> Finding:
+    found = f"{gpu.name}, driver {gpu.driver}"
+    if gpu.memory is not None and gpu.used is not None:
+        free = (gpu.memory - gpu.used) / 1024
+        found = f"{gpu.name}, {free:.0f} of {gpu.memory / 1024:.0f} GiB free, driver {gpu.driver}"
+    return ok("GPU", gpu.index, found)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+_OLDEST = (3, 11)
+_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An optional part of mbt.
+
+    Args:
+        packages: What it installs, as pyproject.toml has it.
+        purpose: Who wants it.
+    """
+
+    packages: tuple[str, ...]
+    purpose: str
+
+
+EXTRAS: Mapping[str, Extra] = {
+    "embedded": Extra(("xllamacpp",), "the embedded model and GGUF files"),
+    "math": Extra(("math-verify",), "comparing math answers in other forms"),
+    "train": Extra(
+        (
+            *("torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf"),
+            *("matplotlib", "wandb"),
+        ),
+        "training",
+    ),
+    "vllm": Extra(("vllm",), "serving models on GPUs"),
+    "gpu": Extra(("flash-attn", "liger-kernel"), "faster training on GPUs"),
+}
+
+
+def pip_line(extra: str) -> str:
+    """How an extra is installed."""
+    return f'pip install "mbt-cli[{extra}]"'
+
+
+def installed(package: str) -> str | None:
+    """The version of a package in this Python; None where it is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def python_findings() -> Iterator[Finding]:
+    """This Python, and mbt in it."""
+    running = ".".join(str(part) for part in sys.version_info[:3])
+    if sys.version_info[:2] < _OLDEST:
+        yield broken("Python", "version", running, "install Python 3.11 or newer")
+    else:
+        yield ok("Python", "version", f"{running} at {sys.executable}")
+    own = installed("mbt-cli")
+    if own is None:
+        yield absent("Python", "mbt-cli", "runs without being installed", "pip install mbt-cli")
+    else:
+        yield ok("Python", "mbt-cli", own)
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Packages of an extra that this Python does not have."""
+    return [name for name in EXTRAS[extra].packages if installed(name) is None]
+
+
+def extra_findings() -> Iterator[Finding]:
+    """Each extra, with the line that installs it."""
+    for name, extra in EXTRAS.items():
+        missing = missing_packages(name)
+        here = [f"{p} {installed(p)}" for p in extra.packages if p not in missing]
+        if not missing:
+            yield ok("extras", name, f"{', '.join(here)}: for {extra.purpose}")
+            continue
+        what = "not installed" if not here else f"lacks {', '.join(missing)}"
+        yield absent("extras", name, f"{what}: for {extra.purpose}", pip_line(name))
+
+
+def vllm_finding(environment: Mapping[str, str]) -> Finding:
+    """The command `vllm`, here or in another environment."""
+    path = shutil.which("vllm", path=environment.get("PATH"))
+    beside = Path(sys.executable).parent / "vllm"
+    if path is None and beside.is_file():
+        path = str(beside)
+    if path is None:
+        what = "no command `vllm`"
+        do = f"{pip_line('vllm')}, or name another environment's by `place.executable`"
+        return absent("serving", "vLLM", what, do)
+    own = installed("vllm")
+    return ok("serving", "vLLM", f"{own} at {path}" if own else path)
+
+
+def slurm_finding(environment: Mapping[str, str]) -> Finding:
+    """Slurm's commands, and whether its controller answers."""
+    if shutil.which("sbatch", path=environment.get("PATH")) is None:
+        return absent("Slurm", "sbatch", "not here", "run `mbt submit --slurm` on a login node")
+    command = ("sinfo", "--noheader", "--format=%P")
+    answer = answer_of(command, environment, seconds=_SECONDS)
+    if answer is None:
+        return absent("Slurm", "controller", "`sinfo` does not answer", "ask who runs the cluster")
+    if answer.returncode:
+        words = (answer.stderr.strip().splitlines() or ["`sinfo` fails"])[-1]
+        return absent("Slurm", "controller", words, "start it, or submit from a login node")
+    return ok("Slurm", "partitions", ", ".join(answer.stdout.split()) or "none")
+
+
+_USUAL = {
+    "HF_TOKEN": "gated and private repositories of the hub",
+    "WANDB_API_KEY": "training curves online",
+}
+
+
+def token_findings(environment: Mapping[str, str], needed: Mapping[str, str]) -> Iterator[Finding]:
+    """The usual tokens, and those that a manifest names.
+
+    Args:
+        environment: The process environment, `.env` merged in.
+        needed: Variable to the model that needs it.
+    """
+    for name, purpose in _USUAL.items():
+        if name not in needed:
+            yield _finding(name, purpose, environment, is_needed=False)
+    for name, model in needed.items():
+        yield _finding(name, f"the model {model}", environment, is_needed=True)
+
+
+def _finding(
+    name: str, purpose: str, environment: Mapping[str, str], *, is_needed: bool
+) -> Finding:
+    if environment.get(name, "").strip():
+        return ok("tokens", name, f"is set: for {purpose}")
+    if name == "HF_TOKEN" and _is_logged_in():
+        return ok("tokens", name, f"`hf auth login` left one: for {purpose}")
+    found = f"is not set: for {purpose}"
+    wrong = broken if is_needed else absent
+    return wrong("tokens", name, found, f"export {name}=..., or a line of .env")
+
+
+def _is_logged_in() -> bool:
+    from huggingface_hub import get_token
+
+    return get_token() is not None

@@ -1,0 +1,240 @@
+"""What is behind a number of a table: its cell, its lineage, its questions and raw rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mbt_cli.cli.printing import foreign
+from mbt_cli.cli.show import lineage_view
+from mbt_cli.core.tables import Column, TableData
+from mbt_cli.errors import MissingInputError, UsageError
+from mbt_cli.report.files import read_table
+from mbt_cli.report.shown import heading, shown_rows
+from mbt_cli.report.traces import TraceCell, read_question_rows, read_traces, trace_cells_below
+from mbt_cli.store.lineage import LINEAGE, Lineage
+from mbt_cli.store.reading import (
+    finished_cells,
+    own_rollouts,
+    read_parquet_file,
+    read_rows,
+    require_lineage,
+    upstream,
+)
+
+_SHOWN = 10
+_BOOKKEEPING = ("messages", "reasoning_tokens", "seed", "attempts", "seconds", "request_key")
+_BREAKDOWNS = ("difficulty", "hops", "question_type")
+
+
+@dataclass(frozen=True)
+class _Number:
+    """One number of a table."""
+
+    table: TableData
+    row: int
+    column: Column
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The row's raw values."""
+        return self.table.rows.row(self.row, named=True)
+
+    @property
+    def labels(self) -> list[str]:
+        """The row's labels as they are shown."""
+        return _labels(self.table)[self.row]
+
+    @property
+    def group(self) -> tuple[str, str] | None:
+        """Breakdown and group that the row is about, if it is about one."""
+        for name in _BREAKDOWNS:
+            if self.values.get(name) is not None:
+                return name, str(self.values[name])
+        return None
+
+
+def number_views(
+    reports: Sequence[Path], study: Path, table: str, row: str, column: str
+) -> Iterator[RenderableType]:
+    """Everything behind one number.
+
+    Args:
+        reports: Folders of the report cells.
+        study: `runs/<study>`.
+        table: Name of the table.
+        row: Its number from 1, or some of its labels with `/` between them.
+        column: Key or heading of the column.
+
+    Raises:
+        MissingInputError: The report is not made.
+        UsageError: There is no such table, row or column; lists what there is.
+    """
+    data = _table(reports, table)
+    number = _Number(data, _row(data, row), _column(data, column))
+    yield _headline(number)
+    for address in _addresses(number, study):
+        yield lineage_view(study / address)
+        yield from _rows_behind(number, study, address)
+
+
+def _table(reports: Sequence[Path], name: str) -> TableData:
+    made = [folder for folder in reports if (folder / LINEAGE).is_file()]
+    if not made:
+        raise MissingInputError("no report is made yet", hint="run `mbt report MANIFEST` first")
+    paths = {path.stem: path for folder in made for path in (folder / "files").glob("*.parquet")}
+    if name not in paths:
+        raise UsageError(f"no table `{name}`; there are {_listed(paths)}")
+    return read_table(paths[name])
+
+
+def _row(table: TableData, wanted: str) -> int:
+    rows = _labels(table)
+    if wanted.isdigit() and 1 <= int(wanted) <= len(rows):
+        return int(wanted) - 1
+    parts = [part for part in wanted.split("/") if part]
+    found = [number for number, labels in enumerate(rows) if parts and set(parts) <= set(labels)]
+    if len(found) == 1:
+        return found[0]
+    listed = "\n".join(f"  {n}  {' / '.join(labels)}" for n, labels in enumerate(rows, start=1))
+    what = "several rows are" if found else "no row is"
+    raise UsageError(f"{what} `{wanted}` in `{table.name}`; its rows are\n{listed}")
+
+
+def _column(table: TableData, wanted: str) -> Column:
+    numbers = [column for column in table.columns if column.kind == "number"]
+    for column in numbers:
+        if wanted.casefold() in (column.key, column.title.casefold(), heading(column).casefold()):
+            return column
+    keys = [column.key for column in numbers]
+    raise UsageError(f"no column `{wanted}` in `{table.name}`; there are {_listed(keys)}")
+
+
+def _labels(table: TableData) -> list[list[str]]:
+    kinds = [column.kind for column in table.columns]
+    return [
+        [cell.text for cell, kind in zip(row, kinds, strict=True) if kind == "label"]
+        for row in shown_rows(table)
+    ]
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _headline(number: _Number) -> RenderableType:
+    cell = shown_rows(number.table)[number.row][list(number.table.columns).index(number.column)]
+    facts = [
+        f"{name} {value}"
+        for name, value in (
+            ("n", cell.n),
+            ("failed", cell.failed),
+            ("unrounded", number.values.get(number.column.key)),
+        )
+        if value is not None
+    ]
+    text = Text(f"{number.table.title}, {' / '.join(number.labels)}\n")
+    text.append(f"{heading(number.column)}: {cell.with_interval()}", style="bold")
+    return text.append(f"   {', '.join(facts)}")
+
+
+def _addresses(number: _Number, study: Path) -> list[str]:
+    """The cell that the row names, or all cells of the stage that it names."""
+    address, stage = number.values.get("address"), number.values.get("stage")
+    if address is not None:
+        if not (study / address / LINEAGE).is_file():
+            raise MissingInputError(f"`{address}` is not run yet, so nothing is behind this dash")
+        return [address]
+    if stage is not None and (study / stage).is_dir():
+        return [cell.address for _, cell in finished_cells(study / stage)]
+    raise UsageError(f"`{number.table.name}` does not say which cells its rows are made from")
+
+
+def _rows_behind(number: _Number, study: Path, address: str) -> Iterator[RenderableType]:
+    folder = study / address
+    lineage = require_lineage(folder)
+    if lineage.kind != "score":
+        frame = read_rows(folder, lineage).drop(_BOOKKEEPING, strict=False)
+        yield _frame_view(f"first rows of {folder}/rows.parquet", frame)
+        return
+    metric = number.column.key
+    summary = read_parquet_file(folder, "files/summary.parquet", lineage)
+    own = summary.filter(pl.col("metric") == metric).drop("settings")
+    yield _frame_view(f"its rows of {folder}/files/summary.parquet", _of_group(own, number.group))
+    yield from _questions_behind(number, study, lineage)
+
+
+def _of_group(summary: pl.LazyFrame, group: tuple[str, str] | None) -> pl.LazyFrame:
+    if group is None:
+        return summary.filter(pl.col("by").is_null())
+    return summary.filter(pl.col("by") == group[0], pl.col("group") == group[1])
+
+
+def _questions_behind(number: _Number, study: Path, score: Lineage) -> Iterator[RenderableType]:
+    """Values question by question, then the rollouts of the first of these questions."""
+    folder = study / score.address
+    values = read_rows(folder, score).filter(pl.col("metric") == number.column.key)
+    found = upstream(study, [score.address])
+    own = {rollouts.address for rollouts in own_rollouts(found, score)}
+    cells = [c for c in trace_cells_below(study, [score.address]) if c.rollouts.address in own]
+    for cell in cells:
+        if number.group is not None:
+            name, wanted = number.group
+            asked = read_question_rows(cell).filter(pl.col(name).cast(pl.String) == wanted)
+            values = values.join(asked, on="question_id", how="semi")
+        yield _frame_view(f"question by question, from {folder}/rows.parquet", values)
+        ids = values.select("question_id").head(_SHOWN).collect()["question_id"].to_list()
+        yield _rollout_view(cell, ids)
+
+
+def _rollout_view(cell: TraceCell, ids: Sequence[str]) -> RenderableType:
+    names = ("question_id", "sample", "answer", "finish_reason", "completion_tokens", "failure")
+    table = Table()
+    for name in (*names, *cell.judges):
+        table.add_column(name, overflow="fold")  # ids may differ at their ends alone
+    for batch in read_traces(cell, _SHOWN, ids or None):
+        for trace in batch:
+            said = [_said(trace.verdicts.get(k, ())) for k in range(len(cell.judges))]
+            table.add_row(*(_short(trace.row[name]) for name in names), *said)
+    path = f"{cell.folder(cell.rollouts)}/rows.parquet"
+    told = ", with their verdicts" if cell.judges else ""
+    return _titled(f"raw rows of {path}{told}: of the first {len(ids)} questions", table)
+
+
+def _said(votes: Sequence[Mapping[str, Any]]) -> Text:
+    first = ("grade", "hit", "l_obs", "answer_paragraph")
+    told = [
+        vote["failure"] or ", ".join(f"{k} {vote[k]}" for k in first if vote.get(k) is not None)
+        for vote in votes
+    ]
+    return _short("; ".join(told))
+
+
+def _frame_view(title: str, frame: pl.LazyFrame) -> RenderableType:
+    """The first rows as a table; a single row as a list of its values, since it is wide."""
+    whole = frame.select(pl.len()).collect().item()
+    rows = frame.head(_SHOWN).collect()
+    count = f"{whole:,} rows" if whole <= _SHOWN else f"{_SHOWN} of {whole:,} rows"
+    if rows.height == 1:
+        facts = [f"  {name} {_short(v).plain}" for name, v in rows.row(0, named=True).items()]
+        return _titled(title, Text("\n".join(facts)))
+    table = Table()
+    for name in rows.columns:
+        table.add_column(name)
+    for row in rows.iter_rows():
+        table.add_row(*(_short(value) for value in row))
+    return _titled(f"{title} ({count})", table)
+
+
+def _titled(title: str, what: RenderableType) -> RenderableType:
+    return Group(Text(title, style="bold", overflow="fold"), what)
+
+
+def _short(value: Any) -> Text:
+    text = "" if value is None else " ".join(str(value).split())
+    return foreign(text if len(text) <= 60 else f"{text[:59]}…")

@@ -1,0 +1,212 @@
+"""One model preset's server, started by hand, until a signal ends it."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from pydantic import ValidationError
+
+from mbt_cli.core.chat import Endpoint
+from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.names import nearest, own_utc_name
+from mbt_cli.core.serving import ServerPlace
+from mbt_cli.errors import ManifestError, UsageError
+from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.manifest.problems import Problems
+from mbt_cli.manifest.resolve import Models
+from mbt_cli.manifest.schema import Document, ModelTable, StudyTable
+from mbt_cli.manifest.toml import Tree, apply_override
+from mbt_cli.settings import Machine
+from mbt_cli.stages.base import Model, SamplingChoice
+
+
+def how_to_ask(endpoint: Endpoint, *, shows_key: bool) -> str:
+    """Lines to copy: the key, a request, a manifest's model.
+
+    Args:
+        endpoint: The server.
+        shows_key: Whether the key was made for it, so that nobody knows it yet.
+    """
+    lines = [""]
+    if endpoint.api_key and shows_key:
+        lines += [
+            "its key, made for this process and shown this once; in the shell that asks:",
+            f"  export {ENDPOINT_KEY}={endpoint.api_key}",
+            "",
+        ]
+    body = {"model": endpoint.model, "messages": [{"role": "user", "content": "Hello"}]}
+    has_key = endpoint.api_key is not None
+    bearer = f' -H "Authorization: Bearer ${ENDPOINT_KEY}"' if has_key else ""
+    variable = f', api_key_env = "{ENDPOINT_KEY}"' if has_key else ""
+    lines += [
+        "a request:",
+        f"  curl {endpoint.base_url}/chat/completions{bearer} "
+        f"-H 'Content-Type: application/json' -d '{json.dumps(body)}'",
+        "",
+        "in a manifest:",
+        "  [models.NAME]",
+        f'  backend = {{ kind = "openai", base_url = "{endpoint.base_url}"{variable} }}',
+        f"  id = {json.dumps(endpoint.model)}",
+        '  sampling = "..."',
+        "",
+        "Ctrl-C ends it",
+    ]
+    return "\n".join(lines)
+
+
+ENDPOINT_KEY = "MBT_ENDPOINT_KEY"
+"""Variable with the key of a server that is started by hand, for who starts and who asks it."""
+_SHORTEST_KEY = 16
+_LOOK_SECONDS = 0.5
+_STUDY = StudyTable(name="serve", seed=0, max_failed_share=0)
+_ANY_SAMPLING: SamplingChoice = {"temperature": 0.0, "max_tokens": "rest"}
+
+
+def preset_model(preset: str, overrides: Sequence[str], presets: PresetFolders) -> Model:
+    """The model that a preset describes, with `--set` laid on it.
+
+    Args:
+        preset: Name of a file in presets/models/.
+        overrides: `KEY=VALUE` with keys as in `[models.NAME]`, such as `serve.max_model_len=4096`.
+        presets: Where presets are.
+
+    Raises:
+        UsageError: There is no such preset, or an override is not KEY=VALUE.
+        ManifestError: What comes out of them is wrong; holds every problem.
+    """
+    names = presets.names("models")
+    if preset not in names:
+        raise UsageError(f"no model preset `{preset}`", hint=nearest(preset, names))
+    tree: Tree = {}
+    for override in overrides:
+        apply_override(tree, override)
+    problems = Problems()
+    model = _model(preset, tree, presets, problems)
+    if model is None or problems:
+        raise ManifestError(f"preset {preset}", problems.all())
+    return model
+
+
+def _model(preset: str, tree: Tree, presets: PresetFolders, problems: Problems) -> Model | None:
+    where = f"models.{preset}"
+    try:
+        table = ModelTable.model_validate({"preset": preset, **tree})
+    except ValidationError as error:
+        problems.add_validation(where, error, ModelTable.model_fields)
+        return None
+    return Models(_document(preset, table), presets, problems).get(preset, _ANY_SAMPLING, where)
+
+
+def _document(name: str, table: ModelTable) -> Document:
+    return Document(
+        study=_STUDY,
+        run=RunSettings(),
+        groups={},
+        sampling={},
+        models={name: table},
+        benchmarks={},
+        judges={},
+        stage=(),
+    )
+
+
+def chosen_key(environment: Mapping[str, str], *, is_shown: bool) -> str | None:
+    """The key that the user chose for the server; None has one made, which is then shown.
+
+    Args:
+        environment: May hold `MBT_ENDPOINT_KEY`.
+        is_shown: Whether there is a terminal to show a key on: it goes nowhere else.
+
+    Raises:
+        UsageError: No key was chosen and none can be shown, or it is too short.
+    """
+    key = environment.get(ENDPOINT_KEY, "").strip()
+    if key and len(key) < _SHORTEST_KEY:
+        raise UsageError(
+            f"`{ENDPOINT_KEY}` has {len(key)} characters, {_SHORTEST_KEY} at least are meant",
+            hint=f"export {ENDPOINT_KEY}=$(openssl rand -hex 24)",
+        )
+    if not key and not is_shown:
+        raise UsageError(
+            "the server's key is shown on a terminal alone, and stderr is none",
+            hint=f"choose the key: export {ENDPOINT_KEY}=$(openssl rand -hex 24)",
+        )
+    return key or None
+
+
+def serving_place(machine: Machine, model: Model, port: int | None, key: str | None) -> ServerPlace:
+    """Where the server's log is, and what it may use."""
+    return ServerPlace(
+        log=machine.cache / "serve" / f"{model.name}-{own_utc_name()}.server.log",
+        cache=machine.cache,
+        environment=machine.environment,
+        ready_timeout_seconds=model.run.server_ready_timeout_seconds,
+        parallel=model.run.concurrency,
+        port=port,
+        key=key,
+    )
+
+
+@contextmanager
+def served(model: Model, place: ServerPlace) -> Iterator[Endpoint]:
+    """The preset's endpoint while the context lasts; nothing of its server is left behind.
+
+    Raises:
+        UsageError: The preset names an endpoint that nobody has to start.
+        BackendError: The server did not come.
+    """
+    with model.backend.open(place) as endpoint:
+        if not isinstance(endpoint, Endpoint) or endpoint.alive is None:
+            raise UsageError(
+                f"the backend `{model.backend.kind}` starts no server",
+                hint="serve a preset of the backend `llamacpp`, `vllm` or `transformers`",
+            )
+        yield endpoint
+
+
+def wait_for_end(endpoint: Endpoint) -> None:
+    """Return when Ctrl-C comes.
+
+    Raises:
+        BackendError: The server ended by itself; the message has its last lines.
+    """
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            if endpoint.alive is not None:
+                endpoint.alive()
+
+
+@contextmanager
+def following(log: Path, out: TextIO) -> Iterator[None]:
+    """Copy to `out` what a server's log gets while the context lasts; the log holds no key."""
+    done = threading.Event()
+
+    def copy() -> None:
+        while not log.is_file() and not done.wait(_LOOK_SECONDS):
+            pass
+        if not log.is_file():
+            return
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            while not done.wait(_LOOK_SECONDS):
+                out.write(lines.read())
+                out.flush()
+            out.write(lines.read())
+
+    copying = threading.Thread(target=copy, daemon=True)
+    copying.start()
+    try:
+        yield
+    finally:
+        done.set()
+        copying.join()
+
+
+def can_show_key() -> bool:
+    """Whether stderr is a terminal."""
+    return sys.stderr.isatty()

@@ -1,0 +1,295 @@
+"""What was sent to a model for one question, and what came back."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from mbt_cli.backends.flags import merged_flags
+from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.core.chat import Json
+from mbt_cli.core.names import nearest
+from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
+from mbt_cli.manifest.load import Manifest
+from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.manifest.problems import Problems
+from mbt_cli.manifest.resolve import Models
+from mbt_cli.manifest.schema import ModelTable
+from mbt_cli.manifest.toml import read_toml
+from mbt_cli.store.cells import read_failure
+from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
+from mbt_cli.store.reading import read_rows, require_lineage
+from mbt_cli.store.reading import verify as problems_of
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model of a manifest.
+
+    Args:
+        name: Its name in the manifest.
+        kind: The backend's kind.
+        flags: Key, as in `serve.max_model_len`, to its value and where that comes from.
+    """
+
+    name: str
+    kind: str
+    flags: Mapping[str, tuple[Json, str]]
+
+
+def served_models(manifest: Manifest, presets: PresetFolders) -> Sequence[ServedModel]:
+    """Every model of a manifest with what its server is started with."""
+    models = Models(manifest.document, presets, Problems())
+    found = []
+    for name, table in manifest.document.models.items():
+        backend = models.backend(name)
+        if backend is not None:
+            layers = {"mbt": {f"serve.{key}": v for key, v in backend.own_flags.items()}}
+            layers |= _preset_layer(table, presets)
+            layers[f"models.{name}"] = _flat(table.model_dump(exclude_unset=True))
+            found.append(ServedModel(name, backend.kind, merged_flags(layers)))
+    return found
+
+
+def _preset_layer(table: ModelTable, presets: PresetFolders) -> dict[str, dict[str, Json]]:
+    path = presets.find("models", table.preset) if table.preset else None
+    return {} if path is None else {f"preset {path.stem}": _flat(read_toml(path))}
+
+
+def _flat(table: Mapping[str, Any]) -> dict[str, Json]:
+    """The keys of the tables that say how a server is started."""
+    return {
+        f"{part}.{key}": value
+        for part in ("backend", "serve", "place")
+        for key, value in (table.get(part) or {}).items()
+    }
+
+
+def served_view(path: Path) -> RenderableType:
+    """One table a model of a manifest: key, value, and the file or table that says it."""
+    return Group(*(_table(model) for model in _models(path)))
+
+
+def served_json(path: Path) -> str:
+    """One JSON object: model to its backend's kind and flags, each with its value and origin."""
+    told = {
+        model.name: {
+            "kind": model.kind,
+            "flags": {
+                key: {"value": value, "from": origin}
+                for key, (value, origin) in model.flags.items()
+            },
+        }
+        for model in _models(path)
+    }
+    return orjson.dumps(told).decode()
+
+
+def _models(path: Path) -> Sequence[ServedModel]:
+    manifest, machine = open_manifest(path, None, None)
+    presets = PresetFolders.usual(extra=machine.presets, config=machine.config)
+    return served_models(manifest, presets)
+
+
+def _table(model: ServedModel) -> RenderableType:
+    table = Table(title=Text(f"{model.name} ({model.kind})"), title_justify="left")
+    for head in ("key", "value", "from"):
+        table.add_column(head, overflow="fold")
+    for key, (value, origin) in model.flags.items():
+        said = value if isinstance(value, str) else orjson.dumps(value).decode()
+        table.add_row(Text(key), Text(said), Text(origin))
+    return table
+
+
+_SHOWN_HASH = 12
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def cells_below(path: Path) -> Sequence[Path]:
+    """Folders of the finished cells at or below a path.
+
+    Raises:
+        UsageError: There is no such path.
+        MissingInputError: It holds no finished cell; says what failed, if something did.
+    """
+    if not path.exists():
+        raise UsageError(
+            f"no folder `{path}`" + _meant(path),
+            hint="artifacts are in runs/STUDY/STAGE/AXIS=VALUE/...",
+        )
+    found = [p.parent for p in sorted(path.rglob(LINEAGE))]
+    if found:
+        return found
+    failure = read_failure(path)
+    if failure is not None:
+        raise MissingInputError(f"`{path}` failed: {failure['message']}", hint=failure.get("hint"))
+    raise MissingInputError(
+        f"`{path}` holds no finished artifact",
+        hint="name a folder, such as runs/STUDY/STAGE; `mbt run MANIFEST` makes what is missing",
+    )
+
+
+def _meant(path: Path) -> str:
+    """The names beside the first part of a path that is not there."""
+    wrong = next(p for p in (*reversed(path.parents), path) if not p.exists())
+    beside = [p.name for p in wrong.parent.iterdir()] if wrong.parent.is_dir() else []
+    return f"; in `{wrong.parent}` {nearest(wrong.name, beside)}"
+
+
+def lineage_json_of(folder: Path) -> str:
+    """The lineage as JSON text."""
+    return lineage_json(require_lineage(folder)).decode()
+
+
+def verified(folder: Path) -> RenderableType:
+    """A line that says every byte is right.
+
+    Raises:
+        ArtifactError: Something is not as the lineage says; lists all of it.
+    """
+    problems = problems_of(folder)
+    if problems:
+        raise ArtifactError(
+            "\n".join([f"`{folder}` is damaged:", *(f"  {p}" for p in problems)]),
+            hint="restore the files, or move the folder away and run the study again",
+        )
+    return Text(f"verified: every byte of {folder} is what its lineage says", style="green")
+
+
+def lineage_view(folder: Path) -> RenderableType:
+    """The cell and, as branches, what it was made from."""
+    lineage = require_lineage(folder)
+    runs = folder.parents[lineage.address.count("/") + 1]
+    tree = Tree(Text(lineage.address, style="bold"))
+    _describe(tree, lineage)
+    _add_inputs(tree, lineage, runs / lineage.study, seen=set())
+    return tree
+
+
+def cells_view(folders: Sequence[Path]) -> RenderableType:
+    """Many cells, a line each."""
+    table = Table(caption=f"mbt show {folders[0]}: one with all that made it")
+    table.caption_justify = "left"
+    table.add_column("cell", overflow="fold")
+    for column in ("kind", "rows", "failed", "made"):
+        table.add_column(column, justify="left" if column == "kind" else "right", no_wrap=True)
+    for folder in folders:
+        lineage = require_lineage(folder)
+        made = f"{lineage.started_at:%Y-%m-%d %H:%M}"
+        counts = (f"{lineage.rows:,}", f"{lineage.failed_rows:,}")
+        table.add_row(Text(lineage.address), lineage.kind, *counts, made)
+    return table
+
+
+def _add_inputs(tree: Tree, lineage: Lineage, study: Path, seen: set[str]) -> None:
+    for address, record in lineage.inputs.items():
+        branch = tree.add(Text(f"reads {address}", style="bold"))
+        below = read_lineage(study / address)
+        if below is None:
+            branch.add(Text("is no longer there", style="red"))
+        elif below.content_sha256() != record.sha256:
+            branch.add(Text("has other bytes now than when it was read", style="red"))
+        elif address in seen:
+            branch.add(Text("as above", style="dim"))
+        else:
+            seen.add(address)
+            _describe(branch, below)
+            _add_inputs(branch, below, study, seen)
+
+
+def _describe(tree: Tree, lineage: Lineage) -> None:
+    for line in _lines(lineage):
+        tree.add(Text(line))
+
+
+def _lines(lineage: Lineage) -> list[str]:
+    code = lineage.code
+    commit = f", commit {code.commit[:_SHOWN_HASH]}" if code.commit else ""
+    changed = " with changes" if code.dirty else ""
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in lineage.failures.items())
+    failed = f", {lineage.failed_rows:,} failed ({reasons})" if lineage.failed_rows else ""
+    lines = [
+        f"{lineage.kind}, {lineage.rows:,} rows{failed}; fingerprint "
+        f"{lineage.fingerprint[:_SHOWN_HASH]}",
+        f"made {lineage.started_at:%Y-%m-%d %H:%M:%S} UTC in {lineage.seconds:,.1f} s by mbt "
+        f"{code.version}{commit}{changed} on {lineage.host.name}",
+    ]
+    if lineage.model is not None:
+        lines.append(f"model {_compact(lineage.model)}")
+        asked = lineage.requests
+        lines.append(
+            f"{asked.sent:,} requests sent, {asked.retried:,} retried, {asked.reused:,} reused; "
+            f"{lineage.tokens.completion:,} completion tokens"
+        )
+    if isinstance(lineage.spec, dict):
+        spec = {k: v for k, v in lineage.spec.items() if k != "models" and v not in (None, {}, [])}
+        lines.append(f"settings {_compact(spec)}")
+    return lines
+
+
+def _compact(value: Json) -> str:
+    """A setting as short as it can be read; nothing that is empty, no plug-in's version 1."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(f"({_compact(v)})" if isinstance(v, list) else _compact(v) for v in value)
+    if isinstance(value, str) and _SHA256.fullmatch(value):
+        return value[:_SHOWN_HASH]
+    if not isinstance(value, dict):
+        return str(value)
+    told = {k: v for k, v in value.items() if v not in (None, {}, []) and (k, v) != ("version", 1)}
+    words = [str(told.pop("kind"))] if isinstance(told.get("kind"), str) else []
+    words += [
+        f"{key} ({_compact(item)})" if isinstance(item, dict | list) else f"{key} {_compact(item)}"
+        for key, item in told.items()
+    ]
+    return ", ".join(words)
+
+
+_SHOWN_IDS = 3
+
+
+def prompt_view(folder: Path, question_id: str) -> RenderableType:
+    """Every conversation of a cell about one question.
+
+    Raises:
+        UsageError: The cell asked no model, or holds no such question; names some that it holds.
+    """
+    rows = read_rows(folder)
+    if "messages" not in rows.collect_schema():
+        raise UsageError(
+            f"`{folder}` asked no model, so it has no prompts",
+            hint=f"`mbt show {folder}` names what it was made from",
+        )
+    found = rows.filter(pl.col("question_id") == question_id).collect()
+    if found.is_empty():
+        ids = rows.select("question_id").unique(maintain_order=True).head(_SHOWN_IDS).collect()
+        some = ", ".join(f"`{i}`" for i in ids["question_id"])
+        raise UsageError(f"`{folder}` has no question `{question_id}`", hint=f"it has {some}, ...")
+    address = Text(require_lineage(folder).address, style="bold underline")
+    parts = (part for row in found.iter_rows(named=True) for part in _parts(row))
+    return Group(address, *parts)
+
+
+def _parts(row: dict[str, Any]) -> Iterator[Text]:
+    yield Text(f"question {row['question_id']}, sample {row['sample']}", style="bold")
+    for message in row["messages"] or ():
+        yield Text(f"--- {message['role']}", style="cyan")
+        yield Text(message["content"])
+    if row["reasoning"]:
+        yield Text("--- reasoning", style="green")
+        yield Text(row["reasoning"])
+    yield Text(
+        f"--- reply ({row['finish_reason']}, {row['completion_tokens']} tokens)", style="green"
+    )
+    yield Text(row["reply"] or "")
+    if row["failure"]:
+        yield Text(f"--- failure: {row['failure']}", style="red")

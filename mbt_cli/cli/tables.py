@@ -1,0 +1,205 @@
+"""A table on the terminal: as it stands where there is room, else turned or in parts."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+from typing import Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from mbt_cli.core.tables import Column, TableData
+from mbt_cli.report.shown import ShownCell, heading, reading_notes, shown_rows
+
+_TURNED_ROWS = 6
+_NO_LIMIT = 10_000
+_HEADING_CHARACTERS = 12
+_LABEL_CHARACTERS = 20
+"""Longer parts of a label may be broken anywhere."""
+_FRAME = 3
+"""Characters of a column beside its text: a space on either side and a line."""
+
+
+class StoredTable:
+    """A table that fits itself to the terminal.
+
+    Numbers bear their intervals and their †, the best is bold. Where there is no room, headings
+    and addresses take several lines, and columns stand below each other in parts; no number is
+    cut unless not even one of them fits beside the labels.
+    """
+
+    def __init__(self, table: TableData) -> None:
+        self._table = table
+        self._columns = list(table.columns)
+        self._rows = shown_rows(table)
+        self._has_intervals = any(cell.interval for row in self._rows for cell in row)
+        kinds = [column.kind for column in self._columns]
+        self._labels = [place for place, kind in enumerate(kinds) if kind == "label"]
+        self._numbers = [place for place, kind in enumerate(kinds) if kind == "number"]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        unlimited = options.update(max_width=_NO_LIMIT)
+        upright = self._upright()
+        if Measurement.get(console, unlimited, upright).maximum <= width:
+            yield upright
+        elif turned := self._turned(" ", width) or self._turned("\n", width):
+            yield turned
+        else:
+            yield from self._parts(width)
+        for note in reading_notes(self._table):
+            yield Text(note, style="dim")
+
+    def _upright(self) -> Table:
+        table = self._empty(lines=True)
+        for column in self._columns:
+            table.add_column(heading(column), justify=_justify(column), no_wrap=True)
+        for row in self._rows:
+            table.add_row(*(_cell(cell, "\n") for cell in row))
+        return table
+
+    def _turned(self, between: str, width: int) -> Table | None:
+        """A column for each row: its labels on top, its numbers below; None where they do not fit.
+
+        Args:
+            between: Stands between a number and its interval.
+            width: Of the terminal.
+        """
+        if not 0 < len(self._rows) <= _TURNED_ROWS:
+            return None
+        names = [heading(self._columns[place]) for place in self._numbers]
+        sides = [[_cell(row[n], between).plain for n in self._numbers] for row in self._rows]
+        tops = [[row[place].text for place in self._labels] for row in self._rows]
+        least = [_longest(word for name in names for word in name.split())]
+        least += [_longest(lines) for lines in sides]
+        most = [_longest(names)]
+        most += [_longest([*top, *side]) for top, side in zip(tops, sides, strict=True)]
+        widths = _shared(width, least, most)
+        if widths is None:
+            return None
+        table = self._empty(lines=between == "\n")
+        heads = [[heading(self._columns[place]) for place in self._labels]]
+        heads += [[_broken(t, w) for t in top] for top, w in zip(tops, widths[1:], strict=True)]
+        for number, (head, chosen) in enumerate(zip(_aligned(heads, widths), widths, strict=True)):
+            table.add_column(
+                head, justify="right" if number else "left", width=chosen, overflow="fold"
+            )
+        for place, name in zip(self._numbers, names, strict=True):
+            table.add_row(name, *(_cell(row[place], between) for row in self._rows))
+        return table
+
+    def _parts(self, width: int) -> Iterator[Table]:
+        """Tables below each other, each with all labels and with the numbers that fit beside."""
+        least = [self._width(place) for place in range(len(self._columns))]
+        begun = list(self._labels)
+        for place in self._numbers:
+            wanted = [least[one] for one in (*begun, place)]
+            if len(begun) > len(self._labels) and _shared(width, wanted, wanted) is None:
+                yield self._part(begun, least, width)
+                begun = list(self._labels)
+            begun.append(place)
+        yield self._part(begun, least, width)
+
+    def _part(self, places: Sequence[int], of_all: Sequence[int], width: int) -> Table:
+        table = self._empty(lines=True)
+        least = [of_all[place] for place in places]
+        natural = [_longest(row[place].text for row in self._rows) for place in self._labels]
+        widths = _shared(width, least, [*natural, *least[len(natural) :]]) or least
+        for place, chosen in zip(places, widths, strict=True):
+            column = self._columns[place]
+            title = "\n".join(wrap(heading(column), _HEADING_CHARACTERS))
+            table.add_column(title, justify=_justify(column), width=chosen, overflow="fold")
+        for row in self._rows:
+            cells = zip(places, widths, strict=True)
+            table.add_row(*(_cell(row[place], "\n", characters=w) for place, w in cells))
+        return table
+
+    def _width(self, place: int) -> int:
+        """Characters that a column needs at least, with a heading over several lines."""
+        column = self._columns[place]
+        title = wrap(heading(column), _HEADING_CHARACTERS)
+        if column.kind == "number":
+            return _longest([*title, *(_cell(row[place], "\n").plain for row in self._rows)])
+        parts = (_broken(row[place].text, 0) for row in self._rows)
+        return max(_longest(title), min(_LABEL_CHARACTERS, _longest(parts)))
+
+    def _empty(self, *, lines: bool) -> Table:
+        """The table without columns, with lines between rows where numbers may take several."""
+        is_lined = lines and self._has_intervals
+        return Table(title=self._table.title, title_justify="left", show_lines=is_lined)
+
+
+def _shared(width: int, least: Sequence[int], most: Sequence[int]) -> list[int] | None:
+    """Widths of columns that share the room, None where not even the least ones fit.
+
+    Example:
+        >>> _shared(18, [2, 2], [9, 4]), _shared(11, [2, 2], [2, 2]), _shared(10, [2, 2], [2, 2])
+        ([7, 4], [2, 2], None)
+    """
+    widths = list(least)
+    left = width - 1 - sum(one + _FRAME for one in widths)
+    if left < 0:
+        return None
+    while left and any(one < limit for one, limit in zip(widths, most, strict=True)):
+        for place, limit in enumerate(most):
+            if left and widths[place] < limit:
+                widths[place] += 1
+                left -= 1
+    return widths
+
+
+def _aligned(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """Each column's texts below each other, so that the same ones begin at the same height."""
+
+    def lines_of(text: str, width: int) -> list[str]:
+        return [
+            line[k : k + width] for line in text.split("\n") for k in range(0, len(line), width)
+        ]
+
+    folded = [[lines_of(t, w) for t in column] for column, w in zip(columns, widths, strict=True)]
+    heights = [max(map(len, row)) for row in zip(*folded, strict=True)]
+    return [
+        "\n".join(
+            line
+            for lines, height in zip(column, heights, strict=True)
+            for line in [*lines, *[""] * (height - len(lines))]
+        )
+        for column in folded
+    ]
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """Length of the longest line of all texts."""
+    return max((len(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def _justify(column: Column) -> Literal["left", "right"]:
+    return "left" if column.kind == "label" else "right"
+
+
+def _cell(cell: ShownCell, between: str, *, characters: int = _NO_LIMIT) -> Text:
+    text = Text(_broken(cell.text, characters), style="bold" if cell.rank == "best" else "")
+    text.append("†" if cell.is_tied else "")
+    if cell.interval is not None:
+        low, high = cell.interval
+        text.append(f"{between}[{low}, {high}]", style="dim not bold")
+    return text
+
+
+def _broken(text: str, characters: int) -> str:
+    r"""An address over several lines, which end where one of its parts does.
+
+    Example:
+        >>> _broken("scores/split=train/model=m", 20)
+        'scores/split=train/\nmodel=m'
+    """
+    first, *others = text.split("/")
+    lines = [first]
+    for part in others:
+        if len(lines[-1]) + 1 + len(part) < characters:
+            lines[-1] += f"/{part}"
+        else:
+            lines[-1] += "/"
+            lines.append(part)
+    return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""What a training trains on, with the trained tokens told apart from the prompt."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.printing import printer
+from mbt_cli.cli.run import Told
+from mbt_cli.core.training_job import TRAINING_SET
+from mbt_cli.engine.select import select
+from mbt_cli.errors import MissingInputError
+from mbt_cli.store.cells import cell_folder
+
+
+def show_samples(path: Path, told: Told) -> None:
+    """Print a row of the training set of each chosen training that has begun.
+
+    Raises:
+        MissingInputError: None of them has begun.
+    """
+    manifest, machine = open_manifest(path, told.overrides, told.presets)
+    chosen = select(manifest, kind="train", only=told.only or ())
+    trainings = [address for address in chosen if manifest.cells[address].kind == "train"]
+    folders = [cell_folder(machine.runs, manifest.study, address) for address in trainings]
+    views = [view for folder in folders if (view := sample_view(folder)) is not None]
+    if not views:
+        raise MissingInputError(
+            f"`{folders[0]}` has no training set yet",
+            hint="`mbt train MANIFEST` writes it before its first step; look again then",
+        )
+    out = printer()
+    for view in views:
+        out.print(view)
+
+
+def sample_view(folder: Path, *, rows: int = 1) -> RenderableType | None:
+    """The first rows that a train cell trains, prompts dim and what is trained highlighted.
+
+    The set is there as soon as the training begins, before its first step; None until then.
+
+    Args:
+        folder: The cell's folder.
+        rows: How many rows to show.
+    """
+    places = [folder / "files" / TRAINING_SET]
+    places += sorted((folder / "journal" / "training").glob(f"*/{TRAINING_SET}"))
+    found = next((path for path in places if path.is_file()), None)
+    if found is None:
+        return None
+    told = pl.read_parquet(found)
+    kept = told.filter(pl.col("dropped").is_null())
+    return Group(*_parts(kept.head(rows)), _counts(folder, told, kept))
+
+
+def _parts(shown: pl.DataFrame) -> Iterator[Text]:
+    for row in shown.iter_rows(named=True):
+        yield Text(f"question {row['question_id']}, sample {row['sample']}", style="bold")
+        text = Text(row["prompt"], style="dim")
+        if row["completion"] is not None:  # GRPO draws its own
+            # marks too, since a pipe has no colours
+            text.append("[trained:] ", style="bold green")
+            text.append(row["completion"], style="green")
+            text.append(" [:trained]", style="bold green")
+        yield text
+
+
+def _counts(folder: Path, told: pl.DataFrame, kept: pl.DataFrame) -> Text:
+    trained, tokens = int(kept["trained_tokens"].sum()), int(kept["tokens"].sum())
+    rows = f"{kept.height:,} rows of {told.height:,}"
+    return Text(f"{folder}: {rows}, {trained:,} trained tokens of {tokens:,}")

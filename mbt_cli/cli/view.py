@@ -1,0 +1,246 @@
+"""Traces on the terminal: question, gold answer, marked paragraphs, answer, verdicts."""
+
+import os
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.text import Text
+
+from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.printing import foreign, printer
+from mbt_cli.cli.show import cells_below
+from mbt_cli.core.names import nearest
+from mbt_cli.core.traces import is_cut, paragraphs, trace_of
+from mbt_cli.errors import MissingInputError, UsageError
+from mbt_cli.manifest.presets import manifest_file
+from mbt_cli.report.page import PAGE
+from mbt_cli.report.traces import (
+    Trace,
+    TraceCell,
+    read_question_rows,
+    read_traces,
+    trace_cells_below,
+)
+from mbt_cli.settings import read_machine
+from mbt_cli.store.reading import finished_cells, require_lineage, upstream
+
+_INDEX = "index.html"
+_LOOPBACK = "127.0.0.1"
+
+
+def find_page(path: Path | None) -> Path:
+    """The page's index.html: the newest one at or below a path, or of a manifest's study.
+
+    Args:
+        path: A page, a folder, a manifest, or None for the folder with all runs.
+
+    Raises:
+        UsageError: There is no such path.
+        MissingInputError: No report was made there.
+    """
+    folder = study_path(path)
+    if folder.is_file():
+        return folder
+    if (folder / _INDEX).is_file():
+        return folder / _INDEX
+    found = sorted(folder.rglob(f"{PAGE}/{_INDEX}"), key=lambda page: page.stat().st_mtime)
+    if not found:
+        raise MissingInputError(
+            f"no report below `{folder}`", hint="run `mbt report MANIFEST` first"
+        )
+    return found[-1]
+
+
+def study_path(path: Path | None) -> Path:
+    """Where to look: the path itself, the folder of a manifest or study by name, or all runs.
+
+    Raises:
+        UsageError: There is no such path.
+    """
+    runs = read_machine().runs
+    if path is None:
+        return runs
+    if path.suffix == ".toml":
+        manifest, machine = open_manifest(path, None, None)
+        return machine.runs / manifest.study
+    if path.exists():
+        return path
+    if (runs / path).is_dir():
+        return runs / path
+    if manifest_file(path) != path:
+        return study_path(manifest_file(path))
+    known = [folder.name for folder in runs.glob("[!.]*")]
+    hint = nearest(str(path), known) if known else "mbt run MANIFEST makes one"
+    raise UsageError(f"no file, folder or study `{path}`", hint=hint)
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Files of one folder, for pages that came from here only."""
+
+    def do_GET(self) -> None:
+        # a page of another site may have its own name point here
+        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        if host not in (_LOOPBACK, "localhost"):
+            self.send_error(403, "only for this machine")
+            return
+        super().do_GET()
+
+    def do_HEAD(self) -> None:
+        self.send_error(405)
+
+    def end_headers(self) -> None:
+        # the data are scripts, which any site could include otherwise
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not worth a line."""
+
+
+def serve_page(page: Path) -> NoReturn:
+    """Serve the page's folder on a free port of the loopback address until Ctrl-C."""
+    handler = partial(_Handler, directory=str(page.parent))
+    with ThreadingHTTPServer((_LOOPBACK, 0), handler) as server:
+        address = f"http://{_LOOPBACK}:{server.server_port}/{_INDEX}"
+        _say(f"serving {page.parent}/ on {address} (Ctrl-C ends it)")
+        server.serve_forever()
+    raise AssertionError("the server only ends by a signal")
+
+
+def open_page(page: Path) -> None:
+    """Open the page as a file, or say what to open where there is no browser."""
+    uri = page.resolve().as_uri()
+    _say(f"opened {uri}" if webbrowser.open(uri) else f"open this in a browser: {uri}")
+
+
+def _say(text: str) -> None:
+    printer().print(Text(text))
+
+
+_UNSAID = ("reply", "failure", "vote", "asked")
+
+
+def show_traces(path: Path | None, question: str | None, limit: int) -> None:
+    """Print `trace_views`, page by page on a terminal."""
+    out = printer()
+    # what git sets: colours as they are, and no page to leave where one screen is enough
+    os.environ.setdefault("LESS", "-FRX")
+    views = trace_views(study_path(path), question, limit)
+    with out.pager(styles=True) if out.is_terminal else nullcontext():
+        out.print(*views, sep="\n")
+
+
+def trace_views(path: Path, question: str | None, limit: int) -> list[RenderableType]:
+    """Traces of the rollouts at or below a path, or of those that its cells were made from.
+
+    Args:
+        path: Folder of a study, a stage or a cell.
+        question: Id of the one question wanted.
+        limit: Traces of each rollout cell.
+
+    Raises:
+        MissingInputError: There are none.
+    """
+    views = [
+        view
+        for cell in _cells(path)
+        for view in _cell_view(cell, list(_wanted(cell, question, limit)))
+    ]
+    if not views:
+        what = f"no trace of question `{question}`" if question else "no traces"
+        raise MissingInputError(
+            f"{what} at or below `{path}`", hint="mbt view --terminal runs/STUDY/STAGE"
+        )
+    return views
+
+
+def _cells(path: Path) -> list[TraceCell]:
+    """Rollout cells, with every judge of the study that looked at them."""
+    chosen = [(folder, require_lineage(folder)) for folder in cells_below(path)]
+    folder, first = chosen[0]
+    study = folder.parents[first.address.count("/")]
+    rollouts = [cell.address for _, cell in chosen if cell.kind == "rollout"]
+    behind = upstream(study, rollouts or [cell.address for _, cell in chosen])
+    wanted = {cell.address for cell in behind.of_kind("rollout")}
+    judges = [cell.address for _, cell in finished_cells(study) if cell.kind == "judge"]
+    cells = trace_cells_below(study, [*wanted, *judges])
+    return [cell for cell in cells if cell.rollouts.address in wanted]
+
+
+def _wanted(cell: TraceCell, question: str | None, limit: int) -> Iterator[Trace]:
+    for batch in read_traces(cell, limit, None if question is None else [question]):
+        yield from batch
+
+
+def _cell_view(cell: TraceCell, traces: Sequence[Trace]) -> Iterator[RenderableType]:
+    ids = [trace.row["question_id"] for trace in traces]
+    rows = read_question_rows(cell).collect()
+    asked = {
+        row["question_id"]: row for row in rows.iter_rows(named=True) if row["question_id"] in ids
+    }
+    if traces:
+        yield Rule(Text(cell.rollouts.address, style="bold"), align="left")
+    for trace in traces:
+        yield _trace_view(cell, trace, asked[trace.row["question_id"]])
+
+
+def _trace_view(cell: TraceCell, trace: Trace, question: dict[str, Any]) -> RenderableType:
+    row = trace.row
+    cut = ", truncated" if is_cut(row["finish_reason"]) else ""
+    about = f"{row['question_id']}, sample {row['sample']}: {row['completion_tokens']} tokens{cut}"
+    head = Panel(
+        Group(
+            foreign(question["question"], "bold"), foreign(f"gold: {question['answer']}", "green")
+        ),
+        title=foreign(about),
+        title_align="left",
+    )
+    parts = paragraphs(trace_of(row["reasoning"], row["reply"]))
+    answer = foreign(f"answer: {row['answer'] or '(none)'}", "bold")
+    failure = [foreign(f"failed: {row['failure']}", "red")] if row["failure"] else []
+    return Group(head, *failure, *_marked(cell, trace, parts), answer, *_verdicts(cell, trace), "")
+
+
+def _marked(cell: TraceCell, trace: Trace, parts: Sequence[str]) -> Iterator[RenderableType]:
+    """Paragraphs in green where the answer is reached, dim where they are redundant."""
+    marks = _marks(cell, trace)
+    for number, part in enumerate(parts, start=1):
+        names, style = [], ""
+        if number in (marks.get("redundant_paragraphs") or ()):
+            names, style = ["redundant"], "yellow"
+        if number == marks.get("answer_paragraph"):
+            names, style = ["answer reached", *names], "green"
+        note = f" [{', '.join(names)}]" if names else ""
+        yield Padding(foreign(f"{number}{note} {part}", style), (0, 0, 1, 2))
+
+
+def _marks(cell: TraceCell, trace: Trace) -> dict[str, Any]:
+    for number, votes in trace.verdicts.items():
+        if cell.judges[number] == "redundancy":
+            for vote in votes:
+                if vote.get("answer_paragraph") is not None:
+                    return dict(vote)
+    return {}
+
+
+def _verdicts(cell: TraceCell, trace: Trace) -> Iterator[RenderableType]:
+    for number, votes in trace.verdicts.items():
+        for vote in votes:
+            said = ", ".join(
+                f"{name} {value}"
+                for name, value in vote.items()
+                if name not in _UNSAID and value is not None
+            )
+            failed = vote["failure"]
+            words = f"{cell.judges[number]}: {failed or said or 'nothing to judge'}"
+            yield foreign(words, "red" if failed else "cyan")

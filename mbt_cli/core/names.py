@@ -1,0 +1,49 @@
+"""Names: the nearest valid one to a name that was typed, and names made of a moment in UTC."""
+
+import os
+import socket
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from difflib import get_close_matches
+
+
+def utc_name(moment: datetime) -> str:
+    """The moment to the second, whatever its own zone.
+
+    Example:
+        >>> utc_name(datetime.fromisoformat("2026-11-22T12:07:53.5+01:00"))
+        '2026-11-22T110753Z'
+    """
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H%M%SZ}"
+
+
+def own_utc_name() -> str:
+    """The present moment, this machine and this process.
+
+    Of two processes that begin in one second, wherever they run, each has a name of its own.
+    """
+    return f"{utc_name(datetime.now(UTC))}-{socket.gethostname()}-{os.getpid()}"
+
+
+_SHOWN_NAMES = 12
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """What to say after an unknown name: the nearest valid one, or all there are.
+
+    Example:
+        >>> nearest("temprature", ["temperature", "top_p"])
+        'did you mean `temperature`?'
+        >>> nearest("f1", ["f1_score", "avg_at_k"])
+        'did you mean `f1_score`?'
+        >>> nearest("x", ["alpha", "beta"])
+        'there are `alpha`, `beta`'
+    """
+    names = sorted(set(valid))
+    begun = [known for known in names if name and known.startswith(name)]
+    if close := get_close_matches(name, names, n=1, cutoff=0.5) or begun[: len(begun) == 1]:
+        return f"did you mean `{close[0]}`?"
+    if not names:
+        return "there are none"
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return "there are " + ", ".join(f"`{n}`" for n in names[:_SHOWN_NAMES]) + more

@@ -1,0 +1,129 @@
+"""`--dry-run`: what a verb would ask, without asking it or writing anything."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from mbt_cli.core.chat import Message
+from mbt_cli.core.progress import Silent
+from mbt_cli.core.rows import GATE, UNREADABLE
+from mbt_cli.engine.runner import Servers, hub_access, load_input, server_place
+from mbt_cli.engine.states import CellState, States
+from mbt_cli.inference.journal import JournalIndex
+from mbt_cli.manifest.cell import Cell
+from mbt_cli.manifest.load import Manifest
+from mbt_cli.settings import Machine
+from mbt_cli.stages.ask import AsksModel
+from mbt_cli.stages.base import LoadedInput, Work
+from mbt_cli.stages.trained import with_checkpoints
+from mbt_cli.store.artifacts import JOURNAL
+from mbt_cli.store.lineage import ROWS
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What would become of one cell.
+
+    Args:
+        requests: Requests that would be sent and replies that would be reused, where the stage
+            asks a model and its inputs are there.
+        waits_for: The input that is not made yet.
+        first_prompt: The first conversation, rendered.
+    """
+
+    address: str
+    status: str
+    why: Sequence[str] = ()
+    requests: tuple[int, int] | None = None
+    waits_for: str | None = None
+    first_prompt: Sequence[Message] = ()
+
+
+def rehearse(
+    manifest: Manifest, machine: Machine, addresses: Sequence[str], *, retry_failed: bool = False
+) -> Iterator[Rehearsal]:
+    """Each cell in order; `retry_failed` as for the run itself."""
+    states = States(manifest, machine.runs)
+    for address in addresses:
+        yield _rehearsed(states, states[address], machine, retry_failed=retry_failed)
+
+
+def _rehearsed(
+    states: States, state: CellState, machine: Machine, *, retry_failed: bool
+) -> Rehearsal:
+    cell = state.cell
+    if not isinstance(cell.stage, AsksModel) or cell.resolution.source is not None:
+        return Rehearsal(cell.address, state.status, state.why)
+    unmade = [
+        a for a in cell.needs if states[a].status != "done" and states[a].cell.kind != "questions"
+    ]
+    if unmade:
+        return Rehearsal(cell.address, state.status, state.why, waits_for=unmade[0])
+    inputs = {
+        name: tuple(_loaded(states[a], machine) for a in group)
+        for name, group in cell.resolution.inputs.items()
+    }
+    work = _work(cell, inputs, state.folder, machine)
+    asking = cell.stage.ask_plan(work).asking(work)
+    new = reused = 0
+    first: Sequence[Message] = ()
+    with _known(state.folder, retry_failed=retry_failed) as is_known:
+        for request in asking.requests():
+            first = first or request.messages
+            known = is_known(request.key)
+            reused, new = reused + known, new + (not known)
+    if state.status == "done" and not retry_failed:  # its failed rows stay as they are
+        new, reused = 0, new + reused
+    return Rehearsal(cell.address, state.status, state.why, (new, reused), None, first)
+
+
+@contextmanager
+def _known(folder: Path, *, retry_failed: bool) -> Iterator[Callable[[str], bool]]:
+    """Whether a request's reply is there: in the rows, or in the journal of a run that goes on."""
+    keys: set[str] = set()
+    if (folder / ROWS).is_file():
+        failure = pl.col("failure")
+        came = [failure.str.starts_with(reason) for reason in (GATE, UNREADABLE)]
+        is_good = pl.any_horizontal(failure.is_null(), *came)
+        good = pl.scan_parquet(folder / ROWS, glob=False).filter(is_good)
+        keys = set(good.select("request_key").collect()["request_key"])
+    if not (folder / JOURNAL).is_dir():
+        yield keys.__contains__
+        return
+    with JournalIndex(folder / JOURNAL) as index:
+
+        def is_known(key: str) -> bool:
+            found = index.standing(key)
+            is_there = found is not None and not (retry_failed and found.failure)
+            return key in keys or is_there
+
+        yield is_known
+
+
+def _work(
+    cell: Cell, inputs: Mapping[str, tuple[LoadedInput, ...]], folder: Path, machine: Machine
+) -> Work:
+    return Work(
+        resolution=with_checkpoints(cell.resolution, inputs),
+        inputs=inputs,
+        journal=folder / JOURNAL,
+        files=folder,
+        place=lambda run: server_place(machine, folder, run),
+        open=Servers().open,
+        hub=hub_access(machine),
+        progress=Silent(),
+    )
+
+
+def _loaded(state: CellState, machine: Machine) -> LoadedInput:
+    """A finished cell from the disk, or questions made in memory."""
+    cell = state.cell
+    if state.status == "done":
+        return load_input(state.folder, cell.address)
+    work = _work(cell, {}, state.folder, machine)
+    rows = pl.concat(list(cell.stage.run(work))).lazy()
+    axes = cell.resolution.axes
+    return LoadedInput(cell.address, axes, cell.kind, state.folder, rows, None)

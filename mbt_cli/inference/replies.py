@@ -1,0 +1,308 @@
+"""A chat completion, as servers send it, to a Reply: text, reasoning, counts, typed failures.
+
+Reasoning is read from `reasoning`, `reasoning_content`, thinking parts of a list content, or an
+inline think block, in that order. The text itself is never changed.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from mbt_cli.core.chat import Json, Reply
+from mbt_cli.core.secrets import without_secrets
+from mbt_cli.errors import BackendError
+
+_OPENING = re.compile(r"\s*(?:<think(?:ing)?>|\[THINK\])", re.IGNORECASE)
+_CLOSING = re.compile(r"</think(?:ing)?>|\[/THINK\]", re.IGNORECASE)
+_WORDS_KEPT = 500
+
+
+class MalformedReplyError(ValueError):
+    """What the server sent with status 200 is no chat completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What is known of a reply beside what the server said.
+
+    Args:
+        seed: The seed that was sent.
+        attempts: Times the request was sent until this reply, this one included.
+        seconds: From sending to the whole reply.
+    """
+
+    seed: int | None = None
+    attempts: int = 1
+    seconds: float = 0.0
+
+
+def reply_of(completion: Json, sending: Sending) -> Reply:
+    """The first choice of a chat completion.
+
+    Raises:
+        MalformedReplyError: `completion` is no chat completion; the message says why.
+
+    Example:
+        >>> message = {"content": "<think>Two and two.</think> Four"}
+        >>> reply = reply_of({"choices": [{"message": message}]}, Sending())
+        >>> reply.reasoning, reply.text
+        ('Two and two.', '<think>Two and two.</think> Four')
+    """
+    choice, message = _choice_of(completion)
+    text, thinking = _content_of(message.get("content"))
+    finish_reason = choice.get("finish_reason")
+    prompt_tokens, completion_tokens, reasoning_tokens = _usage_of(completion.get("usage"))
+    stated = _text(message.get("reasoning")) or _text(message.get("reasoning_content"))
+    reasoning = stated or thinking or inline_reasoning(text or "")
+    reason = None if finish_reason is None else str(finish_reason)
+    return Reply(
+        text=text,
+        reasoning=reasoning,
+        finish_reason=reason,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        reasoning_tokens=reasoning_tokens,
+        seed=sending.seed,
+        attempts=sending.attempts,
+        seconds=sending.seconds,
+        failure=_failure_of(message, text, reasoning, reason),
+    )
+
+
+def inline_reasoning(text: str) -> str | None:
+    """What stands in the think block that opens `text`; null when there is none.
+
+    A block that never closes is all reasoning. A closing tag without an opening one means that
+    the chat template had opened the block already.
+
+    Example:
+        >>> inline_reasoning("<think>Hm.</think>Yes"), inline_reasoning("Hm.</think>Yes")
+        ('Hm.', 'Hm.')
+        >>> inline_reasoning("<think>Hm, what"), inline_reasoning("Yes")
+        ('Hm, what', None)
+    """
+    if "think" not in text and "THINK" not in text:
+        return None
+    opening = _OPENING.match(text)
+    closing = _CLOSING.search(text)
+    if opening is None and closing is None:
+        return None
+    start = opening.end() if opening else 0
+    end = closing.start() if closing else len(text)
+    return text[start:end].strip() or None
+
+
+def server_words(body: Json) -> str:
+    """What an error body says, on one line and cut to a bearable length.
+
+    Example:
+        >>> server_words({"error": {"message": "too long"}}), server_words({"detail": "no"})
+        ('too long', 'no')
+    """
+    words = body
+    for name in ("error", "message", "detail"):
+        if isinstance(words, Mapping) and name in words:
+            words = words[name]
+    if isinstance(words, list):  # FastAPI: [{"loc": [...], "msg": "..."}]
+        words = "; ".join(str(w.get("msg", w)) if isinstance(w, Mapping) else str(w) for w in words)
+    line = " ".join(str(words).split())
+    return line if len(line) <= _WORDS_KEPT else f"{line[:_WORDS_KEPT]} ..."
+
+
+def _choice_of(completion: Json) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
+    if not isinstance(completion, Mapping):
+        raise MalformedReplyError("the body is no JSON object")
+    choices = completion.get("choices")
+    if not isinstance(choices, list) or not choices:
+        said = server_words(completion) if "error" in completion else "there is no choice"
+        raise MalformedReplyError(said)
+    choice = choices[0]
+    message = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(message, Mapping):
+        raise MalformedReplyError("the first choice has no message")
+    return choice, message
+
+
+def _content_of(content: Json) -> tuple[str | None, str | None]:
+    """Text and thinking of a content that is null, a string, or a list of typed parts."""
+    if content is None or isinstance(content, str):
+        return content, None
+    if not isinstance(content, list):
+        raise MalformedReplyError(f"the content is a {type(content).__name__}")
+    parts = [part for part in content if isinstance(part, Mapping)]
+    text = "".join(_text(p.get("text")) or "" for p in parts if p.get("type") == "text")
+    thinking = [p["thinking"] for p in parts if p.get("type") == "thinking" and "thinking" in p]
+    return text, "".join(_thinking_text(t) for t in thinking) or None
+
+
+def _thinking_text(thinking: Json) -> str:
+    if isinstance(thinking, list):
+        return "".join(_text(t.get("text")) or "" for t in thinking if isinstance(t, Mapping))
+    return _text(thinking) or ""
+
+
+def _usage_of(usage: Json) -> tuple[int | None, int | None, int | None]:
+    """Prompt, completion and reasoning tokens, each null where it is not given."""
+    if not isinstance(usage, Mapping):
+        return None, None, None
+    details = usage.get("completion_tokens_details")
+    reasoning = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
+    if reasoning is None:
+        reasoning = usage.get("reasoning_tokens")
+    return (
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        _count(reasoning),
+    )
+
+
+def _failure_of(
+    message: Mapping[str, Json], text: str | None, reasoning: str | None, finish: str | None
+) -> str | None:
+    if finish == "content_filter":
+        return "content_filter"
+    if (text and text.strip()) or reasoning:
+        return None
+    if refusal := _text(message.get("refusal")):
+        return f"refusal: {server_words(refusal)}"
+    # a reply that hit the limit before its first visible word is a cut reply, not a failure
+    return None if finish == "length" else "empty"
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _count(value: Json) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_count else None
+
+
+_PASSING_STATUS = frozenset({408, 409, 425, 429})
+_FATAL_HINTS = {
+    401: "a key is wanted: say `api_key_env` in the model's backend, and set the variable it names",
+    403: "the key may not use this model or endpoint",
+    404: "look at `base_url` (it ends with /v1) and at the model's `id`",
+}
+
+
+class ServerDiedError(BackendError):
+    """The server behind the endpoint is gone; what was in flight is back in the backlog."""
+
+
+class BrokenReplyError(Exception):
+    """An answer that broke off before its end, or that is no HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one sending.
+
+    Args:
+        reply: With `failure` set when there is no good reply.
+        can_pass: Whether the same request may succeed when it is sent again at once.
+        refused: The server asked for fewer requests (429).
+        unreachable: Nothing came back: no connection, or it broke.
+        wait_seconds: What the server's Retry-After says.
+    """
+
+    reply: Reply
+    can_pass: bool = False
+    refused: bool = False
+    unreachable: bool = False
+    wait_seconds: float | None = None
+
+
+def outcome_of_body(body: bytes, sending: Sending) -> Outcome:
+    """A body that came with status 200."""
+    try:
+        return Outcome(reply_of(orjson.loads(body), sending))
+    except orjson.JSONDecodeError:
+        words = f"{len(body)} bytes that are no JSON"
+    except MalformedReplyError as error:
+        words = str(error)
+    return failed("malformed_reply", words, sending, can_pass=True)
+
+
+def outcome_of_status(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    sending: Sending,
+    *,
+    address: str,
+    key_name: str | None = None,
+) -> Outcome:
+    """A body that came with another status.
+
+    Args:
+        status: The HTTP status, not 200.
+        headers: Of the answer.
+        body: Of the answer.
+        sending: How it was sent.
+        address: The endpoint's `base_url`, for messages.
+        key_name: The variable whose key was sent, for messages.
+
+    Raises:
+        BackendError: No request at all can succeed: the key, the address or the quota is wrong.
+    """
+    content = _json_or_text(body)
+    words = without_secrets(server_words(content))
+    if 300 <= status < 400:
+        raise BackendError(
+            f"`{address}` answered {status}: it sends elsewhere, to "
+            f"`{headers.get('Location', 'nowhere')}`",
+            hint="write the address that answers itself as `base_url`; it ends with /v1",
+        )
+    if status in _FATAL_HINTS or _is_out_of_quota(content):
+        hint = _FATAL_HINTS.get(status, "look at the account's quota")
+        if status == 401 and key_name:
+            hint = f"the key in `{key_name}` is not taken: is it whole, and is it this endpoint's?"
+        raise BackendError(f"`{address}` answered {status}: {words or 'without a word'}", hint=hint)
+    return Outcome(
+        _failure(f"http_{status}", words, sending),
+        can_pass=status in _PASSING_STATUS or status >= 500,
+        refused=status == 429,
+        wait_seconds=_seconds(headers.get("Retry-After")),
+    )
+
+
+def failed(
+    reason: str, words: str, sending: Sending, *, can_pass: bool, unreachable: bool = False
+) -> Outcome:
+    """No reply, for a reason of our own naming."""
+    return Outcome(_failure(reason, words, sending), can_pass, unreachable=unreachable)
+
+
+def _failure(reason: str, words: str, sending: Sending) -> Reply:
+    return Reply(
+        failure=f"{reason}: {words}" if words else reason,
+        seed=sending.seed,
+        attempts=sending.attempts,
+        seconds=sending.seconds,
+    )
+
+
+def _json_or_text(body: bytes) -> Json:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body.decode(errors="replace")
+
+
+def _is_out_of_quota(content: Json) -> bool:
+    error = content.get("error") if isinstance(content, dict) else None
+    return isinstance(error, dict) and "insufficient_quota" in (
+        error.get("code"),
+        error.get("type"),
+    )
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Seconds of a Retry-After header; a date is too rare to be worth reading."""
+    try:
+        return max(0.0, float(retry_after)) if retry_after else None
+    except ValueError:
+        return None

@@ -1,1 +1,0 @@
-"""What looks at this machine rather than at a study."""

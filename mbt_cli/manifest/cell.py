@@ -1,0 +1,94 @@
+"""A cell: one stage at one point of its axes, with all its names resolved."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from mbt_cli.core.chat import Json
+from mbt_cli.core.fingerprint import base_spec_of, growth_of, spec_of
+from mbt_cli.stages.base import Resolution, Stage
+from mbt_cli.stages.imports import source_spec
+from mbt_cli.store.questions import source_fingerprint
+
+_NOT_IN_SPEC = ("kind", "name", "sampling", "baseline")
+_PER_SPLIT = ("splits", "limit", "sample", "size")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one artifact is made from."""
+
+    stage: Stage
+    resolution: Resolution
+
+    @property
+    def address(self) -> str:
+        """Where it stands, on screen and on disk."""
+        return self.resolution.address
+
+    @property
+    def kind(self) -> str:
+        """Which verb makes it."""
+        return self.stage.kind
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """Addresses of every cell it reads, each once."""
+        return tuple(dict.fromkeys(a for group in self.resolution.inputs.values() for a in group))
+
+    @cached_property
+    def spec(self) -> dict[str, Json]:
+        """What changes its rows, inputs apart: names are replaced by what they stand for."""
+        return self._spec(spec_of)
+
+    @cached_property
+    def base_spec(self) -> dict[str, Json]:
+        """The same without sizes that may grow."""
+        return self._spec(base_spec_of)
+
+    def _spec(self, as_json: Callable[[object], Json]) -> dict[str, Json]:
+        stage, found = self.stage, self.resolution
+        named = {*_NOT_IN_SPEC, *stage.inputs, *stage.models, *stage.prompts, *stage.resolved}
+        spec: dict[str, Json] = {k: v for k, v in as_json(stage).items() if k not in named}
+        spec["models"] = {role: model.spec() for role, model in found.models.items()}
+        spec["templates"] = {name: t.sha256 for name, t in found.templates.items()}
+        if found.judge is not None:
+            spec["judge"] = as_json(found.judge)
+        if found.recipe is not None:
+            spec["recipe"] = as_json(found.recipe)
+        if found.source is not None:
+            spec["source"] = source_spec(found)
+        if stage.kind == "questions" and found.benchmark is not None:
+            split = found.axes["split"]
+            spec["benchmark"] = _for_split(as_json(found.benchmark), split)
+            spec["files"] = source_fingerprint(
+                found.benchmark, split, generate=found.benchmark.generate
+            )
+        else:
+            spec["seed"] = found.seed
+        return spec
+
+    @cached_property
+    def sizes(self) -> dict[str, int | None]:
+        """Fields whose larger value only adds rows, by path; null means no limit."""
+        if self.stage.kind == "questions" and self.resolution.benchmark is not None:
+            axes = self.resolution.axes
+            own = growth_of(self.resolution.benchmark)
+            return {
+                f"benchmarks.{axes['benchmark']}.{path}": size
+                for path, size in own.items()
+                if path.partition(".")[2] in ("", axes["split"])
+            }
+        return {f"stage.{self.stage.name}.{p}": size for p, size in growth_of(self.stage).items()}
+
+
+def _for_split(benchmark: dict[str, Json], split: str) -> dict[str, Json]:
+    """A benchmark's spec with what is said for other splits left out.
+
+    File names do not count: their hashes do, and stand beside this.
+    """
+    narrowed = {k: v for k, v in benchmark.items() if k not in ("files", "difficulty")}
+    for key in _PER_SPLIT:
+        if isinstance(narrowed.get(key), dict):
+            narrowed[key] = narrowed[key].get(split)
+    return narrowed

@@ -1,0 +1,276 @@
+"""A merged manifest as TOML again: what a submission keeps for itself."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mbt_cli.errors import ManifestError, Problem, UsageError
+from mbt_cli.manifest.presets import shipped
+
+Tree = dict[str, Any]
+
+_PLACE = re.compile(r"\(at line (\d+), column \d+\)$")
+_SHOWN_LINE = 60
+_PROJECT = "pyproject.toml"
+_SHOWN_FILES = 8
+
+
+def read_toml(path: Path) -> Tree:
+    """The file as a dictionary.
+
+    Raises:
+        UsageError: There is no such file, or it cannot be read.
+        ManifestError: It is not TOML; the message says line and column.
+    """
+    text = _text_of(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(str(path), [_not_toml(text, str(error))]) from None
+
+
+def _text_of(path: Path) -> str:
+    """The file's text; a byte order mark, which some editors write, is no part of it."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"no file `{path}`", hint=_neighbours(path)) from None
+    except OSError as error:
+        raise UsageError(
+            f"`{path}` cannot be read: {error.strerror}", hint=_neighbours(path)
+        ) from None
+    except UnicodeDecodeError as error:
+        what = f"is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        raise ManifestError(str(path), [Problem("file", what)]) from None
+
+
+def _not_toml(text: str, said: str) -> Problem:
+    """What the parser says, with the line as it stands in the file."""
+    place = _PLACE.search(said)
+    if place is None:
+        return Problem("file", f"is not TOML: {said}")
+    lines = text.splitlines()
+    number = min(int(place[1]), len(lines))
+    line = lines[number - 1].strip() if lines else ""
+    shown = line if len(line) <= _SHOWN_LINE else f"{line[:_SHOWN_LINE]}..."
+    return Problem("file", f"is not TOML: `{shown}`: {said}")
+
+
+def _neighbours(path: Path) -> str:
+    if (shipped("manifests") / path.name).is_file():
+        return f"mbt ships one of this name: say `{path.name}` without a folder"
+    folders = (path, path.parent, Path(), Path("manifests"))
+    found = {p.name: p for f in folders for p in sorted(f.glob("*.toml")) if p.name != _PROJECT}
+    found |= {p.stem: Path(p.stem) for p in sorted(shipped("manifests").glob("*.toml"))}
+    near = difflib.get_close_matches(path.name, found, n=1, cutoff=0.7)
+    if near:
+        return f"did you mean `{found[near[0]]}`?"
+    here = [p for p in found.values() if p.suffix][:_SHOWN_FILES]
+    if here:
+        return f"there are {', '.join(f'`{p}`' for p in here)}"
+    return "mbt ships some that need no file: mbt check quickstart"
+
+
+def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
+    """A manifest with what it extends merged in and `--set` applied.
+
+    Raises:
+        ManifestError: `extends` goes in a circle or is not a file name.
+        UsageError: A `--set` is not KEY=VALUE or its key leads nowhere.
+    """
+    tree = _extended(path, seen=())
+    for override in overrides:
+        apply_override(tree, override)
+    return tree
+
+
+def manifest_text(path: Path, overrides: Sequence[str]) -> str:
+    """A manifest as it was written, below what it extends, and what `--set` changed in it."""
+    text = _text_of(path)
+    study = tomllib.loads(text).get("study")
+    parent = study.get("extends") if isinstance(study, dict) else None
+    before = [manifest_text(path.parent / str(parent), ())] if parent is not None else []
+    after = [f"# --set {override}\n" for override in overrides]
+    return "\n".join([*before, f"# {path.name}\n{text}", *after])
+
+
+def _extended(path: Path, seen: tuple[Path, ...]) -> Tree:
+    tree = read_toml(path)
+    study = tree.get("study")
+    parent = study.pop("extends", None) if isinstance(study, dict) else None
+    if parent is None:
+        return tree
+    where = path.parent / str(parent)
+    if not where.is_file():
+        what = f"no file `{where}`; {_neighbours(where)}"
+        raise ManifestError(str(path), [Problem("study.extends", what)])
+    chain = (*seen, path.resolve())
+    if where.resolve() in chain:
+        circle = " -> ".join(p.name for p in (*chain, where.resolve()))
+        raise ManifestError(str(path), [Problem("study.extends", f"goes in a circle: {circle}")])
+    return merged(_extended(where, chain), tree)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """`over` laid on `base`: tables merge, `[[stage]]` by name, every other value replaces.
+
+    Example:
+        >>> merged({"a": {"x": 1, "y": [1, 2]}}, {"a": {"y": [3]}})
+        {'a': {'x': 1, 'y': [3]}}
+    """
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            result[key] = merged(below, value)
+        elif key == "stage" and isinstance(below, list) and isinstance(value, list):
+            result[key] = _merged_stages(below, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _merged_stages(base: list[Any], over: list[Any]) -> list[Any]:
+    stages = list(base)
+    names = [s.get("name") if isinstance(s, dict) else None for s in stages]
+    for stage in over:
+        name = stage.get("name") if isinstance(stage, dict) else None
+        if name is not None and name in names:
+            stages[names.index(name)] = merged(stages[names.index(name)], stage)
+        else:
+            stages.append(stage)
+    return stages
+
+
+def apply_override(tree: Tree, override: str) -> None:
+    """Apply one `--set KEY=VALUE`; the value is TOML, or plain text where it is no TOML.
+
+    Stages are named: `stage.base.samples=8`. A key may be quoted: `models."a.b".id=x`.
+
+    Raises:
+        UsageError: There is no `=`, the key is empty, or it leads through something that is no
+            table.
+    """
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"`--set {override}` is not KEY=VALUE", hint="`--set study.seed=7`")
+    *path, last = _key_parts(key.strip(), override)
+    node: Any = tree
+    for done, part in enumerate(path):
+        node = _step(node, part, is_stage=done == 1 and path[0] == "stage")
+        if not isinstance(node, dict | list):
+            at = ".".join(path[: done + 1])
+            raise UsageError(
+                f"`--set {override}`: `{at}` is not a table", hint=f"`--set {at}={text}`"
+            )
+    if not isinstance(node, dict):
+        raise UsageError(
+            f"`--set {override}`: name the stage and its key", hint="`--set stage.NAME.KEY=VALUE`"
+        )
+    node[last] = _value(text)
+
+
+def _key_parts(key: str, override: str) -> list[str]:
+    try:
+        node: Any = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        raise UsageError(
+            f"`--set {override}`: `{key}` is no key", hint='quote parts: `models."a b".id=x`'
+        ) from None
+    parts = []
+    while isinstance(node, dict):
+        (part, node) = next(iter(node.items()))
+        parts.append(part)
+    return parts
+
+
+def _step(node: Any, part: str, *, is_stage: bool) -> Any:
+    if not isinstance(node, list):
+        return node.setdefault(part, {})
+    if not is_stage:
+        return None
+    names = [s.get("name") for s in node if isinstance(s, dict)]
+    if part not in names:
+        raise UsageError(
+            f"`--set stage.{part}`: no stage `{part}`",
+            hint="there are " + ", ".join(f"`{n}`" for n in names),
+        )
+    return node[names.index(part)]
+
+
+def _value(text: str) -> Any:
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return found["value"] if len(found) == 1 else text
+
+
+_BARE_KEY = re.compile(r"^[A-Za-z0-9_-]+$")
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def toml_text(tree: Mapping[str, Any]) -> str:
+    """TOML of a manifest's tree: a table a line below each heading, `[[stage]]` for stages.
+
+    Raises:
+        TypeError: It holds a value that no manifest can hold.
+
+    Example:
+        >>> print(toml_text({"study": {"name": "s", "seed": 1}, "stage": [{"kind": "report"}]}))
+        [study]
+        name = "s"
+        seed = 1
+        <BLANKLINE>
+        [[stage]]
+        kind = "report"
+        <BLANKLINE>
+    """
+    lines: list[str] = []
+    for key, table in tree.items():
+        blocks = table if key == "stage" else [table]
+        heading = f"[[{_key(key)}]]" if key == "stage" else f"[{_key(key)}]"
+        for block in blocks:
+            lines.append(heading)
+            lines.extend(f"{_key(name)} = {toml_value(value)}" for name, value in block.items())
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.match(key) else _text(key)
+
+
+def toml_value(value: object) -> str:
+    """A value as it stands behind a key.
+
+    Raises:
+        TypeError: It is nothing that a manifest can hold.
+
+    Example:
+        >>> toml_value({"train": (1, 2.5), "note": "a"})
+        '{ train = [1, 2.5], note = "a" }'
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    raise TypeError(f"{value!r} is nothing that a manifest holds")
+
+
+def _text(text: str) -> str:
+    return '"' + "".join(_ESCAPES.get(c) or _shown(c) for c in text) + '"'
+
+
+def _shown(character: str) -> str:
+    is_control = ord(character) < 0x20 or ord(character) == 0x7F
+    return f"\\u{ord(character):04X}" if is_control else character

@@ -1,0 +1,355 @@
+"""The HTML report: one folder that opens as a file, its data in scripts loaded on demand."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from mbt_cli.core.addresses import axes_of
+from mbt_cli.core.chat import Json
+from mbt_cli.core.tables import TableData
+from mbt_cli.report.shown import ShownCell, heading, reading_notes, shown_rows
+from mbt_cli.report.traces import (
+    SIGNS,
+    Trace,
+    TraceCell,
+    page_trace,
+    read_question_rows,
+    read_traces,
+    trace_cells,
+)
+from mbt_cli.store.disk import writing_to
+from mbt_cli.store.lineage import Lineage, lineage_json
+from mbt_cli.store.reading import Upstream, own_rollouts, upstream
+
+# each of these may only stand inside a JSON text, so it can be written as an escape anywhere
+_ESCAPES = (
+    (b"<", b"\\u003c"),  # no `</script>` and no `<!--`, wherever the text ends up
+    ("\u2028".encode(), b"\\u2028"),
+    ("\u2029".encode(), b"\\u2029"),
+)
+
+
+def script(name: str, value: Json) -> bytes:
+    r"""A script that hands `value` over to the page under `name`.
+
+    Args:
+        name: Path of the script below the page's data folder, without its suffix.
+        value: JSON; NaN and infinities become null.
+
+    Example:
+        >>> script("a/b", {"text": "</script>"})
+        b'mbt.take("a/b",{"text":"\\u003c/script>"});\n'
+    """
+    body = orjson.dumps(value)
+    for raw, escaped in _ESCAPES:
+        body = body.replace(raw, escaped)
+    return b"mbt.take(" + orjson.dumps(name) + b"," + body + b");\n"
+
+
+_ADDRESS = "address"
+
+
+def page_table(table: TableData) -> dict[str, Json]:
+    """One table: its columns, its cells row by row, and the address that each row tells of."""
+    raw = [table.rows[column.key].to_list() for column in table.columns]
+    has_address = _ADDRESS in table.rows.columns
+    return {
+        "name": table.name,
+        "title": table.title,
+        "columns": [
+            {"key": c.key, "title": heading(c), "kind": c.kind, "best": c.best}
+            for c in table.columns
+        ],
+        "rows": [
+            [_cell(cell, values[number]) for cell, values in zip(row, raw, strict=True)]
+            for number, row in enumerate(shown_rows(table))
+        ],
+        "addresses": table.rows[_ADDRESS].to_list() if has_address else [],
+        "notes": reading_notes(table, underlines=True),
+    }
+
+
+def _cell(cell: ShownCell, value: Any) -> dict[str, Json]:
+    """Only what is there; `v` is the unrounded number."""
+    told = {
+        "t": cell.text,
+        "v": value if isinstance(value, int | float) else None,
+        "i": list(cell.interval) if cell.interval else None,
+        "n": cell.n,
+        "f": cell.failed,
+        "r": cell.rank or None,
+        "d": cell.is_tied or None,
+    }
+    return {key: held for key, held in told.items() if held is not None}
+
+
+PAGE = "report"
+"""Folder of the page within a report's files."""
+_AUTO_TRACES = 10_000
+_CHUNK_BYTES = 512 << 10
+_QUESTIONS_A_CHUNK = 64
+_SHOWN_ANSWER = 120
+_SHOWN_QUESTION = 400
+_TABLE_FILES = ("*.md", "*.csv", "*.tex", "*.parquet")
+_FIGURE_FILES = ("*.svg", "*.pdf", "*.png")
+
+
+@dataclass(frozen=True, slots=True)
+class PageInputs:
+    """What a page is made from.
+
+    Args:
+        study: Name of the study.
+        address: Address of the report cell.
+        study_folder: `runs/<study>`.
+        scores: Addresses of the score cells that are there.
+        missing: Addresses of those that are not made yet.
+        tables: As they were written.
+        manifest: Text of the manifest.
+        traces: Traces of each rollout cell at most; `auto` shares 10,000 among the cells.
+    """
+
+    study: str
+    address: str
+    study_folder: Path
+    scores: Sequence[str]
+    missing: Sequence[str] = ()
+    tables: Sequence[TableData] = ()
+    manifest: str = ""
+    traces: int | Literal["all", "auto"] = "auto"
+
+
+def write_page(folder: Path, inputs: PageInputs) -> Path:
+    """Write the page beside the tables and figures that are in `folder` already.
+
+    Args:
+        folder: The report's files; the page comes to be in `folder/report`.
+        inputs: What it shows.
+
+    Returns:
+        Path of index.html.
+
+    Raises:
+        ArtifactError: A lineage or artifact is damaged, or the folder cannot be written.
+    """
+    found = upstream(inputs.study_folder, inputs.scores)
+    page = folder / PAGE
+    with writing_to(page):
+        _copy_assets(page)
+        tables = _copied(folder, page / "tables", _TABLE_FILES)
+        figures = _copied(folder, page / "figures", _FIGURE_FILES)
+    cells = trace_cells(inputs.study_folder, found)
+    index = _Writer(page, cells).write(_limit(inputs, len(cells)))
+    overview = {
+        "study": inputs.study,
+        "tables": [page_table(table) for table in inputs.tables],
+        "files": {"tables": tables, "figures": figures},
+        "manifest": inputs.manifest,
+        "graph": _graph(inputs, found),
+        "rollouts_of": {
+            score.address: [r.address for r in own_rollouts(found, score)]
+            for score in found.of_kind("score")
+        },
+        "missing": list(inputs.missing),
+        "lost": list(found.lost),
+        "changed": list(found.changed),
+    }
+    _take(page, "overview", overview)
+    _take(page, "index", index)
+    _take(page, "cells", {a: lineage_json(cell).decode() for a, cell in found.cells.items()})
+    return page / "index.html"
+
+
+def _limit(inputs: PageInputs, cells: int) -> int | None:
+    """Traces of each cell at most; None for all of them."""
+    if inputs.traces == "auto":
+        return -(-_AUTO_TRACES // max(1, cells))
+    return None if inputs.traces == "all" else inputs.traces
+
+
+def _copy_assets(page: Path) -> None:
+    page.mkdir(parents=True, exist_ok=True)
+    for asset in sorted(
+        files("mbt_cli").joinpath("report", "assets").iterdir(), key=lambda a: a.name
+    ):
+        if asset.name.endswith((".html", ".css", ".js")):
+            (page / asset.name).write_bytes(asset.read_bytes())
+
+
+def _copied(source: Path, target: Path, patterns: Iterable[str]) -> list[str]:
+    """Copy files of a folder, so that the page's own folder holds all that it shows."""
+    found = sorted(path for pattern in patterns for path in source.glob(pattern))
+    if found:
+        target.mkdir(exist_ok=True)
+    for path in found:
+        shutil.copyfile(path, target / path.name)
+    return [path.name for path in found]
+
+
+def _graph(inputs: PageInputs, found: Upstream) -> list[Json]:
+    """Every cell behind the report, inputs first, the report last."""
+    nodes: list[Json] = [_node(cell, found) for cell in found.cells.values()]
+    nodes += [
+        {"address": address, "stage": address.partition("/")[0], "kind": "score", "inputs": []}
+        for address in inputs.missing
+    ]
+    report = {"address": inputs.address, "stage": inputs.address.partition("/")[0]}
+    reads = [*inputs.scores, *inputs.missing]
+    return [*nodes, {**report, "kind": "report", "inputs": reads, "made": True}]
+
+
+def _node(cell: Lineage, found: Upstream) -> Json:
+    model = cell.model or {}
+    return {
+        "address": cell.address,
+        "stage": cell.stage,
+        "kind": cell.kind,
+        "made": True,
+        "inputs": [address for address in cell.inputs if address in found.cells],
+        "rows": cell.rows,
+        "failed": cell.failed_rows,
+        "model": model.get("name"),
+        "tokens": cell.tokens.completion,
+    }
+
+
+@dataclass
+class _QuestionSet:
+    """Questions of one benchmark and split that some trace of the page is about."""
+
+    address: str
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, question_id: str) -> int:
+        return self.numbers.setdefault(question_id, len(self.numbers))
+
+
+class _Writer:
+    """Writes traces and their questions in chunks, and gives the index to find them by."""
+
+    def __init__(self, page: Path, cells: Sequence[TraceCell]) -> None:
+        self._page = page
+        self._cells = cells
+        self._sets: dict[str, _QuestionSet] = {}
+
+    def write(self, limit: int | None) -> Json:
+        """Write all chunks; the index tells which trace and question is in which."""
+        cells = [] if limit == 0 else [self._cell(n, c, limit) for n, c in enumerate(self._cells)]
+        by_address = {cell.questions.address: cell for cell in self._cells}
+        sets = [
+            self._set(number, questions, by_address[address])
+            for number, (address, questions) in enumerate(self._sets.items())
+        ]
+        return {"signs": list(SIGNS), "sets": sets, "cells": cells, "limit": limit}
+
+    def _cell(self, number: int, cell: TraceCell, limit: int | None) -> Json:
+        """Write the chunks of one rollout cell, and give its columns of the index."""
+        questions = self._sets.setdefault(
+            cell.questions.address, _QuestionSet(cell.questions.address)
+        )
+        traces: dict[str, list[Json]] = {
+            name: [] for name in ("question", "sample", "signs", "tokens", "answer")
+        }
+        chunks = _Chunks(self._page, f"traces-{number}")
+        for batch in read_traces(cell, limit):
+            for trace in batch:
+                _add(traces, trace, questions.number(trace.row["question_id"]))
+                chunks.add(page_trace(trace.row, trace.verdicts))
+        axes = axes_of(cell.rollouts.address)
+        return {
+            "address": cell.rollouts.address,
+            "stage": cell.rollouts.stage,
+            "axes": axes,
+            "set": list(self._sets).index(cell.questions.address),
+            "judges": [
+                {"judge": judge, "address": judged.address, "model": _model_name(judged)}
+                for judge, judged in zip(cell.judges, cell.judged, strict=True)
+            ],
+            "rows": cell.rollouts.rows,
+            "starts": chunks.finish(),
+            "traces": traces,
+        }
+
+    def _set(self, number: int, questions: _QuestionSet, cell: TraceCell) -> Json:
+        """Write the questions that are shown, and give their columns of the index."""
+        wanted = questions.numbers
+        rows = read_question_rows(cell).drop("position", "metadata").collect()
+        shown = [r for r in rows.iter_rows(named=True) if r["question_id"] in wanted]
+        shown.sort(key=lambda row: wanted[row["question_id"]])
+        for start in range(0, len(shown), _QUESTIONS_A_CHUNK):
+            name = f"questions-{number}-{start // _QUESTIONS_A_CHUNK}"
+            _take(self._page, name, shown[start : start + _QUESTIONS_A_CHUNK])
+        axes = axes_of(questions.address)
+        return {
+            "address": questions.address,
+            "benchmark": axes.get("benchmark"),
+            "split": axes.get("split"),
+            "chunk": _QUESTIONS_A_CHUNK,
+            "id": [row["question_id"] for row in shown],
+            "question": [(row["question"] or "")[:_SHOWN_QUESTION] for row in shown],
+            "gold": [(row["answer"] or "")[:_SHOWN_ANSWER] for row in shown],
+            "difficulty": [row["difficulty"] for row in shown],
+        }
+
+
+def _add(columns: Mapping[str, list[Json]], trace: Trace, question: int) -> None:
+    columns["question"].append(question)
+    columns["sample"].append(trace.row["sample"])
+    columns["signs"].append(trace.signs)
+    columns["tokens"].append(trace.row["completion_tokens"])
+    columns["answer"].append((trace.row["answer"] or "")[:_SHOWN_ANSWER])
+
+
+def _model_name(cell: Lineage) -> Json:
+    return (cell.model or {}).get("name")
+
+
+class _Chunks:
+    """Records in scripts of about half a megabyte, numbered from 0."""
+
+    def __init__(self, page: Path, name: str) -> None:
+        self._page = page
+        self._name = name
+        self._starts: list[int] = []
+        self._held: list[Json] = []
+        self._bytes = 0
+        self._count = 0
+
+    def add(self, record: Json) -> None:
+        self._held.append(record)
+        self._bytes += sum(len(text) for text in _texts(record)) + 500
+        self._count += 1
+        if self._bytes >= _CHUNK_BYTES:
+            self._write()
+
+    def finish(self) -> list[int]:
+        """Number of the first record of every chunk."""
+        self._write()
+        return self._starts
+
+    def _write(self) -> None:
+        if not self._held:
+            return
+        _take(self._page, f"{self._name}-{len(self._starts)}", self._held)
+        self._starts.append(self._count - len(self._held))
+        self._held, self._bytes = [], 0
+
+
+def _texts(record: Json) -> Iterator[str]:
+    yield from record["paragraphs"]
+    yield record["before"]
+    yield record["after"]
+    yield from (verdict["reply"] or "" for verdict in record["verdicts"])
+
+
+def _take(page: Path, name: str, value: Json) -> None:
+    """Write one script of data; the artifact's own writer makes sure that it is on the disk."""
+    path = page / "data" / f"{name}.js"
+    with writing_to(path):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(script(name, value))

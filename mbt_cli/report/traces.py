@@ -1,0 +1,246 @@
+"""Rollouts with their questions and verdicts, batch by batch, for people who read traces."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from mbt_cli.core import rows
+from mbt_cli.core.addresses import axes_of
+from mbt_cli.core.chat import Json
+from mbt_cli.core.traces import is_cut, paragraphs, trace_of
+from mbt_cli.store.lineage import Lineage
+from mbt_cli.store.reading import Upstream, read_rows, upstream
+from mbt_cli.verifiers.frames import answer_metrics
+from mbt_cli.verifiers.math import is_right, same_form, same_number
+
+SIGNS = (
+    "judged",  # a judge's verdict on the answer could be read
+    "judge_right",
+    "matched",  # exact match has a value
+    "match_right",
+    "cut",
+    "failed",
+    "votes_differ",
+    "unread",  # a verdict could not be read
+    "no_answer",
+)
+"""Bit k of a trace's signs says `SIGNS[k]`."""
+
+_ANSWER_JUDGE = "answer_match"
+_RIGHT_GRADE = "A"
+_INHERITED = "rollout_failed"
+_NOT_OWN = ("reply", "failure", "vote", "asked")
+
+
+def page_trace(row: Mapping[str, Any], verdicts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Json:
+    """Everything the page shows of one rollout.
+
+    Args:
+        row: `rows.ROLLOUTS` without its messages.
+        verdicts: Number of a judge to its verdicts on this rollout, one a vote.
+    """
+    trace = trace_of(row["reasoning"], row["reply"])
+    reply = row["reply"] or ""
+    before, found, after = reply.partition(trace) if trace else (reply, "", "")
+    return {
+        "paragraphs": paragraphs(trace),
+        "thinks": bool((row["reasoning"] or "").strip()),
+        # the reply as it was sent is `before`, then the trace if `within`, then `after`
+        "before": before,
+        "within": bool(found),
+        "after": after,
+        "answer": row["answer"],
+        "finish": row["finish_reason"],
+        "failure": row["failure"],
+        "prompt_tokens": row["prompt_tokens"],
+        "completion_tokens": row["completion_tokens"],
+        "reasoning_tokens": row["reasoning_tokens"],
+        "seed": str(row["seed"]),
+        "attempts": row["attempts"],
+        "seconds": row["seconds"],
+        "key": row["request_key"],
+        "verdicts": [_verdict(judge, v) for judge, votes in verdicts.items() for v in votes],
+    }
+
+
+def _verdict(judge: int, verdict: Mapping[str, Any]) -> Json:
+    return {
+        "judge": judge,
+        "vote": verdict["vote"],
+        "asked": verdict.get("asked", True),
+        "reply": verdict["reply"],
+        "failure": verdict["failure"],
+        "said": {key: value for key, value in verdict.items() if key not in _NOT_OWN},
+    }
+
+
+def signs(
+    row: Mapping[str, Any],
+    exact_match: float | None,
+    verdicts: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> int:
+    """`SIGNS` of one rollout as bits.
+
+    The judge is right or wrong by the majority of the votes that could be read; a tie is neither.
+
+    Args:
+        row: A rollout.
+        exact_match: Its exact match, None where it has none.
+        verdicts: Name of a judge to its verdicts on this rollout.
+    """
+    grades = [v["grade"] for v in verdicts.get(_ANSWER_JUDGE, ()) if v.get("grade") is not None]
+    yes = sum(grade == _RIGHT_GRADE for grade in grades)
+    own = [v for votes in verdicts.values() for v in votes]
+    held = {
+        "judged": bool(grades) and 2 * yes != len(grades),
+        "judge_right": 2 * yes > len(grades),
+        "matched": exact_match is not None,
+        "match_right": exact_match == 1,
+        "cut": is_cut(row["finish_reason"]),
+        "failed": row["failure"] is not None,
+        "votes_differ": len(set(grades)) > 1,
+        "unread": any(v["failure"] and not v["failure"].startswith(_INHERITED) for v in own),
+        "no_answer": not (row["answer"] or "").strip(),
+    }
+    return sum(1 << bit for bit, sign in enumerate(SIGNS) if held[sign])
+
+
+_BATCH_ROWS = 2_000
+_KEY = ["question_id", "sample"]
+_UNSHOWN = tuple(name for name in rows.REPLY if name not in ("reply", "failure"))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCell:
+    """A rollout cell with what belongs to it.
+
+    Args:
+        judged: Judge cells that gave verdicts on it.
+    """
+
+    study_folder: Path
+    rollouts: Lineage
+    questions: Lineage
+    judged: Sequence[Lineage] = ()
+
+    @property
+    def judges(self) -> list[str]:
+        """Name of the judge of each cell in `judged`."""
+        return [axes_of(cell.address)["judge"] for cell in self.judged]
+
+    def folder(self, cell: Lineage) -> Path:
+        """Where a cell of the study is."""
+        return self.study_folder / cell.address
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One rollout.
+
+    Args:
+        row: The rollout without its messages, with `position` of its question.
+        verdicts: Number of the judge cell to verdict rows, one a vote.
+        signs: `page_traces.SIGNS` as bits.
+    """
+
+    row: Mapping[str, Any]
+    signs: int
+    verdicts: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+
+def trace_cells(study_folder: Path, found: Upstream) -> list[TraceCell]:
+    """Every rollout cell among `found` whose questions are there, by address."""
+    judged: dict[str, list[Lineage]] = {}
+    for cell in found.of_kind("judge"):
+        for rollouts in found.inputs(cell, "rollout"):
+            judged.setdefault(rollouts.address, []).append(cell)
+    return [
+        TraceCell(study_folder, cell, questions, judged.get(cell.address, []))
+        for cell in found.of_kind("rollout")
+        for questions in found.inputs(cell, "questions")[:1]
+    ]
+
+
+def trace_cells_below(study_folder: Path, addresses: Sequence[str]) -> list[TraceCell]:
+    """The same for everything that some finished cells stand on."""
+    return trace_cells(study_folder, upstream(study_folder, addresses))
+
+
+def read_question_rows(cell: TraceCell) -> pl.LazyFrame:
+    """`rows.QUESTIONS` of a cell, in their official order."""
+    return read_rows(cell.folder(cell.questions), cell.questions).sort("position")
+
+
+def read_traces(
+    cell: TraceCell, limit: int | None, questions: Sequence[str] | None = None
+) -> Iterator[list[Trace]]:
+    """Rollouts by question and sample, in batches.
+
+    Args:
+        cell: What to read.
+        limit: How many at most; None for all.
+        questions: Ids of the questions wanted; None for all.
+
+    Raises:
+        ArtifactError: A file is not the one its lineage tells of.
+    """
+    rollouts = read_rows(cell.folder(cell.rollouts), cell.rollouts)
+    asked = read_question_rows(cell).select(
+        "question_id", "position", gold_answer="answer", gold_aliases="answer_aliases"
+    )
+    if questions is not None:
+        asked = asked.filter(pl.col("question_id").is_in(list(questions)))
+    keys = rollouts.select(_KEY).join(asked, on="question_id").sort("position", "sample")
+    wanted = (keys if limit is None else keys.head(limit)).collect()
+    verdicts = [_verdict_rows(cell, judged) for judged in cell.judged]
+    kind = _benchmark_kind(cell.questions)
+    for batch in wanted.iter_slices(_BATCH_ROWS):
+        frame = rollouts.drop("messages").join(batch.lazy(), on=_KEY).collect()
+        yield list(_traces(frame.sort("position", "sample"), verdicts, cell.judges, kind))
+
+
+def _traces(
+    frame: pl.DataFrame, verdicts: Sequence[pl.LazyFrame], judges: Sequence[str], kind: str
+) -> Iterator[Trace]:
+    matches = _matches(frame, kind)
+    keys = frame.select(_KEY)
+    votes = [_by_rollout(of_judge.join(keys.lazy(), on=_KEY).collect()) for of_judge in verdicts]
+    for row, match in zip(frame.iter_rows(named=True), matches, strict=True):
+        key = (row["question_id"], row["sample"])
+        own = {number: found[key] for number, found in enumerate(votes) if key in found}
+        named = {judges[number]: list(found) for number, found in own.items()}
+        yield Trace(row, signs(row, match, named), own)
+
+
+def _matches(frame: pl.DataFrame, kind: str) -> Sequence[float | None]:
+    """Exact match of each row; math sets by their own rule, as far as the form alone tells."""
+    rules = {"gsm8k": same_number, "math500": same_form}
+    if kind not in rules:
+        return answer_metrics(frame, kind)["exact_match"].to_list()
+    return [
+        None if row["failure"] else is_right(row, rules[kind])
+        for row in frame.iter_rows(named=True)
+    ]
+
+
+def _verdict_rows(cell: TraceCell, judged: Lineage) -> pl.LazyFrame:
+    found = read_rows(cell.folder(judged), judged)
+    return found.drop(_UNSHOWN, strict=False)
+
+
+def _by_rollout(frame: pl.DataFrame) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in frame.sort(*_KEY, "vote").iter_rows(named=True):
+        key = (row.pop("question_id"), row.pop("sample"))
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def _benchmark_kind(questions: Lineage) -> str:
+    """Kind of the benchmark, which decides how answers are read; empty where nothing tells."""
+    spec = questions.spec if isinstance(questions.spec, dict) else {}
+    benchmark = spec.get("benchmark")
+    return str(benchmark.get("kind", "")) if isinstance(benchmark, dict) else ""

@@ -1,0 +1,149 @@
+"""Two cells on the questions that both have: differences, who alone was right, where most."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from mbt_cli.core.chat import Json
+from mbt_cli.core.measures import Measure
+from mbt_cli.scores.statistics import (
+    Floats,
+    bootstrap,
+    bootstrap_p,
+    holm,
+    mcnemar_p,
+    percentile_interval,
+)
+from mbt_cli.scores.summaries import Paired, number, paired
+
+_DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement")
+"""Metrics that tell how well a judge could be read: no claim that a correction should weigh."""
+
+METRICS = pl.Schema(
+    {
+        "metric": pl.String(),
+        "unit": pl.String(),
+        "questions": pl.Int64(),  # that both cells have a value for
+        "first": pl.Float64(),
+        "second": pl.Float64(),
+        "difference": pl.Float64(),  # first - second
+        "low": pl.Float64(),  # 95 % interval of the difference
+        "high": pl.Float64(),
+        "p": pl.Float64(),
+        "p_holm": pl.Float64(),  # over all metrics but those that tell of the judge
+        "test": pl.String(),  # `mcnemar` or `paired bootstrap`
+        "first_better": pl.Int64(),  # questions on which the first is above the second
+        "second_better": pl.Int64(),
+        "equal": pl.Int64(),
+    }
+)
+"""Columns of `Comparison.metrics`."""
+
+
+QUESTIONS = pl.Schema(
+    {
+        "metric": pl.String(),
+        "question_id": pl.String(),
+        "first": pl.Float64(),
+        "second": pl.Float64(),
+        "difference": pl.Float64(),
+    }
+)
+"""Columns of `Comparison.questions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What `compare` finds.
+
+    Args:
+        metrics: One row per metric that both cells have, columns `METRICS`. Where a metric is a
+            formula of several means (AES, ratios), no question has a value of its own and the
+            three counts are null.
+        questions: One row per metric and question, columns `QUESTIONS`, those that differ most on
+            top within each metric.
+    """
+
+    metrics: pl.DataFrame
+    questions: pl.DataFrame
+
+
+def compare(
+    first: Sequence[Measure], second: Sequence[Measure], *, resamples: int, seed: int
+) -> Comparison:
+    """Compare two cells metric by metric, paired on their common questions.
+
+    Args:
+        first: Measures of one cell.
+        second: Measures of the other; those whose metric only one of the two has are left out.
+        resamples: Bootstrap resamples.
+        seed: The same seed gives the same intervals.
+    """
+    others = {measure.metric: measure for measure in second}
+    pairs = [
+        (measure, paired(measure, others[measure.metric]))
+        for measure in first
+        if measure.metric in others
+    ]
+    pairs = [(measure, pair) for measure, pair in pairs if not pair.questions.is_empty()]
+    quantities = [side for _, pair in pairs for side in (pair.own, pair.base)]
+    drawn = bootstrap(quantities, resamples=resamples, seed=seed)
+    rows = [
+        _row(measure, pair, drawn[2 * i] - drawn[2 * i + 1])
+        for i, (measure, pair) in enumerate(pairs)
+    ]
+    asked = [row for row in rows if not _DIAGNOSTIC.search(str(row["metric"]))]
+    corrected = holm([row["p"] for row in asked])
+    held = {row["metric"]: p for row, p in zip(asked, corrected, strict=True)}
+    rows = [{**row, "p_holm": held.get(row["metric"])} for row in rows]
+    return Comparison(pl.DataFrame(rows, schema=METRICS), _questions(pairs))
+
+
+def _row(measure: Measure, pair: Paired, differences: Floats) -> dict[str, Json]:
+    first, second = number(pair.own.value()), number(pair.base.value())
+    interval = percentile_interval(differences)
+    above, below, equal = _better(pair)
+    p, test = bootstrap_p(differences), "paired bootstrap"
+    if measure.binary and pair.is_binary() and above is not None and below is not None:
+        p, test = mcnemar_p(above, below), "mcnemar"
+    return {
+        "metric": measure.metric,
+        "unit": measure.unit,
+        "questions": pair.own.size,
+        "first": first,
+        "second": second,
+        "difference": None if first is None or second is None else first - second,
+        "low": interval.low if interval else None,
+        "high": interval.high if interval else None,
+        "p": p,
+        "test": test,
+        "first_better": above,
+        "second_better": below,
+        "equal": equal,
+    }
+
+
+def _better(pair: Paired) -> tuple[int, int, int] | tuple[None, None, None]:
+    """Questions above, below and equal; None where a question has no value of its own."""
+    if not pair.has_values():
+        return (None, None, None)
+    own, base = pair.own.columns["value"], pair.base.columns["value"]
+    return int((own > base).sum()), int((own < base).sum()), int((own == base).sum())
+
+
+def _questions(pairs: Sequence[tuple[Measure, Paired]]) -> pl.DataFrame:
+    frames = [
+        pair.questions.select(
+            pl.lit(measure.metric).alias("metric"),
+            "question_id",
+            first="own.value",
+            second="base.value",
+            difference=pl.col("own.value") - pl.col("base.value"),
+        ).sort(pl.col("difference").abs(), "question_id", descending=[True, False])
+        for measure, pair in pairs
+        if pair.has_values()
+    ]
+    empty = pl.DataFrame(schema=QUESTIONS)
+    return pl.concat([empty, *frames])

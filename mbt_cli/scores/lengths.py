@@ -1,0 +1,235 @@
+"""AES: accuracy and length against a baseline in one number (arXiv 2501.12570)."""
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from pydantic import Field
+
+from mbt_cli.core.measures import Means, Measure, ScoreInputs
+from mbt_cli.core.samples import Values
+from mbt_cli.core.traces import cut_column
+from mbt_cli.interfaces import Score
+from mbt_cli.scores.scoring import (
+    Accuracy,
+    accuracy_values,
+    beside_baseline,
+    judges_behind,
+    mean_measure,
+    rollout_values,
+    samples,
+)
+
+
+def tail_loop_column(*, window: int, unit: int, repeats: int) -> pl.Expr:
+    """Whether what was generated last ends in a loop: a Boolean column, never null.
+
+    The last `unit` characters of the reply (of the reasoning where the reply is empty) stand at
+    least `repeats` times, without overlap, in its last `window` characters. A loop is found
+    wherever it was cut as long as its period is at most window / repeats; white space is squeezed
+    first, and a text shorter than `unit` x `repeats` has no loop.
+
+    Args:
+        window: Characters looked at.
+        unit: Characters that must come again.
+        repeats: How often at least.
+    """
+    reply = pl.col("reply").fill_null("")
+    text = pl.when(reply.str.strip_chars() != "").then(reply).otherwise(pl.col("reasoning"))
+    # squeezing shortens, so a longer piece is cut out before it
+    tail = text.fill_null("").str.tail(2 * window)
+    tail = tail.str.replace_all(r"\s+", " ").str.strip_chars().str.tail(window)
+    again = tail.str.count_matches(tail.str.tail(unit), literal=True)
+    return (tail.str.len_chars() >= unit * repeats) & (again >= repeats)
+
+
+class Tokens(Score):
+    """Mean length of the replies.
+
+    Formula: mean of completion tokens, reasoning included, as the server counts them.
+    Unit: tokens a reply, averaged over samples within questions first.
+    Reads: rollouts `completion_tokens`.
+    Failed rollout, or one whose server gave no count: no value, counted.
+    Known holes: models with different tokenizers are not comparable; replies cut at the limit
+    enter with the limit, so the mean hangs on `max_tokens`.
+    """
+
+    kind: Literal["tokens"] = "tokens"
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        tokens = rollout_values(inputs, pl.col("completion_tokens"))
+        return [mean_measure(inputs, self.kind, tokens, unit="tokens")]
+
+
+class TokensPerCorrect(Score):
+    """Tokens spent for one right answer.
+
+    Formula: mean tokens of all replies / mean accuracy, both over the same rollouts; wrong and cut
+    replies are paid for too.
+    Unit: tokens a right answer; undefined when nothing is right.
+    Reads: rollouts `completion_tokens` and whatever `accuracy` reads.
+    No verdicts where the judge's accuracy is meant: no number. A rollout that lacks either value
+    enters neither mean and is counted.
+    Known holes: lets a model look cheap that answers easy questions shortly and drops the rest.
+    """
+
+    kind: Literal["tokens_per_correct"] = "tokens_per_correct"
+    accuracy: Accuracy = "judge_accuracy"
+    """Which accuracy enters."""
+
+    def needs(self) -> Collection[str]:
+        return judges_behind(self.accuracy)
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        accuracy = accuracy_values(inputs, self.accuracy)
+        if accuracy is None:
+            return []
+        tokens = rollout_values(inputs, pl.col("completion_tokens"))
+        missing = np.isnan(accuracy) | np.isnan(tokens)
+        columns = {
+            "accuracy": np.where(missing, np.nan, accuracy),
+            "tokens": np.where(missing, np.nan, tokens),
+        }
+        return [
+            Measure(
+                metric=self.kind,
+                unit="tokens",
+                questions=samples(inputs).per_question(columns, counted="accuracy"),
+                estimate=_ratio,
+                settings={"accuracy": self.accuracy},
+            )
+        ]
+
+
+def _ratio(means: Means) -> npt.NDArray[np.float64]:
+    return means["tokens"] / means["accuracy"]
+
+
+class Degeneration(Score):
+    """Share of replies that were cut at the limit; beside it `degeneration_loops`.
+
+    Formula: `degeneration` is 1 if finish_reason is not stop, tool_calls or function_call.
+    `degeneration_loops` is 1 if the last `unit` characters of the reply stand at least `repeats`
+    times in its last `window` characters; the two overlap, neither is part of the other.
+    Unit: per cent of samples, averaged within questions first; the intervals are Wilson's where
+    each question has one sample.
+    Reads: rollouts `finish_reason`, `reply`, `reasoning`.
+    Failed rollout: no value, counted.
+    Known holes: a loop that changes a word each time round is not seen; a loop that the model
+    left again before its answer is not at the tail.
+    """
+
+    kind: Literal["degeneration"] = "degeneration"
+    window: int = Field(default=2000, gt=0)
+    """Characters at the end of a reply that are searched for a loop."""
+    unit: int = Field(default=40, gt=0)
+    """Characters at the very end that must come again."""
+    repeats: int = Field(default=4, gt=1)
+    """How often they must stand there for a loop."""
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        cut = rollout_values(inputs, cut_column())
+        found = tail_loop_column(window=self.window, unit=self.unit, repeats=self.repeats)
+        settings = {"window": self.window, "unit": self.unit, "repeats": self.repeats}
+        loops = rollout_values(inputs, found)
+        return [
+            mean_measure(inputs, self.kind, cut, shape="share"),
+            mean_measure(inputs, "degeneration_loops", loops, shape="share", settings=settings),
+        ]
+
+
+Length = Literal["all", "answered", "not_truncated"]
+
+
+class AES(Score):
+    """Accuracy-Efficiency Score of a cell against its baseline.
+
+    Formula: dL = (L_base - L) / L_base, dA = (A - A_base) / A_base; AES = alpha dL + beta |dA| if
+    dA >= 0, else alpha dL - gamma |dA|. A and L are means over the questions that both cells
+    have. The first paper's own table adds on a drop too; that is an error not reproduced here.
+    Unit: index; 0 for the baseline itself, above 0 better.
+    Reads: rollouts `completion_tokens` and whatever `accuracy` reads, of the cell and its
+    baseline; the interval resamples both together by question.
+    No baseline, or no verdicts where the judge's accuracy is meant: no number. A question that
+    lacks a value on either side is left out; its failed samples are counted.
+    Known holes: one number hides which of the two moved; a weak baseline (small A_base) makes
+    dA large; a baseline that is never right makes it undefined.
+    """
+
+    kind: Literal["aes"] = "aes"
+    alpha: float = Field(default=1.0, ge=0)
+    """Weight of the length."""
+    beta: float = Field(default=3.0, ge=0)
+    """Weight of a gain in accuracy."""
+    gamma: float = Field(default=5.0, ge=0)
+    """Weight of a loss in accuracy."""
+    accuracy: Accuracy = "judge_accuracy"
+    """Which accuracy enters."""
+    length: Length = "all"
+    """Which replies' tokens enter: all, those with an answer, or those that were not cut."""
+
+    def needs(self) -> Collection[str]:
+        return (*judges_behind(self.accuracy), "baseline")
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        if inputs.baseline is None:
+            return []
+        own, base = self._columns(inputs), self._columns(inputs.baseline)
+        if own is None or base is None:
+            return []
+        return [
+            Measure(
+                metric=self.kind,
+                unit="index",
+                questions=beside_baseline(inputs, own, base, counted="accuracy"),
+                estimate=self._estimate,
+                settings=self.model_dump(exclude={"kind"}),
+            )
+        ]
+
+    def _columns(self, inputs: ScoreInputs) -> dict[str, Values] | None:
+        accuracy = accuracy_values(inputs, self.accuracy)
+        if accuracy is None:
+            return None
+        return {"accuracy": accuracy, "tokens": _tokens(inputs, self.length)}
+
+    def _estimate(self, means: Means) -> npt.NDArray[np.float64]:
+        return aes(
+            means["accuracy"],
+            means["tokens"],
+            base=(means["base_accuracy"], means["base_tokens"]),
+            weights=(self.alpha, self.beta, self.gamma),
+        )
+
+
+def aes(
+    accuracy: npt.NDArray[np.float64],
+    tokens: npt.NDArray[np.float64],
+    *,
+    base: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
+    weights: tuple[float, float, float],
+) -> npt.NDArray[np.float64]:
+    """The formula, elementwise.
+
+    Args:
+        accuracy: In any unit, the same as the baseline's.
+        tokens: Mean length.
+        base: Accuracy and mean length of the baseline.
+        weights: alpha, beta, gamma.
+    """
+    alpha, beta, gamma = weights
+    shorter = (base[1] - tokens) / base[1]
+    better = (accuracy - base[0]) / base[0]
+    return alpha * shorter + np.where(better >= 0, beta, gamma) * better
+
+
+def _tokens(inputs: ScoreInputs, length: Length) -> Values:
+    tokens = pl.col("completion_tokens")
+    kept = {
+        "all": tokens,
+        "answered": pl.when(pl.col("answer").fill_null("") != "").then(tokens),
+        "not_truncated": pl.when(~cut_column()).then(tokens),
+    }
+    return rollout_values(inputs, kept[length])

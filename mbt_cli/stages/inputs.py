@@ -1,0 +1,155 @@
+"""Rows of an artifact by their number, a batch at a time, so that memory stays bounded."""
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from mbt_cli.core.traces import cut_column
+from mbt_cli.errors import StageError
+from mbt_cli.stages.base import Keep, Work
+from mbt_cli.store.lineage import Lineage
+from mbt_cli.verifiers.frames import answer_metrics
+
+_QUESTION_COLUMNS = (
+    "question_id",
+    "question",
+    "answer",
+    "answer_aliases",
+    "difficulty",
+    "hops",
+    "question_type",
+)
+
+
+def with_questions(work: Work, rollouts: str = "rollouts") -> pl.DataFrame:
+    """Rollouts joined with their questions by id, in the rollouts' order.
+
+    The question's own answer comes as `gold_answer` and `gold_aliases`; `messages` and the
+    documents stay behind.
+
+    Args:
+        work: The running cell; its input `questions` is joined.
+        rollouts: Name of the input that holds the rollouts.
+
+    Raises:
+        StageError: A rollout's question is not among the questions, or a rollout stands twice.
+    """
+    return joined_with_questions(work.lazy(rollouts), work.lazy("questions"))
+
+
+def joined_with_questions(rollouts: pl.LazyFrame, questions: pl.LazyFrame) -> pl.DataFrame:
+    """The same for frames: `rows.ROLLOUTS` and `rows.QUESTIONS`."""
+    gold = questions.select(_QUESTION_COLUMNS).rename(
+        {"answer": "gold_answer", "answer_aliases": "gold_aliases"}
+    )
+    left = rollouts.drop("messages")
+    joined = left.join(gold, on="question_id", how="left", maintain_order="left").collect()
+    lost = joined.filter(pl.col("question").is_null())
+    if lost.height:
+        raise StageError(
+            f"{lost.height} rollouts have no question, the first is `{lost['question_id'][0]}`"
+        )
+    twice = joined.filter(pl.struct("question_id", "sample").is_duplicated())
+    if twice.height:
+        raise StageError(
+            f"question `{twice['question_id'][0]}` has sample {twice['sample'][0]} twice"
+        )
+    return joined
+
+
+_RIGHT = "A"
+
+
+def kept(
+    rollouts: pl.DataFrame,
+    keep: Keep | None,
+    *,
+    benchmark: str,
+    verdicts: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """The rollouts that `keep` lets through, in their order; a failed one never is.
+
+    `correct` and `wrong` go by exact match with the gold answer or an alias, or by the votes of
+    `answer_match` where there are verdicts. A reply without an answer is wrong.
+
+    Args:
+        rollouts: question_id, sample, answer, finish_reason, failure, gold_answer, gold_aliases.
+        keep: None lets everything through, failed rollouts too.
+        benchmark: Kind of the benchmark, for `answer_metrics`.
+        verdicts: question_id, sample and grade, one row a vote; a rollout without a readable
+            vote is neither correct nor wrong.
+    """
+    if keep is None:
+        return rollouts
+    if keep == "answered":
+        wanted = pl.col("answer").fill_null("").str.strip_chars() != ""
+        return rollouts.filter(pl.col("failure").is_null(), wanted)
+    if keep == "not_truncated":
+        return rollouts.filter(pl.col("failure").is_null(), ~cut_column())
+    share = _right_by_votes(rollouts, verdicts) if verdicts is not None else None
+    if share is None:
+        share = answer_metrics(rollouts, benchmark)["exact_match"]
+    # half of the votes is no majority, so it counts as neither
+    chosen = share > 0.5 if keep == "correct" else share < 0.5
+    return rollouts.filter(pl.col("failure").is_null(), chosen.fill_null(False))
+
+
+def _right_by_votes(rollouts: pl.DataFrame, verdicts: pl.DataFrame) -> pl.Series:
+    """Share of each rollout's readable votes that call it right; null where there is none."""
+    shares = verdicts.group_by("question_id", "sample").agg(
+        (pl.col("grade") == _RIGHT).mean().alias("right")
+    )
+    keys = rollouts.select("question_id", "sample")
+    return keys.join(
+        shares, on=["question_id", "sample"], how="left", maintain_order="left"
+    ).to_series(2)
+
+
+def by_judge(cells: Iterable[tuple[Lineage, pl.LazyFrame]]) -> dict[str, pl.DataFrame]:
+    """Kind of the judge to its verdicts, without the messages.
+
+    A judge counts by its kind, under whatever name the manifest has it.
+
+    Raises:
+        StageError: Two cells hold verdicts of one kind on the same rollouts.
+    """
+    found: dict[str, tuple[str, pl.LazyFrame]] = {}
+    for lineage, rows in cells:
+        kind = str(lineage.spec["judge"]["kind"])
+        if kind in found:
+            raise StageError(
+                f"`{found[kind][0]}` and `{lineage.address}` are both verdicts of `{kind}`",
+                hint="let a score read one of them: "
+                'verdicts = { stage = "...", where = { judge = "..." } }',
+            )
+        found[kind] = (lineage.address, rows)
+    return {kind: rows.drop("messages").collect() for kind, (_, rows) in found.items()}
+
+
+_SPREAD = 4
+"""How many times more rows than wanted may be read in one piece."""
+
+
+class RowReader:
+    """Reads chosen rows of a frame that is too large to hold.
+
+    Args:
+        frame: Lazy rows, of one Parquet file or several.
+    """
+
+    def __init__(self, frame: pl.LazyFrame) -> None:
+        self._frame = frame
+
+    def take(self, numbers: pl.Series) -> pl.DataFrame:
+        """Rows by number from 0, in the order asked for; a number may stand several times."""
+        low, high = numbers.min(), numbers.max()
+        if not isinstance(low, int) or not isinstance(high, int):
+            return self._frame.limit(0).collect()
+        if high - low < _SPREAD * len(numbers):
+            return self._frame.slice(low, high - low + 1).collect()[numbers - low]
+        # scattered: one pass over all of it
+        wanted = numbers.alias("number").unique().to_frame().cast(pl.get_index_type())
+        found = self._frame.with_row_index("number").join(wanted.lazy(), on="number", how="semi")
+        asked = pl.DataFrame({"number": numbers}).cast(pl.get_index_type())
+        part = found.collect(engine="streaming")
+        return asked.join(part, on="number", how="left", maintain_order="left").drop("number")

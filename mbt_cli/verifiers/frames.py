@@ -1,0 +1,223 @@
+"""Answer measures over whole frames: the rules of `core/answers.py`, a million rows in seconds."""
+
+import string
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mbt_cli.core.samples import question_numbers
+from mbt_cli.verifiers.text import OfficialRules, official_rules
+
+_PUNCTUATION = list(string.punctuation)
+# white space that is not already one single space, as Python's `split` sees it
+_LOOSE_SPACE = r"[\s\x1c-\x1f]{2,}|[\t-\r\x1c-\x1f\x85\xa0\p{Zl}\p{Zp}]|[^ \P{Zs}]"
+_ARTICLES = r" (?:(?:a|an|the) )+"  # of a text with a space at either end
+# letters and numbers alone are words for Python's \b, combining marks and dashes are not
+_ARTICLES_ANY = r"(^|[^\p{L}\p{N}])(?:a|an|the)([^\p{L}\p{N}]|$)"
+_NOT_PLAIN = r"[^ 0-9a-z]"
+_CLOSED_WORDS = ["yes", "no", "noanswer"]
+_ROWS_AT_ONCE = 1 << 16
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+METRICS = (
+    "exact_match",
+    "substring_match",
+    "f1_score",
+    "containment",
+    "official_exact_match",
+    "official_f1",
+)
+"""Columns of `answer_metrics` beside `normalised`."""
+
+
+def normalised(texts: pl.Series) -> pl.Series:
+    """`answers.normalise` of every text; null stays null."""
+    text = pl.col("text")
+    nothing = [""] * len(_PUNCTUATION)
+    words = text.str.to_lowercase().str.replace_many(_PUNCTUATION, nothing)
+    words = words.str.replace_all(_LOOSE_SPACE, " ").str.strip_chars(" ")
+    frame = texts.alias("text").to_frame().select(words)
+    padded = pl.concat_str(pl.lit(" "), text, pl.lit(" "))
+    without = padded.str.replace_all(_ARTICLES, " ").str.strip_chars(" ")
+    plain = frame.select(without).to_series()
+    odd = frame["text"].str.contains(_NOT_PLAIN).arg_true()
+    if not len(odd):
+        return plain
+    # twice, since two articles in a row share the character between them
+    rare = text.str.replace_all(_ARTICLES_ANY, "$1 $2").str.replace_all(_ARTICLES_ANY, "$1 $2")
+    rare = rare.str.replace_all(r" {2,}", " ").str.strip_chars(" ")
+    return plain.scatter(odd, frame[odd].select(rare).to_series())
+
+
+def answer_metrics(
+    rollouts: pl.DataFrame, benchmark: str, *, question: Numbers | None = None
+) -> pl.DataFrame:
+    """Every answer measure of every rollout, rows in the order of the input.
+
+    Args:
+        rollouts: `question_id`, `answer`, `failure`, `gold_answer` and `gold_aliases`; the gold
+            columns of a question are taken from one of its rows.
+        benchmark: Kind of the benchmark; decides whose official scorer is followed.
+        question: Number of each row's question, where it is known already.
+
+    Returns:
+        `normalised` (the prediction, empty where there is none) and the columns `METRICS`, each
+        in [0, 1]: 0 where the reply had no answer, null where the rollout failed, where the
+        question has no gold answer, and in the official columns where no official scorer fits.
+    """
+    if question is None:
+        question = question_numbers(rollouts["question_id"])[1]
+    references = _references(rollouts, question)
+    rules = official_rules(benchmark)
+    answers = rollouts["answer"].fill_null("")
+
+    def score(start: int) -> pl.DataFrame:
+        piece = slice(start, start + _ROWS_AT_ONCE)
+        given = normalised(answers[piece])
+        best = _best_over_references(given, question[piece], references, rules)
+        return pl.DataFrame({"normalised": given, **best})
+
+    # polars works on one core a call here, and lets go of Python's lock
+    with ThreadPoolExecutor(pl.thread_pool_size()) as threads:
+        pieces = list(threads.map(score, range(0, max(1, len(answers)), _ROWS_AT_ONCE)))
+    found = pl.concat(pieces)
+    has_answer = (answers != "").to_numpy()
+    unscored = rollouts["failure"].is_not_null().to_numpy() | ~references.known[question]
+    columns = {name: found[name].to_numpy() * has_answer for name in METRICS}
+    return pl.DataFrame(
+        {
+            "normalised": found["normalised"],
+            **{n: pl.Series(np.where(unscored, np.nan, v)) for n, v in columns.items()},
+        }
+    ).with_columns(pl.col(METRICS).fill_nan(None))
+
+
+@dataclass(frozen=True, slots=True)
+class _References:
+    """Normalised references of all questions in one list, gold first within each question."""
+
+    starts: Numbers  # where a question's references begin
+    counts: Numbers  # how many it has, at least 1
+    known: Flags  # whether it has a gold answer
+    texts: pl.Series
+
+
+def _references(rollouts: pl.DataFrame, question: Numbers) -> _References:
+    row = np.zeros(question.max(initial=-1) + 1, np.int64)
+    row[question] = np.arange(len(question))
+    no_aliases = pl.lit([], dtype=pl.List(pl.String))
+    gold = rollouts.select("gold_answer", "gold_aliases")[row].select(
+        known=pl.col("gold_answer").is_not_null(),
+        reference=pl.concat_list(
+            pl.col("gold_answer").fill_null(""), pl.col("gold_aliases").fill_null(no_aliases)
+        ).list.drop_nulls(),
+    )
+    counts = gold["reference"].list.len().to_numpy().astype(np.int64)
+    return _References(
+        starts=np.cumsum(counts) - counts,
+        counts=counts,
+        known=gold["known"].to_numpy(),
+        texts=normalised(gold["reference"].explode()),
+    )
+
+
+def _best_over_references(
+    given: pl.Series, question: Numbers, references: _References, rules: OfficialRules | None
+) -> Mapping[str, Floats]:
+    """The best value over references of each prediction, for every measure."""
+    counts = references.counts[question]
+    first = np.cumsum(counts) - counts
+    row = np.repeat(np.arange(len(counts)), counts)
+    reference = np.arange(len(row)) + np.repeat(references.starts[question] - first, counts)
+    pairs = _pair_scores(given.gather(row), references.texts.gather(reference), rules)
+    if not len(first):
+        return pairs
+    return {
+        name: values[first]
+        if rules == "hotpotqa" and name.startswith("official")
+        else np.maximum.reduceat(values, first)
+        for name, values in pairs.items()
+    }
+
+
+def _pair_scores(
+    given: pl.Series, wanted: pl.Series, rules: OfficialRules | None
+) -> dict[str, Floats]:
+    """Every measure of (prediction, reference) pairs of normalised texts."""
+    pair = pl.DataFrame({"given": given, "wanted": wanted})
+    exact = (given == wanted).to_numpy()
+    has, wants = (given != "").to_numpy(), (wanted != "").to_numpy()
+    inside = _contains(pair, pl.col("given"), pl.col("wanted")) & has
+    f1 = (exact & has).astype(np.float64)
+    other = np.flatnonzero(~exact & has & wants)
+    f1[other] = _words_f1(pair[other])
+    contained = exact & has
+    maybe = np.flatnonzero(inside & ~exact & wants)
+    padded = [pl.concat_str(pl.lit(" "), name, pl.lit(" ")) for name in pair.columns]
+    contained[maybe] = _contains(pair[maybe], *padded)
+    scores = {
+        "exact_match": (exact & has).astype(np.float64),
+        "substring_match": inside.astype(np.float64),
+        "f1_score": f1,
+        "containment": contained.astype(np.float64),
+    }
+    if rules is None:
+        nothing = np.full(len(f1), np.nan)
+        return {**scores, "official_exact_match": nothing, "official_f1": nothing}
+    official_f1 = f1.copy()
+    if rules == "musique":
+        official_f1[~has & ~wants] = 1.0
+    else:
+        closed = (given.is_in(_CLOSED_WORDS) | wanted.is_in(_CLOSED_WORDS)).to_numpy()
+        official_f1[closed & ~exact] = 0.0
+    return {
+        **scores,
+        "official_exact_match": exact.astype(np.float64),
+        "official_f1": official_f1,
+    }
+
+
+def _contains(pair: pl.DataFrame, given: pl.Expr, wanted: pl.Expr) -> Flags:
+    found: Flags = pair.select(given.str.contains(wanted, literal=True)).to_series().to_numpy()
+    return found
+
+
+def _words_f1(pair: pl.DataFrame) -> Floats:
+    """F1 of words counted with repeats, of pairs in which both sides have words."""
+    words = pair.select(pl.all().str.split(" "))
+    total = words.select(pl.sum_horizontal(pl.all().list.len())).to_series().to_numpy()
+    shared = words.select(pl.col("given").list.set_intersection("wanted").list.len()).to_series()
+    common = shared.to_numpy().astype(np.float64)
+    # a set is enough unless a word repeats on both sides
+    some = np.flatnonzero(common > 0)
+    repeats = words[some].select(pl.all().list.n_unique() < pl.all().list.len())
+    both = some[(repeats["given"] & repeats["wanted"]).to_numpy()]
+    if len(both):
+        common[both] = _shared_with_repeats(words[both])
+    f1: Floats = 2 * common / total
+    return f1
+
+
+def _shared_with_repeats(words: pl.DataFrame) -> Floats:
+    """How many words two lists share, each as often as it stands in both."""
+    counts = [
+        words.lazy()
+        .select(row=pl.int_range(pl.len()), word=side)
+        .explode("word")
+        .group_by("row", "word")
+        .len()
+        for side in words.columns
+    ]
+    least = pl.min_horizontal("len", "len_right").sum()
+    both = counts[0].join(counts[1], on=["row", "word"]).group_by("row").agg(least)
+    common = np.zeros(len(words))
+    found = both.collect()
+    common[found["row"].to_numpy()] = found["len"].to_numpy()
+    return common
