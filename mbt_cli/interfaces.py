@@ -100,7 +100,7 @@ class Judge(Plugin):
     def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The verdict's columns; JudgeReplyError when the reply cannot be read for sure."""
 
-    def known(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def verdict_without_model(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The verdict that holds by definition, without asking (an empty answer is wrong)."""
         return None
 

@@ -15,8 +15,8 @@ from mbt_cli.core.number_text import number_text, p_text
 from mbt_cli.engine.compare import JudgeAgreement
 from mbt_cli.errors import UsageError
 from mbt_cli.report.metrics import shown
-from mbt_cli.scores.agreement import NO_VERDICT
 from mbt_cli.scores.comparison import Comparison
+from mbt_cli.scores.votes import NO_VERDICT
 from mbt_cli.store.lineage import LINEAGE
 
 

@@ -4,15 +4,12 @@ A trace is split on blank lines into paragraphs 1..N; sentences end at white spa
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import polars as pl
 
 _LAST_PAIR = re.compile(r"(.*)<answer>.*?</answer>", re.IGNORECASE | re.DOTALL)
 _LAST_PAIR_RUST = r"(?si)^(.*)<answer>.*?</answer>"
 _BLANK_LINES = re.compile(r"\n\s*\n")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _FINISHED = ("stop", "tool_calls", "function_call")
 
 
@@ -53,11 +50,6 @@ def cut_column() -> pl.Expr:
     return ~pl.col("finish_reason").fill_null("stop").is_in(_FINISHED)
 
 
-def unjudgeable(row: Mapping[str, Any]) -> bool:
-    """Whether a rollout has no whole trace to show a judge: it is empty, or the reply was cut."""
-    return is_cut(row["finish_reason"]) or not row["trace"].strip()
-
-
 def paragraphs(trace: str) -> list[str]:
     r"""Texts between blank lines, stripped; a trace of white space alone has none.
 
@@ -66,24 +58,3 @@ def paragraphs(trace: str) -> list[str]:
         ['One.', 'Two.', 'Three.']
     """
     return [part.strip() for part in _BLANK_LINES.split(trace) if part.strip()]
-
-
-def mark(parts: Sequence[str]) -> str:
-    r"""Paragraphs with a marker [[Mk]] after each but the last.
-
-    Example:
-        >>> mark(["One.", "Two."])
-        'One.\n\n[[M01]]\n\nTwo.'
-    """
-    marked = [text for k, part in enumerate(parts, 1) for text in (part, f"[[M{k:02d}]]")]
-    return "\n\n".join(marked[:-1])
-
-
-def sentence_count(paragraph: str) -> int:
-    """Pieces between white space that follows . ! or ?, at least 1.
-
-    Example:
-        >>> sentence_count("Dr. Who came. Then left.")
-        3
-    """
-    return max(1, len([s for s in _SENTENCE_END.split(paragraph) if s.strip()]))

@@ -12,8 +12,8 @@ from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Judge
 from mbt_cli.registry import AnyJudge, AnyScore
-from mbt_cli.scores.agreement import both_read, cohens_kappa, confusion
 from mbt_cli.scores.comparison import Comparison, compare
+from mbt_cli.scores.votes import both_read, cohens_kappa, confusion
 from mbt_cli.stages.inputs import by_judge, joined_with_questions
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows, require_lineage

@@ -69,7 +69,7 @@ class AnswerHit(Judge):
         word = stated_choice(plain, choice=_choice, label=_LABEL, opening=_opening)
         return {"hit": word == "YES"}
 
-    def known(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def verdict_without_model(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if is_cut(row["finish_reason"]):
             return {"hit": None}
         return None if row["trace"].strip() else {"hit": False}

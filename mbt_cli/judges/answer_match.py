@@ -82,7 +82,7 @@ class AnswerMatch(Judge):
         grade = stated_choice(plain, choice=_grade, label=_LABEL, opening=_opening)
         return {"grade": grade}
 
-    def known(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def verdict_without_model(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None if (row["answer"] or "").strip() else {"grade": "B"}
 
 

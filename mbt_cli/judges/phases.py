@@ -141,7 +141,7 @@ class Phases(Judge):
             "confidence": observed.confidence,
         }
 
-    def known(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def verdict_without_model(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if is_cut(row["finish_reason"]):
             return dict.fromkeys(self.columns)
         if row["trace"].strip():

@@ -9,7 +9,7 @@ import polars as pl
 
 from mbt_cli.core.chat import Json, Message
 from mbt_cli.core.templates import Template
-from mbt_cli.core.traces import mark, paragraphs, sentence_count, unjudgeable
+from mbt_cli.core.traces import is_cut, paragraphs
 from mbt_cli.errors import JudgeReplyError
 from mbt_cli.interfaces import Judge
 from mbt_cli.judges.replies import (
@@ -208,5 +208,31 @@ class Redundancy(Judge):
             "confidence": marks.confidence,
         }
 
-    def known(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        return dict.fromkeys(self.columns) if unjudgeable(row) else None
+    def verdict_without_model(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if is_cut(row["finish_reason"]) or not row["trace"].strip():
+            return dict.fromkeys(self.columns)
+        return None
+
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+def mark(parts: Sequence[str]) -> str:
+    r"""Paragraphs with a marker [[Mk]] after each but the last.
+
+    Example:
+        >>> mark(["One.", "Two."])
+        'One.\n\n[[M01]]\n\nTwo.'
+    """
+    marked = [text for k, part in enumerate(parts, 1) for text in (part, f"[[M{k:02d}]]")]
+    return "\n\n".join(marked[:-1])
+
+
+def sentence_count(paragraph: str) -> int:
+    """Pieces between white space that follows . ! or ?, at least 1.
+
+    Example:
+        >>> sentence_count("Dr. Who came. Then left.")
+        3
+    """
+    return max(1, len([s for s in _SENTENCE_END.split(paragraph) if s.strip()]))

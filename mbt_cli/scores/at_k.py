@@ -4,28 +4,22 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from pydantic import Field
 
 from mbt_cli.core.measures import Measure, ScoreInputs
-from mbt_cli.core.samples import Samples, Values
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Score
-from mbt_cli.scores.scoring import (
-    Accuracy,
-    SampleCounts,
-    accuracy_values,
-    answer_frame,
-    at_k_name,
-    judges_behind,
-    question_measure,
-    samples,
-)
+from mbt_cli.scores.samples import Samples, Values
+from mbt_cli.scores.scoring import Accuracy, accuracy_values, answer_frame, judges_behind, samples
 
 Counts = npt.NDArray[np.int64]
+SampleCounts = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+"""Values of k, each at least 1."""
 
 _FEW = 32  # samples a question that are compared one with each other
 
@@ -317,3 +311,45 @@ def _ballots(inputs: ScoreInputs, normalised: pl.Series) -> tuple[Ballots, Ballo
     with ThreadPoolExecutor(2) as threads:
         cast, cast_raw = threads.map(partial(ballots, samples(inputs)), (normalised, raw))
     return cast, cast_raw
+
+
+def at_k_name(name: str, k: int, of: Accuracy) -> str:
+    """Name of a number over k samples: `pass@4`; `f1_score_avg@4` for another measure's.
+
+    Example:
+        >>> at_k_name("pass", 4, "exact_match"), at_k_name("avg", 4, "f1_score")
+        ('pass@4', 'f1_score_avg@4')
+    """
+    return f"{name}@{k}" if of == "exact_match" else f"{of}_{name}@{k}"
+
+
+def question_measure(
+    inputs: ScoreInputs,
+    metric: str,
+    values: Values,
+    *,
+    scores: Values,
+    among: npt.NDArray[np.bool_],
+    of: Accuracy,
+) -> Measure:
+    """The mean over questions of a number that is made per question, in per cent.
+
+    Args:
+        inputs: The cell.
+        metric: Name of the number in tables.
+        values: One value per question, shape (questions,), NaN where it has none.
+        scores: What the number is made of: one score per rollout, NaN where it has none.
+        among: Which rollouts were looked at; `n` and `failed` count those.
+        of: The measure behind the scores.
+    """
+    rows = samples(inputs)
+    counted = np.bincount(rows.question[among & ~np.isnan(scores)], minlength=len(rows.ids))
+    looked_at = np.bincount(rows.question[among], minlength=len(rows.ids))
+    questions = {"question_id": rows.ids, "n": counted, "failed": looked_at - counted}
+    value = pl.Series("value", values).fill_nan(None)
+    return Measure(
+        metric=metric,
+        unit="percent",
+        questions=pl.DataFrame(questions).with_columns(value),
+        settings={"of": of},
+    )

@@ -1,26 +1,29 @@
 """AnswerInclusiveErrors: wrong answers whose trace had reached the right one."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
-from mbt_cli.core.samples import Values
+from mbt_cli.core.traces import trace_column
 from mbt_cli.interfaces import Score
+from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import (
     Accuracy,
     accuracy_values,
     correct_votes,
     cut_values,
-    free_hits,
-    judged_hits,
     judges_behind,
     live_only,
     mean_measure,
     samples,
 )
+from mbt_cli.scores.votes import Voted, majority
+from mbt_cli.verifiers.frames import normalised
 
 
 class JudgeAccuracy(Score):
@@ -156,3 +159,79 @@ class AnswerInclusiveErrors(Score):
 
 def _of_errors(means: Means) -> npt.NDArray[np.float64]:
     return means["error"] / means["wrong"]
+
+
+_ROWS_AT_ONCE = 2_000  # traces are long; this bounds memory
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHits:
+    """1 where a reference occurs in the trace, else 0; shape (rows,).
+
+    Args:
+        substring: As a run of characters of the normalised trace, the paper's way: `no` is found
+            in `norway`, and a reference that normalises to nothing is found in every trace that
+            has any text.
+        words: As whole words, side by side and in order.
+    """
+
+    substring: Values
+    words: Values
+
+
+def trace_hits(rollouts: pl.DataFrame) -> TraceHits:
+    """Look for gold answer and aliases in each rollout's trace.
+
+    Args:
+        rollouts: `reasoning`, `reply`, `gold_answer`, `gold_aliases`.
+    """
+    slices = [_hits(piece) for piece in rollouts.iter_slices(_ROWS_AT_ONCE)]
+    found = pl.concat(slices) if slices else _hits(rollouts)
+    return TraceHits(found["substring"].to_numpy(), found["words"].to_numpy())
+
+
+def _hits(rollouts: pl.DataFrame) -> pl.DataFrame:
+    """Columns `substring` and `words` (0 or 1), rows in the order of the input."""
+    references = pl.concat_list(pl.col("gold_answer").fill_null(""), pl.col("gold_aliases"))
+    fallback = pl.concat_list(pl.col("gold_answer").fill_null(""))
+    rows = rollouts.select(
+        trace_column(), reference=pl.coalesce(references, fallback).list.drop_nulls()
+    ).with_row_index("row")
+    rows = rows.with_columns(trace=normalised(rows["trace"]))
+    pairs = rows.explode("reference")
+    pairs = pairs.with_columns(reference=normalised(pairs["reference"]))
+    trace, wanted = pl.col("trace"), pl.col("reference")
+    padded = pl.concat_str(pl.lit(" "), trace, pl.lit(" "))
+    word = pl.concat_str(pl.lit(" "), wanted, pl.lit(" "))
+    hits = pairs.select(
+        "row",
+        substring=(trace != "") & trace.str.contains(wanted, literal=True),
+        words=(wanted != "") & padded.str.contains(word, literal=True),
+    )
+    best = hits.group_by("row", maintain_order=True).agg(
+        pl.col("substring", "words").max().cast(pl.Float64)
+    )
+    return best.select(pl.col("substring", "words").fill_null(np.nan))
+
+
+def judged_hits(inputs: ScoreInputs) -> Voted | None:
+    """Votes of the judge `answer_hit`; None when it was not asked.
+
+    A cut reply was not judged (its `hit` is null without a failure): it counts as no hit, so every
+    share made of this is a lower bound.
+    """
+    verdicts = inputs.verdicts.get("answer_hit")
+    if verdicts is None:
+        return None
+    says_hit = pl.col("hit").fill_null(False)
+    return inputs.once("answer_hit", lambda: majority(inputs.rollouts, verdicts, says_hit))
+
+
+def free_hits(inputs: ScoreInputs) -> TraceHits:
+    """Hits found by looking for the gold answer in the trace; NaN where the rollout failed."""
+
+    def looked_for() -> TraceHits:
+        hits = trace_hits(inputs.rollouts)
+        return TraceHits(live_only(inputs, hits.substring), live_only(inputs, hits.words))
+
+    return inputs.once("trace_hits", looked_for)

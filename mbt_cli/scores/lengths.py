@@ -1,6 +1,6 @@
 """AES: accuracy and length against a baseline in one number (arXiv 2501.12570)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -9,13 +9,12 @@ import polars as pl
 from pydantic import Field
 
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
-from mbt_cli.core.samples import Values
 from mbt_cli.core.traces import cut_column
 from mbt_cli.interfaces import Score
+from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import (
     Accuracy,
     accuracy_values,
-    beside_baseline,
     judges_behind,
     mean_measure,
     rollout_values,
@@ -233,3 +232,30 @@ def _tokens(inputs: ScoreInputs, length: Length) -> Values:
         "not_truncated": pl.when(~cut_column()).then(tokens),
     }
     return rollout_values(inputs, kept[length])
+
+
+def beside_baseline(
+    inputs: ScoreInputs,
+    own: Mapping[str, Values],
+    baseline: Mapping[str, Values],
+    *,
+    counted: str,
+) -> pl.DataFrame:
+    """One row per question that both cells have: own columns, and the baseline's as `base_X`.
+
+    A question enters only with all its columns: the two sides are means over the same questions.
+
+    Args:
+        inputs: The cell; its `baseline` must be there.
+        own: Column to one value per rollout of the cell.
+        baseline: The same for the baseline's rollouts.
+        counted: The own column whose values `n` and `failed` count.
+    """
+    assert inputs.baseline is not None
+    base = samples(inputs.baseline).per_question(baseline, counted=counted)
+    base = base.drop("n", "failed").rename({name: f"base_{name}" for name in baseline})
+    both = samples(inputs).per_question(own, counted=counted)
+    both = both.join(base, on="question_id", how="left", maintain_order="left")
+    values = [*own, *(f"base_{name}" for name in baseline)]
+    whole = pl.all_horizontal(pl.col(values).is_not_null())
+    return both.with_columns(pl.when(whole).then(pl.col(values)))

@@ -11,9 +11,8 @@ from pydantic import Field
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
-from mbt_cli.core.samples import Values
 from mbt_cli.interfaces import Score
-from mbt_cli.scores.agreement import gamma_of_shares
+from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import (
     Accuracy,
     accuracy_values,
@@ -157,3 +156,31 @@ def _base_tokens(inputs: ScoreInputs) -> float | None:
         return None
     tokens = rollout_values(inputs.baseline, pl.col("completion_tokens"))
     return mean_over_questions(inputs.baseline, tokens)
+
+
+def gamma_of_shares(right: Floats, wrong: Floats) -> Floats:
+    """Goodman-Kruskal gamma between an ordered level and right / wrong.
+
+    (concordant - discordant) / (concordant + discordant) over pairs of one right and one wrong
+    item; pairs on the same level do not count.
+
+    Args:
+        right: Weight of right items on each level, levels ascending, shape (levels, resamples).
+        wrong: Weight of wrong items likewise.
+
+    Returns:
+        Shape (resamples,); NaN where no pair is either.
+
+    Example:
+        >>> gamma_of_shares(np.array([[1.0], [2.0]]), np.array([[2.0], [1.0]])).tolist()
+        [0.6]
+    """
+    wrong_below = np.cumsum(wrong, axis=0) - wrong
+    right_below = np.cumsum(right, axis=0) - right
+    concordant = (right * wrong_below).sum(axis=0)
+    discordant = (wrong * right_below).sum(axis=0)
+    pairs = concordant + discordant
+    gamma: Floats = np.divide(
+        concordant - discordant, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0
+    )
+    return gamma

@@ -8,14 +8,15 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
-from mbt_cli.core.samples import Values
+from mbt_cli.core.traces import cut_column, trace_column
 from mbt_cli.interfaces import Score
+from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import (
     live_only,
     mean_measure,
     mean_over_questions,
+    rollout_values,
     samples,
-    unjudgeable_values,
 )
 from mbt_cli.scores.votes import majority, mean_vote
 
@@ -146,3 +147,8 @@ def _base_sentences(inputs: ScoreInputs) -> float | None:
 
 def _regulation_of_means(means: Means) -> Floats:
     return regulation(means["arrival"], means["redundancy"])
+
+
+def unjudgeable_values(inputs: ScoreInputs) -> Values:
+    """1 where the reply was cut or has no trace, 0 where it has one, NaN where it failed."""
+    return rollout_values(inputs, cut_column() | (trace_column() == ""))

@@ -71,7 +71,7 @@ class JudgeStage(Stage):
         return [
             row
             for row in with_questions(work).iter_rows(named=True)
-            if row["failure"] is None and judge.known(_seen_by_judge(row)) is None
+            if row["failure"] is None and judge.verdict_without_model(_seen_by_judge(row)) is None
         ]
 
     def _prompts(self, work: Work, judge: Judge, todo: list[dict[str, Any]]) -> Iterator[Prompt]:
@@ -110,7 +110,7 @@ def _known_rows(
         if row["failure"] is not None:
             reason = f"rollout_failed: {row['failure']}"
             yield failed_row(columns, reason, vote=0, **keys)
-        elif (verdict := judge.known(_seen_by_judge(row))) is not None:
+        elif (verdict := judge.verdict_without_model(_seen_by_judge(row))) is not None:
             for vote in range(votes):
                 yield {**dict.fromkeys(columns), **keys, "vote": vote, **verdict}
 

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mbt_cli.core.samples import question_numbers
 from mbt_cli.verifiers.text import OfficialRules, official_rules
 
 _PUNCTUATION = list(string.punctuation)
@@ -221,3 +220,12 @@ def _shared_with_repeats(words: pl.DataFrame) -> Floats:
     found = both.collect()
     common[found["row"].to_numpy()] = found["len"].to_numpy()
     return common
+
+
+def question_numbers(question_ids: pl.Series) -> tuple[pl.Series, npt.NDArray[np.int64]]:
+    """The distinct ids, sorted, and the number of each row's id among them, shape (rows,)."""
+    ids = question_ids.unique().sort()
+    number = pl.DataFrame({"question_id": ids, "number": np.arange(len(ids))})
+    rows = question_ids.alias("question_id").to_frame()
+    joined = rows.join(number, on="question_id", how="left", maintain_order="left")
+    return ids, joined["number"].to_numpy()

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mbt_cli.core.samples import samples_of
 from mbt_cli.errors import StageError
 from mbt_cli.scores.at_k import (
     avg_at_k,
@@ -18,6 +17,7 @@ from mbt_cli.scores.at_k import (
     maj_at_k_published,
     pass_at_k,
 )
+from mbt_cli.scores.samples import samples_of
 
 
 def frame(rows):

@@ -6,7 +6,8 @@ import pytest
 from scipy import stats
 
 from mbt_cli.errors import StageError
-from mbt_cli.scores.agreement import cohens_kappa, confusion, gamma_of_shares
+from mbt_cli.scores.mqi import gamma_of_shares
+from mbt_cli.scores.votes import cohens_kappa, confusion
 
 
 def verdicts(grades, failures=None):

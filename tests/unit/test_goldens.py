@@ -14,12 +14,12 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.difficulty import tier
-from mbt_cli.core.samples import samples_of
-from mbt_cli.core.traces import mark, paragraphs
+from mbt_cli.core.traces import paragraphs
 from mbt_cli.errors import JudgeReplyError
 from mbt_cli.judges.phases import read_observed
-from mbt_cli.judges.redundancy import read_marks, sentence_counts
+from mbt_cli.judges.redundancy import mark, read_marks, sentence_counts
 from mbt_cli.scores.at_k import avg_at_k, ballots, maj_at_k_published, pass_at_k
+from mbt_cli.scores.samples import samples_of
 from mbt_cli.verifiers.frames import METRICS, answer_metrics, normalised
 from mbt_cli.verifiers.text import (
     exact_match,

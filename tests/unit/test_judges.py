@@ -64,9 +64,9 @@ def test_an_unknown_difficulty_is_medium_in_the_prompt():
 def test_nobody_is_asked_about_an_empty_answer_which_is_wrong():
     judge = AnswerMatch()
 
-    assert judge.known({**ROW, "answer": None}) == {"grade": "B"}
-    assert judge.known({**ROW, "answer": "  "}) == {"grade": "B"}
-    assert judge.known(ROW) is None
+    assert judge.verdict_without_model({**ROW, "answer": None}) == {"grade": "B"}
+    assert judge.verdict_without_model({**ROW, "answer": "  "}) == {"grade": "B"}
+    assert judge.verdict_without_model(ROW) is None
 
 
 CUT = {**ROW, "finish_reason": "length"}
@@ -88,7 +88,7 @@ EMPTY = {**ROW, "trace": "  "}
     ],
 )
 def test_cut_and_empty_traces_are_not_sent(judge, row, known):
-    assert judge.known(row) == known
+    assert judge.verdict_without_model(row) == known
 
 
 def test_a_constrained_reply_can_name_no_paragraph_that_the_trace_lacks():

@@ -3,17 +3,9 @@
 import polars as pl
 import pytest
 
-from mbt_cli.core.traces import (
-    cut_column,
-    is_cut,
-    mark,
-    paragraphs,
-    sentence_count,
-    trace_column,
-    trace_of,
-    unjudgeable,
-)
-from mbt_cli.scores.scoring import trace_hits
+from mbt_cli.core.traces import cut_column, is_cut, paragraphs, trace_column, trace_of
+from mbt_cli.judges.redundancy import mark, sentence_count
+from mbt_cli.scores.judged import trace_hits
 
 TRACES = [
     ("Thinking.", "<answer>x</answer>", "Thinking."),
@@ -55,12 +47,6 @@ def test_a_reply_is_cut_unless_the_model_stopped_itself(reason, cut):
 
     assert is_cut(reason) is cut
     assert frame.select(cut_column()).item() is cut
-
-
-def test_cut_and_empty_traces_cannot_be_judged():
-    assert unjudgeable({"finish_reason": "length", "trace": "x"})
-    assert unjudgeable({"finish_reason": "stop", "trace": " "})
-    assert not unjudgeable({"finish_reason": "stop", "trace": "x"})
 
 
 def test_paragraphs_lie_between_blank_lines_of_any_white_space():

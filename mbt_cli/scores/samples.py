@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.errors import StageError
+from mbt_cli.verifiers.frames import question_numbers
 
 Values = npt.NDArray[np.float64]
 """One value per rollout, in the order of the rows; NaN where there is none."""
@@ -85,15 +86,6 @@ def samples_of(rollouts: pl.DataFrame) -> Samples:
     rank[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     failed = rollouts["failure"].is_not_null().to_numpy()
     return Samples(ids=ids, question=question, sample=sample, failed=failed, rank=rank)
-
-
-def question_numbers(question_ids: pl.Series) -> tuple[pl.Series, npt.NDArray[np.int64]]:
-    """The distinct ids, sorted, and the number of each row's id among them, shape (rows,)."""
-    ids = question_ids.unique().sort()
-    number = pl.DataFrame({"question_id": ids, "number": np.arange(len(ids))})
-    rows = question_ids.alias("question_id").to_frame()
-    joined = rows.join(number, on="question_id", how="left", maintain_order="left")
-    return ids, joined["number"].to_numpy()
 
 
 def refuse_repeats(frame: pl.DataFrame, key: tuple[str, ...], what: str) -> None:
