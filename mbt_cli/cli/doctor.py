@@ -17,8 +17,6 @@ from mbt_cli.cli.doctor_study import (
     stock_findings,
 )
 from mbt_cli.cli.machine_checks import (
-    Finding,
-    broken,
     disk_findings,
     extra_findings,
     gpu_findings,
@@ -29,6 +27,7 @@ from mbt_cli.cli.machine_checks import (
 )
 from mbt_cli.cli.orphans import Orphans, orphan_findings
 from mbt_cli.cli.printing import foreign, printer
+from mbt_cli.core.findings import Finding, broken
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.settings import Machine

@@ -14,8 +14,9 @@ from mbt_cli.backends.llamacpp import FILE, NAME, LlamaCppBackend
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.backends.transformers import TransformersBackend
 from mbt_cli.backends.vllm import VLLMBackend, gpus_seen
-from mbt_cli.cli.machine_checks import Finding, absent, broken, missing_packages, ok, pip_line
+from mbt_cli.cli.machine_checks import missing_packages, pip_line
 from mbt_cli.core.chat import Message, Reply, Request
+from mbt_cli.core.findings import Finding, absent, broken, ok
 from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.progress import Silent
 from mbt_cli.engine.fetch import Needed, needed_by

@@ -2,74 +2,18 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 from rich.filesize import decimal
 
 from mbt_cli.backends.llamacpp import FILE
+from mbt_cli.core.findings import Finding, absent, answer_of, broken, ok
 from mbt_cli.settings import Machine
-
-State = Literal["ok", "absent", "broken"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line.
-
-    Args:
-        group: What it is about, such as `Python` or `disk`.
-        what: The thing that was looked at.
-        found: What was seen, never a secret.
-        state: `ok`; `absent`, which only counts for who wants it; `broken`, which stops the
-            manifest, or any study.
-        do: What to type or change; empty when it is right.
-    """
-
-    group: str
-    what: str
-    found: str
-    state: State = "ok"
-    do: str = ""
-
-
-def ok(group: str, what: str, found: str) -> Finding:
-    """A thing that is right."""
-    return Finding(group, what, found)
-
-
-def absent(group: str, what: str, found: str, do: str) -> Finding:
-    """A thing that is not there, and that only some studies want."""
-    return Finding(group, what, found, "absent", do)
-
-
-def broken(group: str, what: str, found: str, do: str) -> Finding:
-    """A thing without which it does not work."""
-    return Finding(group, what, found, "broken", do)
-
-
-def answer_of(
-    command: Sequence[str], environment: Mapping[str, str], *, seconds: float
-) -> subprocess.CompletedProcess[str] | None:
-    """What a command printed; None when it cannot be run or does not answer in time."""
-    try:
-        return subprocess.run(
-            command,
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-
 
 _LEAST_BYTES = 1 << 30
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mbt_cli.cli.machine_checks import Finding, absent, ok
+from mbt_cli.core.findings import Finding, absent, ok
 from mbt_cli.inference import watchdog
 
 GRACE_SECONDS = 10.0
