@@ -7,13 +7,13 @@ SETUP := $(VENV)/.installed
 SETUP_TRAIN := .venv-train/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help quickstart setup format lint types layers sizes check test test-quickstart test-browser test-train clean
+.PHONY: help quickstart setup format lint types layers check test test-quickstart test-browser test-train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 $(SETUP): pyproject.toml .ci/constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "mbt needs Python 3.11 or newer; say which one with: make PYTHON=python3.11 ..."; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "mbt needs Python 3.11 or newer; specify it with: make PYTHON=python3.11 ..."; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing mbt into $(VENV) ..."
 	@$(PIP) -e '.[embedded,dev]'
@@ -41,10 +41,7 @@ types: $(SETUP) ## strict types
 layers: $(SETUP) ## imports point down only
 	@$(BIN)/lint-imports
 
-sizes: $(SETUP) ## file and function sizes
-	@$(BIN)/python .ci/sizes.py
-
-check: lint types layers sizes ## everything but the tests: format, lint, types, import layers, sizes
+check: lint types layers ## everything but the tests: format, lint, types, import layers
 
 test: $(SETUP) ## the tests that need nothing but this machine
 	@$(BIN)/python -m pytest -n auto --dist loadgroup

@@ -1,49 +1,13 @@
-"""The command line: every verb, and the one place where errors become messages and exit codes."""
+"""The program `mbt`, and the one place where errors become messages and exit codes."""
 
 import os
 import sys
 
 import typer
 
-from mbt_cli.cli import commands, root
-from mbt_cli.cli.root import narrowed, seldom_collecting
+from mbt_cli.cli.commands import app
+from mbt_cli.cli.root import seldom_collecting
 from mbt_cli.errors import Interrupted, MbtError, UsageError
-
-app = typer.Typer(
-    name="mbt",
-    cls=root.Group,
-    no_args_is_help=True,
-    add_completion=False,  # `root` has it, and is quicker
-    context_settings={"max_content_width": 120},
-    rich_markup_mode=None,  # plain help comes twice as fast: Rich's loads a Markdown parser
-    pretty_exceptions_enable=False,
-    help="One manifest from models to paper tables: check it, run it, and ask any number where "
-    "it comes from.",
-    epilog="Exit codes: 0 done, 1 something failed, 2 the manifest or usage is wrong, 75 stopped "
-    "by a signal with everything kept, 130 interrupted.",
-)
-app.callback()(root.root)
-app.command("init")(commands.init)
-app.command("doctor")(commands.doctor)
-app.command("check")(commands.check)
-app.command("run")(commands.run)
-for verb in commands.VERBS:
-    app.command(verb, help=commands.VERBS[verb])(commands.stage_verb(verb))
-app.command("train")(commands.train)
-app.command("report")(commands.report)
-app.command("view")(commands.view)
-app.command("show")(commands.show)
-app.command("plan")(commands.plan)
-app.command("submit")(commands.submit)
-app.command("merge")(commands.merge)
-app.command("status")(commands.status)
-app.command("logs")(commands.logs)
-app.command("cancel")(commands.cancel)
-app.command("compare")(commands.compare)
-app.add_typer(commands.data, name="data")
-app.command("export")(commands.export)
-app.command("serve")(commands.serve)
-app.command("help")(commands.help_topic)
 
 
 def main() -> None:
@@ -58,8 +22,7 @@ def _run() -> None:
             from mbt_cli.cli.shells import complete
 
             complete(app)
-        command = narrowed(app, sys.argv[1:2])
-        code = command(prog_name="mbt", standalone_mode=False)
+        code = app(prog_name="mbt", standalone_mode=False)
     except MbtError as error:
         sys.exit(_told(error))
     except typer.TyperException as error:

@@ -1,102 +1,30 @@
-"""`mbt help`: the documentation, inside the product and offline."""
+"""The command line: every verb with its options, and nothing heavy.
 
-import signal
-import sys
-import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+`mbt --help` and tab completion read this file alone. The work of a verb is in the file of its
+name in this folder and is imported when the verb is called: the only imports inside functions.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mbt_cli.cli.root import Group
-
-
-def complete_manifest(incomplete: str) -> list[str]:
-    """Manifests here, in manifests/ and in the folder that is typed; else those that mbt ships."""
-    from mbt_cli.cli.completion import manifests
-
-    return manifests(incomplete)
-
-
-def complete_only(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Stages, cell addresses, and axes in any order; stages alone while the manifest is wrong."""
-    from mbt_cli.cli.completion import hints_of, only_steps, stages_of, typed_line
-
-    line = typed_line(ctx)
-    return only_steps(hints_of(line).cells or stages_of(line), incomplete)
-
-
-def complete_set(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Keys part by part, then the value that a key has and those that it may have."""
-    from mbt_cli.cli.completion import hints_of, set_steps, typed_line
-
-    return set_steps(hints_of(typed_line(ctx)).keys, incomplete)
-
-
-def complete_table(ctx: typer.Context) -> list[str]:
-    """Tables of the manifest's report stages."""
-    from mbt_cli.cli.completion import hints_of, typed_line
-
-    return list(hints_of(typed_line(ctx)).tables)
-
-
-def complete_model(ctx: typer.Context) -> list[str]:
-    """Models of the manifest."""
-    from mbt_cli.cli.completion import hints_of, typed_line
-
-    return list(hints_of(typed_line(ctx)).models)
-
-
-def complete_benchmark(ctx: typer.Context) -> list[str]:
-    """Benchmarks of the manifest."""
-    from mbt_cli.cli.completion import hints_of, typed_line
-
-    return list(hints_of(typed_line(ctx)).benchmarks)
-
-
-def complete_cluster(ctx: typer.Context) -> list[str]:
-    """Presets of clusters."""
-    from mbt_cli.cli.completion import presets_of, typed_line
-
-    return list(presets_of(typed_line(ctx)).names("slurm"))
-
-
-def complete_model_preset(ctx: typer.Context) -> list[str]:
-    """Presets of models."""
-    from mbt_cli.cli.completion import presets_of, typed_line
-
-    return list(presets_of(typed_line(ctx)).names("models"))
-
-
-def complete_topic() -> list[str]:
-    """Topics of `mbt help`."""
-    from mbt_cli.cli.completion import topics
-
-    return topics()
-
-
-def complete_study() -> list[str]:
-    """Studies in the runs folder."""
-    from mbt_cli.cli.completion import studies
-
-    return studies()
-
-
-def complete_cell_folder(incomplete: str) -> list[str]:
-    """Folders of artifacts, down to the cells."""
-    from mbt_cli.cli.completion import cell_folders
-
-    return cell_folders(incomplete)
-
-
-def complete_study_path(incomplete: str) -> list[str]:
-    """Manifests, and folders of artifacts."""
-    from mbt_cli.cli.completion import cell_folders, manifests_here
-
-    return [*manifests_here(incomplete), *cell_folders(incomplete)]
-
+from mbt_cli.cli.completion import (
+    complete_benchmark,
+    complete_cell_folder,
+    complete_cluster,
+    complete_manifest,
+    complete_model,
+    complete_model_preset,
+    complete_only,
+    complete_set,
+    complete_study,
+    complete_study_path,
+    complete_table,
+    complete_topic,
+)
+from mbt_cli.cli.root import Group, root
 
 ManifestPath = Annotated[
     Path,
@@ -107,7 +35,7 @@ ManifestPath = Annotated[
 Only = Annotated[
     list[str] | None,
     typer.Option(
-        help="Cells to take: STAGE/axis=GLOB..., repeatable; a leading `!` leaves cells out.",
+        help="Only these cells: STAGE/axis=GLOB..., repeatable; a leading `!` excludes cells.",
         metavar="CELLS",
         autocompletion=complete_only,
     ),
@@ -121,131 +49,94 @@ Set = Annotated[
         autocompletion=complete_set,
     ),
 ]
-Presets = Annotated[Path | None, typer.Option(help="Folder with presets that win over all others.")]
+Presets = Annotated[
+    Path | None, typer.Option(help="Folder whose presets take precedence over all others.")
+]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show cells, requests and prompts; do nothing.")
+    bool, typer.Option("--dry-run", help="Show cells, requests and prompts; run nothing.")
 ]
 Replace = Annotated[
-    bool, typer.Option("--replace", help="Make stale cells again; the old ones move aside.")
+    bool, typer.Option("--replace", help="Rerun stale cells; the old artifacts are kept aside.")
 ]
 RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Ask again for rows that failed.")
+    bool, typer.Option("--retry-failed", help="Send the requests of failed rows again.")
 ]
 ShardOf = Annotated[
     str | None,
     typer.Option(
         "--shard",
-        help="Ask this share of the requests alone; `mbt merge` makes the rows.",
+        help="Send only this share of the requests; `mbt merge` then writes the rows.",
         metavar="N/OF",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only errors and results.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Every detail.")]
-
-
-KindOption = Annotated[
-    str | None,
-    typer.Option(help="Where the model runs: embedded, gpu, cluster or api.", metavar="KIND"),
-]
-
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        help="A preset, or the endpoint's name for the model.",
-        autocompletion=complete_model_preset,
-    ),
-]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors and results only.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print every detail.")]
 
 
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("study.toml"),
-    kind: KindOption = None,
-    name: Annotated[str | None, typer.Option(help="The study's name; else the file's.")] = None,
-    model: ModelOption = None,
-    benchmark: Annotated[
-        str | None, typer.Option(help="A benchmark, or your file's layout.")
+    kind: Annotated[
+        str | None,
+        typer.Option(help="Where the model runs: embedded, gpu, cluster or api.", metavar="KIND"),
     ] = None,
-    questions: Annotated[str | None, typer.Option(help="Your file: JSON lines, JSON.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="api: its address, with /v1.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the study; default: the file's name.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A model preset, or the model's name at the endpoint.",
+            autocompletion=complete_model_preset,
+        ),
+    ] = None,
+    benchmark: Annotated[
+        str | None, typer.Option(help="A benchmark, or the layout of your file.")
+    ] = None,
+    questions: Annotated[str | None, typer.Option(help="Your file: JSON lines or JSON.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="For api: address of the endpoint, with /v1.")
+    ] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(help="api: NAME of the key's variable.")
+        str | None, typer.Option(help="For api: NAME of the variable that holds the key.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     presets: Presets = None,
 ) -> None:
-    """Write a commented manifest from a few answers or flags, and say what to type next."""
-    from mbt_cli.cli.init import (
-        Wishes,
-        answers_of,
-        asked,
-        next_commands,
-        refuse_existing,
-        write_study,
-    )
-    from mbt_cli.manifest.presets import PresetFolders
-    from mbt_cli.settings import read_machine
+    """Write a commented manifest from a few answers or flags, and print the next commands."""
+    from mbt_cli.cli import init
 
-    refuse_existing(path)
-    kind = kind or ("embedded" if yes else "")
-    told = Wishes(kind, name or path.stem, model, benchmark, questions, base_url, api_key_env)
-    if not yes and typer.get_text_stream("stdin").isatty():
-        told = asked(told)
-    machine = read_machine()
-    folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
-    answers = answers_of(told, folders)
-    write_study(path, answers, folders)
-    typer.echo(f"written: {path}\n\nnext:")
-    for line in next_commands(path, answers, machine.environment):
-        typer.echo(f"  {line}")
+    options = init.InitOptions(
+        kind or ("embedded" if yes else ""),
+        *(name or path.stem, model, benchmark, questions, base_url, api_key_env),
+    )
+    init.write_first_study(path, options, presets, is_asking=not yes)
 
 
 def doctor(
     manifest: Annotated[
         Path | None,
         typer.Argument(
-            help="A study to look at too.", show_default=False, autocompletion=complete_manifest
+            help="A study to check too.", show_default=False, autocompletion=complete_manifest
         ),
     ] = None,
     replies: Annotated[
-        bool, typer.Option("--replies", help="Start servers that take long, too, and ask them.")
+        bool, typer.Option("--replies", help="Request a reply from slow-starting servers too.")
     ] = False,
     stop_orphans: Annotated[
-        bool, typer.Option("--stop-orphans", help="End servers that mbt left behind, only that.")
+        bool, typer.Option("--stop-orphans", help="Only stop servers that mbt left behind.")
     ] = False,
     as_json: AsJson = False,
     overrides: Set = None,
     presets: Presets = None,
 ) -> None:
-    """Look at this machine, and at what a study needs beside what is here: a line each."""
-    from mbt_cli.cli.doctor import (
-        findings_json,
-        looking,
-        machine_findings,
-        manifest_findings,
-        opened,
-        print_findings,
-        stopped_words,
-    )
-    from mbt_cli.cli.manifests import open_manifest
-    from mbt_cli.cli.orphans import stop_orphans as stop_all
-    from mbt_cli.settings import read_machine
+    """Check that this machine can run a study: one line per finding."""
+    from mbt_cli.cli import doctor
 
     if stop_orphans:
-        typer.echo(stopped_words(stop_all()))
+        doctor.stop_orphaned_servers()
         return
-    machine = read_machine()
-    study, problems = opened(manifest, lambda path: open_manifest(path, overrides, presets)[0])
-    with looking() as look:
-        found = [*look(machine_findings(machine, study)), *problems]
-        if study is not None:
-            found += look(manifest_findings(study, machine, starts_servers=replies))
-    if as_json:
-        typer.echo(findings_json(found))
-    else:
-        print_findings(found)
-    if any(finding.state == "broken" for finding in found):
-        raise typer.Exit(1)
+    doctor.examine(manifest, overrides, presets, starts_servers=replies, as_json=as_json)
 
 
 def check(
@@ -258,38 +149,17 @@ def check(
     overrides: Set = None,
     presets: Presets = None,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of manifests instead.")
+        bool, typer.Option("--schema", help="Print the JSON Schema of manifests.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check manifests and count their cells, without running anything."""
-    from mbt_cli.cli.doctor_study import notes
-    from mbt_cli.cli.manifests import open_manifest
-    from mbt_cli.cli.printing import printer
-    from mbt_cli.cli.run import checked_json, stage_counts
-    from mbt_cli.errors import UsageError
-    from mbt_cli.manifest.json_schema import schema_text
+    from mbt_cli.cli import check
 
     if schema:
-        typer.echo(schema_text())
-        return
-    if not manifests:
-        raise UsageError("no manifest named", hint="mbt check manifests/quickstart.toml")
-    for path in manifests:
-        manifest, machine = open_manifest(path, overrides, presets)
-        if as_json:
-            typer.echo(checked_json(manifest))
-        else:
-            printer().print(stage_counts(manifest, notes(manifest, machine.environment)))
-
-
-VERBS: Mapping[str, str] = {
-    "rollout": "Ask models every question.",
-    "synthesize": "Have a teacher write solutions and traces.",
-    "rewrite": "Have a teacher rewrite students' traces.",
-    "judge": "Ask a judge model for a verdict on every rollout.",
-    "score": "Compute metrics with intervals and paired differences.",
-}
+        check.print_schema()
+    else:
+        check.check(manifests or (), overrides, presets, as_json=as_json)
 
 
 def run(
@@ -305,18 +175,17 @@ def run(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run every stage in order, on this machine; what is done is not done again."""
-    from mbt_cli.cli.run import Told, run_cells, shard_of
+    """Run every stage in order on this machine; finished cells are skipped."""
+    from mbt_cli.cli.run import CommandOptions, run_cells
 
-    part = shard_of(shard)
-    told = Told(
-        *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, part),
-        as_json=as_json,
+    options = CommandOptions(
+        *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, as_json),
+        shard=shard,
     )
-    run_cells(manifest, None, told)
+    run_cells(manifest, None, options)
 
 
-def stage_verb(kind: str) -> Callable[..., None]:
+def _stage_verb(kind: str, help_line: str) -> Callable[..., None]:
     """The command that runs the stages of one kind."""
 
     def verb(
@@ -331,31 +200,28 @@ def stage_verb(kind: str) -> Callable[..., None]:
         verbose: Verbose = False,
         as_json: AsJson = False,
     ) -> None:
-        from mbt_cli.cli.run import Told, run_cells
+        from mbt_cli.cli.run import CommandOptions, run_cells
 
-        told = Told(
-            *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose),
-            as_json=as_json,
+        options = CommandOptions(
+            *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, as_json)
         )
-        run_cells(manifest, kind, told)
+        run_cells(manifest, kind, options)
 
+    verb.__doc__ = help_line
     return verb
-
-
-ShowSample = Annotated[
-    bool,
-    typer.Option(
-        "--show-sample",
-        help="Train nothing: show a row of each training set, trained tokens highlighted.",
-    ),
-]
 
 
 def train(
     manifest: ManifestPath,
     only: Only = None,
     overrides: Set = None,
-    show_sample: ShowSample = False,
+    show_sample: Annotated[
+        bool,
+        typer.Option(
+            "--show-sample",
+            help="Train nothing; show a row of each training set, trained tokens highlighted.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     replace: Replace = False,
     retry_failed: RetryFailed = False,
@@ -365,28 +231,16 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train models on rollouts, traces or rewards."""
-    from mbt_cli.cli.run import Told, run_cells
-    from mbt_cli.cli.train import show_samples
+    from mbt_cli.cli.run import CommandOptions, run_cells
+    from mbt_cli.cli.train import show_training_samples
 
-    told = Told(
-        *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose),
-        as_json=as_json,
+    options = CommandOptions(
+        *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, as_json)
     )
     if show_sample:
-        show_samples(manifest, told)
+        show_training_samples(manifest, options)
     else:
-        run_cells(manifest, "train", told)
-
-
-Trace = Annotated[
-    tuple[str, str, str] | None,
-    typer.Option(
-        metavar="TABLE ROW COLUMN",
-        autocompletion=complete_table,
-        help="Tell what is behind a number of a finished report: its cell, lineage and raw "
-        "rows. ROW is a number from 1, or labels of the row with / between them.",
-    ),
-]
+        run_cells(manifest, "train", options)
 
 
 def report(
@@ -399,191 +253,126 @@ def report(
     quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
-    trace: Trace = None,
+    trace: Annotated[
+        tuple[str, str, str] | None,
+        typer.Option(
+            metavar="TABLE ROW COLUMN",
+            autocompletion=complete_table,
+            help="Show what is behind a number of a finished report: its cell, lineage and raw "
+            "rows. ROW is a number from 1, or the row's labels joined by /.",
+        ),
+    ] = None,
 ) -> None:
-    """Make the paper's tables and figures, and a page to read them and the traces on."""
-    if trace is None:
-        from mbt_cli.cli.run import Told, run_cells
+    """Make the paper's tables and figures, and a page with both and the traces."""
+    from mbt_cli.cli.report import trace_number
+    from mbt_cli.cli.run import CommandOptions, run_cells
 
-        told = Told(
-            *(only, overrides, dry_run, replace, False, presets, quiet, verbose), as_json=as_json
-        )
-        run_cells(manifest, "report", told)
+    if trace is not None:
+        trace_number(manifest, only, overrides, presets, trace)
         return
-    from mbt_cli.cli.manifests import open_manifest
-    from mbt_cli.cli.printing import printer
-    from mbt_cli.cli.report import number_views
-    from mbt_cli.engine.select import select
-    from mbt_cli.store.cells import cell_folder
-
-    found, machine = open_manifest(manifest, overrides, presets)
-    folders = [
-        cell_folder(machine.runs, found.study, address)
-        for address in select(found, kind="report", only=only or ())
-    ]
-    out = printer()
-    for view in number_views(folders, machine.runs / found.study, *trace):
-        out.print(view)
+    options = CommandOptions(
+        *(only, overrides, dry_run, replace, False, presets, quiet, verbose, as_json)
+    )
+    run_cells(manifest, "report", options)
 
 
 def view(
     path: Annotated[
         Path | None,
         typer.Argument(
-            help="A manifest, a folder of a study, or a page; else the newest report.",
+            help="A manifest, the folder of a study, or a page; default: the newest report.",
             autocompletion=complete_study_path,
         ),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve it on this machine until Ctrl-C, open nothing.")
+        bool, typer.Option("--serve", help="Serve it on this machine until Ctrl-C.")
     ] = False,
     terminal: Annotated[
-        bool, typer.Option("--terminal", help="Show traces here instead of the page.")
+        bool, typer.Option("--terminal", help="Print traces here instead of opening the page.")
     ] = False,
     question: Annotated[
-        str | None, typer.Option(help="With --terminal: this question only.", metavar="ID")
+        str | None, typer.Option(help="With --terminal: only this question.", metavar="ID")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="With --terminal: traces of each rollout cell.")
+        int, typer.Option(min=1, help="With --terminal: traces per rollout cell.")
     ] = 3,
 ) -> None:
-    """Open the report of a study in a browser, or read its traces on the terminal."""
+    """Open a study's report in a browser, or read its traces in the terminal."""
+    from mbt_cli.cli import view
+
     if terminal:
-        from mbt_cli.cli.view import show_traces
-
-        show_traces(path, question, limit)
-        return
-    from mbt_cli.cli.view import find_page, open_page, serve_page
-
-    page = find_page(path)
-    if serve:
-        serve_page(page)
-    open_page(page)
-
-
-_SHOWN_WHOLE = 2
-"""Cells that are shown with all that made them; of more, a line each."""
-
-StudyPath = Annotated[
-    Path,
-    typer.Argument(
-        help="Folder of a cell or of a stage; or a manifest: how its models are served.",
-        autocompletion=complete_study_path,
-    ),
-]
-Verify = Annotated[
-    bool, typer.Option("--verify", help="Read every byte and compare it with the lineage.")
-]
-Prompt = Annotated[
-    str | None,
-    typer.Option(help="Show what was sent for a question, and the reply.", metavar="QUESTION_ID"),
-]
+        view.print_traces(path, question, limit)
+    else:
+        view.view_page(path, is_served=serve)
 
 
 def show(
-    path: StudyPath,
-    verify: Verify = False,
-    prompt: Prompt = None,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a cell or stage; or a manifest, to show how its models are served.",
+            autocompletion=complete_study_path,
+        ),
+    ],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare every byte with the lineage.")
+    ] = False,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="Show the prompt and the reply of this question.", metavar="QUESTION_ID"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what made an artifact: model, prompt, data and code, back to the questions."""
-    from mbt_cli.cli.printing import printer
-    from mbt_cli.cli.show import (
-        cells_below,
-        cells_view,
-        lineage_json_of,
-        lineage_view,
-        prompt_view,
-        served_json,
-        served_view,
-        verified,
-    )
-    from mbt_cli.manifest.presets import manifest_file
+    from mbt_cli.cli import show
 
-    out = printer()
-    if path.suffix == ".toml" or manifest_file(path) != path:
-        if as_json:
-            typer.echo(served_json(path))
-        else:
-            out.print(served_view(path))
-        return
-    folders = cells_below(path)
-    if len(folders) > _SHOWN_WHOLE and not (as_json or verify or prompt):
-        out.print(cells_view(folders))
-        return
-    if as_json and prompt is None:
-        told = [lineage_json_of(folder) for folder in folders]
-        typer.echo(told[0] if folders == [path] else f"[{','.join(told)}]")
-        return
-    for folder in folders:
-        if prompt is not None:
-            out.print(prompt_view(folder, prompt))
-            continue
-        out.print(lineage_view(folder))
-        if verify:
-            out.print(verified(folder))
-
-
-AnyManifest = Annotated[
-    Path | None,
-    typer.Argument(
-        help="The study's manifest.", show_default=False, autocompletion=complete_manifest
-    ),
-]
-MaxCells = Annotated[int, typer.Option(min=1, help="Cells a job may hold.")]
-MaxHours = Annotated[float, typer.Option(min=0.1, help="Hours a job may take, by the estimate.")]
-MaxRows = Annotated[
-    int, typer.Option(min=1, help="Rows of a cell above which it is split into an array.")
-]
-Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of plans instead.")]
+    show.show(path, verify=verify, prompt=prompt, as_json=as_json)
 
 
 def plan(
-    manifest: AnyManifest = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The study's manifest.", show_default=False, autocompletion=complete_manifest
+        ),
+    ] = None,
     only: Only = None,
     overrides: Set = None,
     as_json: AsJson = False,
     replace: Replace = False,
-    max_cells: MaxCells = 24,
-    max_hours: MaxHours = 12.0,
-    max_rows: MaxRows = 100_000,
+    max_cells: Annotated[int, typer.Option(min=1, help="Maximum cells per job.")] = 24,
+    max_hours: Annotated[float, typer.Option(min=0.1, help="Maximum estimated hours per job.")] = (
+        12.0
+    ),
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Cells with more rows are split into a job array.")
+    ] = 100_000,
     presets: Presets = None,
-    schema: Schema = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of plans.")] = (
+        False
+    ),
 ) -> None:
-    """Show what is left to do, job by job: a table, or JSON in a pipe for `mbt submit`.
+    """Show the work that is left, job by job: a table, or JSON in a pipe for `mbt submit`.
 
-    `--only` plans those cells and what they need that is not made yet.
+    `--only` plans those cells and the missing cells that they need.
     """
-    from mbt_cli.cli.manifests import open_manifest
-    from mbt_cli.cli.plan import print_plan
-    from mbt_cli.engine.plan import Limits, PlanOptions, make_plan, plan_json, plan_schema
-    from mbt_cli.engine.states import States
-    from mbt_cli.errors import UsageError
+    from mbt_cli.cli import plan
 
     if schema:
-        typer.echo(plan_schema(), nl=False)
+        plan.print_schema()
         return
-    if manifest is None:
-        raise UsageError("no manifest named", hint="mbt plan manifests/paper.toml")
-    opened, machine = open_manifest(manifest, overrides, presets)
-    options = PlanOptions(
-        Limits(max_cells, max_hours, max_rows), only or (), overrides or (), presets, replace
-    )
-    made = make_plan(opened, States(opened, machine.runs), options)
-    if as_json or not typer.get_text_stream("stdout").isatty():
-        typer.echo(plan_json(made), nl=False)
-    else:
-        print_plan(made)
+    limits = (max_cells, max_hours, max_rows)
+    plan.plan(manifest, only, overrides, limits, presets, as_json=as_json, replace=replace)
 
 
 def submit(
     plan: Annotated[
-        Path | None, typer.Argument(help="A plan; left out, stdin.", show_default=False)
+        Path | None, typer.Argument(help="A plan; default: stdin.", show_default=False)
     ] = None,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Hand the jobs to sbatch.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Submit the jobs with sbatch.")] = False,
     local: Annotated[
         int | None,
-        typer.Option("--local", min=1, help="Run them on this machine, N at once.", metavar="N"),
+        typer.Option("--local", min=1, help="Run on this machine, N jobs at once.", metavar="N"),
     ] = None,
     preset: Annotated[
         str,
@@ -601,22 +390,15 @@ def submit(
     presets: Presets = None,
 ) -> None:
     """Submit the jobs of a plan: `mbt plan MANIFEST | mbt submit --slurm`."""
-    from mbt_cli.cli.submit import Told, submit_plan
-    from mbt_cli.errors import UsageError
+    from mbt_cli.cli import submit
 
-    if slurm == (local is not None):
-        raise UsageError(
-            "say one place to run: `--slurm` or `--local N`",
-            hint="mbt plan MANIFEST | mbt submit --slurm",
-        )
-    stream = typer.get_text_stream("stdin")
-    if plan is None and stream.isatty():
-        raise UsageError("no plan on stdin", hint="mbt plan MANIFEST | mbt submit --slurm")
-    where = "stdin" if plan is None else f"`{plan}`"
-    if plan is not None and not plan.is_file():
-        raise UsageError(f"no file `{plan}`", hint="mbt plan MANIFEST --json > plan.json")
-    text = stream.read() if plan is None else plan.read_text(encoding="utf-8")
-    submit_plan(text, where, Told(local, preset, dry_run, script_dir, presets))
+    submit.submit(
+        *(plan, slurm, local),
+        preset=preset,
+        dry_run=dry_run,
+        script_dir=script_dir,
+        presets=presets,
+    )
 
 
 def merge(
@@ -629,84 +411,45 @@ def merge(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the rows of cells whose shards have all run; asks nothing."""
-    from mbt_cli.cli.manifests import open_manifest
-    from mbt_cli.cli.run import Told, run_cells
-    from mbt_cli.engine.merging import refuse_unasked
-    from mbt_cli.engine.select import select
+    """Write the rows of cells whose shards have all run; sends no requests."""
+    from mbt_cli.cli.run import CommandOptions, merge_shards
 
-    opened, machine = open_manifest(manifest, overrides, presets)
-    refuse_unasked(opened, machine, select(opened, kind=None, only=only or ()))
-    told = Told(only, overrides, False, replace, False, presets, quiet, verbose, as_json=as_json)
-    run_cells(manifest, None, told)
+    options = CommandOptions(
+        *(only, overrides, False, replace, False, presets, quiet, verbose, as_json)
+    )
+    merge_shards(manifest, options)
 
 
 def status(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="A study's name or manifest; left out, all that were submitted.",
+            help="A study's name or manifest; default: all submitted studies.",
             autocompletion=complete_study,
         ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every few seconds.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which cells are done, running, waiting or failed, and why."""
-    from mbt_cli.cli.manifests import study_named
-    from mbt_cli.cli.status import print_status, watch_status
-    from mbt_cli.engine.status import status_json, study_status
-    from mbt_cli.engine.submit import studies_with_submissions
-    from mbt_cli.errors import UsageError
-    from mbt_cli.settings import read_machine
+    from mbt_cli.cli import status
 
-    machine = read_machine()
-    studies = [study_named(study)] if study else studies_with_submissions(machine.runs)
-    if not studies:
-        raise UsageError(
-            f"nothing was submitted from `{machine.runs}`",
-            hint="mbt plan MANIFEST | mbt submit --slurm",
-        )
-    if watch:
-        watch_status(machine.runs, studies)
-        return
-    for name in studies:
-        found = study_status(machine.runs, name)
-        if as_json:
-            typer.echo(status_json(found), nl=False)
-        else:
-            print_status(found)
-
-
-_LOOK_SECONDS = 0.5
-_PIECE_BYTES = 65_536
+    status.status(study, watch=watch, as_json=as_json)
 
 
 def logs(
-    cell: Annotated[str, typer.Argument(help="STAGE/axis=GLOB..., or the id of a job.")],
+    cell: Annotated[str, typer.Argument(help="STAGE/axis=GLOB..., or a job id.")],
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on printing what is written.")
+        bool, typer.Option("-f", "--follow", help="Keep printing new lines.")
     ] = False,
-    study: Annotated[str | None, typer.Option(help="Name of the study, if there are more.")] = None,
+    study: Annotated[
+        str | None, typer.Option(help="Name of the study, if several were submitted.")
+    ] = None,
 ) -> None:
     """Print the newest log of a submitted cell."""
-    from mbt_cli.engine.status import log_file
-    from mbt_cli.settings import read_machine
+    from mbt_cli.cli.status import print_log
 
-    path = log_file(read_machine().runs, study, cell)
-    typer.echo(f"==> {path}", err=True)
-    place = _print_from(path, 0)
-    while follow:
-        time.sleep(_LOOK_SECONDS)
-        place = _print_from(path, place)
-
-
-def _print_from(path: Path, place: int) -> int:
-    with path.open("rb") as file:
-        file.seek(place)
-        while piece := file.read(_PIECE_BYTES):
-            typer.echo(piece.decode(errors="replace"), nl=False)
-        return file.tell()
+    print_log(cell, study, follow=follow)
 
 
 def cancel(
@@ -715,18 +458,10 @@ def cancel(
     ],
     only: Only = None,
 ) -> None:
-    """Cancel a study's queued and running jobs; every reply that has arrived is kept."""
-    from mbt_cli.cli.manifests import study_named
-    from mbt_cli.engine.status import jobs_to_cancel
-    from mbt_cli.launchers.slurm import cancel as cancel_jobs
-    from mbt_cli.settings import read_machine
+    """Cancel a study's queued and running jobs; received replies are kept."""
+    from mbt_cli.cli.status import cancel_jobs
 
-    jobs = jobs_to_cancel(read_machine().runs, study_named(study), only or ())
-    if not jobs:
-        typer.echo("nothing to cancel: no job of that is queued or running")
-        return
-    cancel_jobs(jobs)
-    typer.echo(f"cancelled {len(jobs)} jobs: {', '.join(jobs)}")
+    cancel_jobs(study, only)
 
 
 def compare(
@@ -738,45 +473,24 @@ def compare(
         ),
     ],
     second: Annotated[
-        str, typer.Argument(help="What it is compared with.", autocompletion=complete_cell_folder)
+        str, typer.Argument(help="Cells to compare with.", autocompletion=complete_cell_folder)
     ],
-    show: Annotated[int, typer.Option(help="Questions that differ most to show.")] = 0,
+    show: Annotated[int, typer.Option(help="Show this many of the most different questions.")] = 0,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples.", min=100)] = 10_000,
-    seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Compare cells paired by question: differences, intervals, p values, who alone was right.
+    """Compare cells paired by question: differences, intervals, p values, one-sided successes.
 
-    Two judge cells over the same rollouts: Cohen's kappa and the confusion table.
+    For two judge cells over the same rollouts: Cohen's kappa and the confusion table.
     """
-    from mbt_cli.cli.compare import (
-        agreement_json,
-        agreement_view,
-        cells_of,
-        comparison_json,
-        comparison_view,
-    )
-    from mbt_cli.cli.printing import printer
-    from mbt_cli.engine.compare import agreement, are_verdicts, compared, pairs
+    from mbt_cli.cli import compare
 
-    out = printer()
-    for left, right in pairs(cells_of(first), cells_of(second)):
-        if are_verdicts(left, right):
-            agreed = agreement(left, right)
-            if as_json:
-                typer.echo(agreement_json(left, right, agreed))
-            else:
-                out.print(agreement_view(left, right, agreed))
-            continue
-        comparison = compared(left, right, resamples=resamples, seed=seed)
-        if as_json:
-            typer.echo(comparison_json(left, right, comparison))
-        else:
-            out.print(comparison_view(Path(left), Path(right), comparison, show))
+    compare.compare(first, second, show=show, resamples=resamples, seed=seed, as_json=as_json)
 
 
 data = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Get models and data sets, and see what is here."
+    cls=Group, no_args_is_help=True, help="Fetch models and data sets, and list the local ones."
 )
 
 
@@ -797,42 +511,22 @@ def fetch(
             autocompletion=complete_benchmark,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell sizes; fetch nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print sizes; fetch nothing.")] = False,
     overrides: Set = None,
     presets: Presets = None,
 ) -> None:
-    """Get every model and data set that a manifest names into the local caches."""
-    from mbt_cli.cli.data import needs_view
-    from mbt_cli.cli.manifests import open_manifest
-    from mbt_cli.cli.printing import printer
-    from mbt_cli.engine.fetch import fetch_all, missing_error, needed_by, stock_of
+    """Download every model and data set that a manifest names."""
+    from mbt_cli.cli import data
 
-    found, machine = open_manifest(manifest, overrides, presets)
-    needed = needed_by(found, machine, models=model or (), benchmarks=benchmark or ())
-    out = printer()
-    out.print(needs_view([(one, stock_of(one, machine)) for one in needed]))
-    if dry_run:
-        return
-    results = []
-    for result in fetch_all(needed, machine, lambda one: out.print(f"{one.name}: {one.what}")):
-        results.append(result)
-        out.print(f"  here: {result.path}" if result.error is None else "  could not be fetched")
-    if error := missing_error(results):
-        raise error
+    data.fetch(manifest, overrides, presets, model or (), benchmark or (), dry_run=dry_run)
 
 
 @data.command("ls")
 def ls(as_json: AsJson = False) -> None:
-    """Show the models and data sets that are on this machine."""
-    from mbt_cli.cli.data import stock_json, stock_view
-    from mbt_cli.cli.printing import printer
-    from mbt_cli.settings import read_machine
+    """List the models and data sets on this machine."""
+    from mbt_cli.cli import data
 
-    machine = read_machine()
-    if as_json:
-        typer.echo(stock_json(machine))
-    else:
-        printer().print(stock_view(machine))
+    data.list_cached(as_json=as_json)
 
 
 def export(
@@ -844,51 +538,17 @@ def export(
     ],
     to: Annotated[str, typer.Option(help="hub:ORG/NAME, or a new folder.", show_default=False)],
     write: Annotated[
-        bool, typer.Option("--write", help="Do it; left out, only tell what would be written.")
+        bool, typer.Option("--write", help="Write it; without this, only show what is written.")
     ] = False,
-    public: Annotated[
-        bool, typer.Option("--public", help="Make a new repository for all to see.")
-    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make a new repository public.")] = False,
 ) -> None:
     """Write a stage as Parquet shards with a data card, into a folder or to the hub.
 
     A train cell becomes a model repository: its checkpoint, adapters merged, with a model card.
     """
-    from mbt_cli.cli.show import cells_below
-    from mbt_cli.engine.export import card_of, card_of_model, export_model, parts_of, refused
-    from mbt_cli.engine.export import export as write_out
-    from mbt_cli.engine.runner import hub_access
-    from mbt_cli.settings import read_machine
-    from mbt_cli.store.reading import require_lineage
+    from mbt_cli.cli import export
 
-    cells = cells_below(stage)
-    is_model = len(cells) == 1 and require_lineage(cells[0]).kind == "train"
-    parts = [] if is_model else parts_of(cells)
-    access = hub_access(read_machine())
-    if not write:
-        seen = "for all to see" if public else "private"
-        typer.echo(card_of_model(cells[0]) if is_model else card_of(parts))
-        typer.echo(f"nothing is written: `--write` writes this to {to} ({seen} if it is new)")
-        if refusal := refused(to, access):
-            typer.echo(f"`--write` would be refused: {refusal}", err=True)
-        return
-    if is_model:
-        where = export_model(cells[0], to, access, private=not public)
-    else:
-        where = write_out(parts, to, access, private=not public)
-    typer.echo(f"written: {where}")
-
-
-_NOTHING_LEFT = "no process of the server is left"
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Override a key of the model, as in `serve.max_model_len=4096`.",
-        metavar="KEY=VALUE",
-    ),
-]
+    export.export(stage, to, write=write, public=public)
 
 
 def serve(
@@ -898,35 +558,26 @@ def serve(
             help="Name of a file in presets/models/.", autocompletion=complete_model_preset
         ),
     ],
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Override a key of the model, as in `serve.max_model_len=4096`.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Left out, a free one is found.", min=1, max=65535)
+        int | None, typer.Option(help="Default: a free port.", min=1, max=65535)
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Show what the server prints.")
+        bool, typer.Option("-v", "--verbose", help="Print the server's output.")
     ] = False,
     presets: Presets = None,
 ) -> None:
-    """Start a model preset's server, print its endpoint, and keep it until Ctrl-C."""
+    """Start the server of a model preset, print its endpoint, and keep it until Ctrl-C."""
     from mbt_cli.cli import serve
-    from mbt_cli.cli.serve import how_to_ask
-    from mbt_cli.cli.signals import raising_stopped
-    from mbt_cli.manifest.presets import PresetFolders
-    from mbt_cli.settings import read_machine
 
-    machine = read_machine()
-    folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
-    model = serve.preset_model(preset, overrides or (), folders)
-    key = serve.chosen_key(machine.environment, is_shown=serve.can_show_key())
-    place = serve.serving_place(machine, model, port, key)
-    follow = serve.following(place.log, sys.stderr) if verbose else nullcontext()
-    with raising_stopped(signal.SIGTERM, left=_NOTHING_LEFT):
-        typer.echo(f"starting {preset} ({model.backend.kind}); its log: {place.log}", err=True)
-        with follow, serve.served(model, place) as endpoint:
-            typer.echo(f"base_url: {endpoint.base_url}\nmodel: {endpoint.model}")
-            typer.echo(how_to_ask(endpoint, shows_key=key is None), err=True)
-            serve.wait_for_end(endpoint)
-    typer.echo(f"stopped; {_NOTHING_LEFT}", err=True)
+    serve.serve(preset, overrides or (), port, presets, verbose=verbose)
 
 
 def help_topic(
@@ -939,17 +590,54 @@ def help_topic(
         ),
     ] = None,
     part: Annotated[
-        str | None, typer.Argument(help="One section of it, as in `mbt help manifest rollout`.")
+        str | None, typer.Argument(help="One of its sections, as in `mbt help manifest rollout`.")
     ] = None,
 ) -> None:
-    """Explain a topic: manifest, metrics, data, paper, troubleshooting, ...; alone, list them."""
-    from mbt_cli.cli.help import found, overview, show, topics
+    """Explain a topic: manifest, metrics, data, paper, troubleshooting, ...; default: list them."""
+    from mbt_cli.cli import help
 
-    if topic is None:
-        typer.echo(overview())
-        return
-    verbs = getattr(context.find_root().command, "commands", {})
-    if part is None and topic in verbs and topic not in topics():
-        told = typer.Context(verbs[topic], info_name=f"mbt {topic}")
-        typer.echo(f"{verbs[topic].get_help(told)}\n")
-    show(found(topic, part, commands=verbs))
+    help.print_help(context, topic, part)
+
+
+app = typer.Typer(
+    name="mbt",
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,  # `root` has faster options for it
+    context_settings={"max_content_width": 120},
+    rich_markup_mode=None,  # plain help prints in half the time: Rich loads a Markdown parser
+    pretty_exceptions_enable=False,
+    help="One manifest from models to paper tables: check it, run it, and trace every number "
+    "to its source.",
+    epilog="Exit codes: 0 done, 1 something failed, 2 the manifest or usage is wrong, 75 stopped "
+    "by a signal with everything kept, 130 interrupted.",
+)
+app.callback()(root)
+_VERBS: dict[str, Callable[..., None]] = {
+    "init": init,
+    "doctor": doctor,
+    "check": check,
+    "run": run,
+    "rollout": _stage_verb("rollout", "Ask models every question."),
+    "synthesize": _stage_verb("synthesize", "Have a teacher write solutions and traces."),
+    "rewrite": _stage_verb("rewrite", "Have a teacher rewrite students' traces."),
+    "judge": _stage_verb("judge", "Ask a judge model for a verdict on every rollout."),
+    "score": _stage_verb("score", "Compute metrics with intervals and paired differences."),
+    "train": train,
+    "report": report,
+    "view": view,
+    "show": show,
+    "plan": plan,
+    "submit": submit,
+    "merge": merge,
+    "status": status,
+    "logs": logs,
+    "cancel": cancel,
+    "compare": compare,
+    "export": export,
+    "serve": serve,
+    "help": help_topic,
+}
+for _name, _verb in _VERBS.items():
+    app.command(_name)(_verb)
+app.add_typer(data, name="data")

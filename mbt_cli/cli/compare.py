@@ -1,4 +1,4 @@
-"""How far two judges agree, for people and for scripts."""
+"""`mbt compare`: cells paired by question, and the agreement of judges."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mbt_cli.cli.printing import printer
 from mbt_cli.core.number_text import number_text, p_text
-from mbt_cli.engine.compare import JudgeAgreement
+from mbt_cli.engine.compare import JudgeAgreement, agreement, are_verdicts, compared, pairs
 from mbt_cli.errors import UsageError
 from mbt_cli.report.metrics import shown
 from mbt_cli.scores.comparison import Comparison
@@ -142,3 +144,32 @@ def agreement_view(first: Path, second: Path, found: JudgeAgreement) -> Renderab
 def _last(name: str) -> tuple[bool, str]:
     """What is no verdict stands behind the verdicts."""
     return name in NO_VERDICT, name
+
+
+def compare(
+    first: str, second: str, *, show: int, resamples: int, seed: int, as_json: bool
+) -> None:
+    """Print each pair of cells side by side; agreement for two judge cells.
+
+    Args:
+        first: Folder or glob of cells.
+        second: Folder or glob of the cells that they are compared with.
+        show: Number of the most different questions to show.
+        resamples: Bootstrap resamples.
+        seed: Seed of the resamples.
+        as_json: Print JSON.
+    """
+    out = printer()
+    for left, right in pairs(cells_of(first), cells_of(second)):
+        if are_verdicts(left, right):
+            found = agreement(left, right)
+            if as_json:
+                typer.echo(agreement_json(left, right, found))
+            else:
+                out.print(agreement_view(left, right, found))
+            continue
+        comparison = compared(left, right, resamples=resamples, seed=seed)
+        if as_json:
+            typer.echo(comparison_json(left, right, comparison))
+        else:
+            out.print(comparison_view(Path(left), Path(right), comparison, show))

@@ -17,7 +17,7 @@ from mbt_cli.core.addresses import axes_of, matches
 from mbt_cli.manifest.presets import PresetFolders, manifest_file, shipped
 
 _LAYOUT = 1
-_MADE_BY = ("registry.py", "stages/kinds.py", "manifest/document.py", "machine/completion.py")
+_MADE_BY = ("registry.py", "stages/kinds.py", "manifest/schema.py", "cli/completion_hints.py")
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NAMES = (
     *("MBT_RUNS", "MBT_CACHE", "MBT_CONFIG", "MBT_PRESETS"),
@@ -321,22 +321,17 @@ class TypedLine:
         return manifest_file(Path(self.arguments[0])) if self.arguments else None
 
 
-def typed_line(ctx: typer.Context) -> TypedLine:
-    """The line, as `shells` has read it."""
-    return ctx.obj if isinstance(ctx.obj, TypedLine) else TypedLine()
-
-
-def presets_of(line: TypedLine) -> PresetFolders:
+def _presets_of(line: TypedLine) -> PresetFolders:
     """Where presets are looked for."""
     extra = line.options.get("--presets")
     return Folders.of(os.environ).preset_folders(Path(extra) if extra else None)
 
 
-def hints_of(line: TypedLine) -> Hints:
+def _hints_of(line: TypedLine) -> Hints:
     """What is known of the manifest on the line; nothing where there is none, or it is wrong."""
     if line.manifest is None:
         return Hints()
-    presets = presets_of(line)
+    presets = _presets_of(line)
     entry = Entry(line.manifest, presets, Folders.of(os.environ).cache)
     if (kept := entry.read()) is not None:
         return kept
@@ -349,40 +344,69 @@ def hints_of(line: TypedLine) -> Hints:
     return hints
 
 
-def stages_of(line: TypedLine) -> Sequence[str]:
+def _stages_of(line: TypedLine) -> Sequence[str]:
     """Names of the stages of a manifest that is wrong elsewhere."""
     from mbt_cli.cli.completion_hints import stage_names
 
     return stage_names(line.manifest) if line.manifest else ()
 
 
-def manifests(incomplete: str) -> list[str]:
-    """Manifests here, in manifests/ and in the folder that is typed; else those that mbt ships."""
-    names = manifests_here(incomplete)
+def complete_manifest(incomplete: str) -> list[str]:
+    """Manifests in this folder, in manifests/ and in the folder typed; else the shipped ones."""
+    names = _manifests_here(incomplete)
     if names or "/" in incomplete:
         return names
     return sorted(path.stem for path in shipped("manifests").glob(f"{incomplete}*.toml"))
 
 
-def manifests_here(incomplete: str) -> list[str]:
-    """Those that are files of one's own."""
-    folders = [incomplete.rpartition("/")[0]] if "/" in incomplete else ["", "manifests"]
-    found = [path for folder in folders for path in _manifests_in(Path(folder))]
-    return [str(path) for path in found if str(path).startswith(incomplete)]
+def complete_only(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Stages, then addresses or axes in any order; stages alone while the manifest is wrong."""
+    line = _line_of(ctx)
+    return only_steps(_hints_of(line).cells or _stages_of(line), incomplete)
 
 
-def topics() -> list[str]:
-    """Topics of the help."""
-    return sorted(path.stem for path in (Path(__file__).parents[1] / "help").glob("*.md"))
+def complete_set(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Keys part by part, then the current value of a key and the values that it may have."""
+    return set_steps(_hints_of(_line_of(ctx)).keys, incomplete)
 
 
-def studies() -> list[str]:
-    """Names of the studies in the runs folder."""
+def complete_table(ctx: typer.Context) -> list[str]:
+    """Tables of the manifest's report stages."""
+    return list(_hints_of(_line_of(ctx)).tables)
+
+
+def complete_model(ctx: typer.Context) -> list[str]:
+    """Models of the manifest."""
+    return list(_hints_of(_line_of(ctx)).models)
+
+
+def complete_benchmark(ctx: typer.Context) -> list[str]:
+    """Benchmarks of the manifest."""
+    return list(_hints_of(_line_of(ctx)).benchmarks)
+
+
+def complete_cluster(ctx: typer.Context) -> list[str]:
+    """Cluster presets."""
+    return list(_presets_of(_line_of(ctx)).names("slurm"))
+
+
+def complete_model_preset(ctx: typer.Context) -> list[str]:
+    """Model presets."""
+    return list(_presets_of(_line_of(ctx)).names("models"))
+
+
+def complete_topic() -> list[str]:
+    """Topics of `mbt help`."""
+    return sorted(path.stem for path in (_PACKAGE / "help").glob("*.md"))
+
+
+def complete_study() -> list[str]:
+    """Studies in the runs folder."""
     return [path.name for path in _folders_in(Folders.of(os.environ).runs)]
 
 
-def cell_folders(incomplete: str) -> list[str]:
-    """Folders from the runs folder down to the cells; a lone one is gone into."""
+def complete_cell_folder(incomplete: str) -> list[str]:
+    """Folders from the runs folder down to the cells; a lone folder is entered."""
     typed = incomplete or f"{Folders.of(os.environ).runs}/"
     folder, slash, start = typed.rpartition("/")
     inside = _folders_in(Path(folder or slash or "."))
@@ -390,6 +414,22 @@ def cell_folders(incomplete: str) -> list[str]:
     while len(found) == 1 and (deeper := _folders_in(found[0])):
         found = deeper
     return [str(path) if _is_cell(path) else f"{path}/" for path in found]
+
+
+def complete_study_path(incomplete: str) -> list[str]:
+    """Manifests, and folders of artifacts."""
+    return [*_manifests_here(incomplete), *complete_cell_folder(incomplete)]
+
+
+def _line_of(ctx: typer.Context) -> TypedLine:
+    """The typed line, which `shells` leaves in the context."""
+    return ctx.obj if isinstance(ctx.obj, TypedLine) else TypedLine()
+
+
+def _manifests_here(incomplete: str) -> list[str]:
+    folders = [incomplete.rpartition("/")[0]] if "/" in incomplete else ["", "manifests"]
+    found = [path for folder in folders for path in _manifests_in(Path(folder))]
+    return [str(path) for path in found if str(path).startswith(incomplete)]
 
 
 def _folders_in(folder: Path) -> list[Path]:

@@ -1,17 +1,20 @@
-"""What `mbt data` prints."""
+"""`mbt data`: download what a study needs, and list what is on this machine."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
+import typer
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from mbt_cli.engine.fetch import Needed, Stock
+from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.printing import printer
+from mbt_cli.engine.fetch import Needed, Stock, fetch_all, missing_error, needed_by, stock_of
 from mbt_cli.engine.runner import hub_access
-from mbt_cli.settings import Machine
+from mbt_cli.settings import Machine, read_machine
 from mbt_cli.store.hub import cached_repos
 
 _SHOWN_COMMIT = 12
@@ -74,3 +77,40 @@ def stock_json(machine: Machine) -> str:
 
 def _own_weights(machine: Machine) -> list[Path]:
     return [path for path in sorted((machine.cache / "weights").glob("*")) if path.is_file()]
+
+
+def fetch(
+    path: Path,
+    overrides: list[str] | None,
+    presets: Path | None,
+    models: Sequence[str],
+    benchmarks: Sequence[str],
+    *,
+    dry_run: bool,
+) -> None:
+    """Download what a manifest needs; with `dry_run`, only print the sizes.
+
+    Raises:
+        MbtError: Something could not be fetched.
+    """
+    manifest, machine = open_manifest(path, overrides, presets)
+    needed = needed_by(manifest, machine, models=models, benchmarks=benchmarks)
+    out = printer()
+    out.print(needs_view([(one, stock_of(one, machine)) for one in needed]))
+    if dry_run:
+        return
+    results = []
+    for result in fetch_all(needed, machine, lambda one: out.print(f"{one.name}: {one.what}")):
+        results.append(result)
+        out.print(f"  here: {result.path}" if result.error is None else "  could not be fetched")
+    if error := missing_error(results):
+        raise error
+
+
+def list_cached(*, as_json: bool) -> None:
+    """Print the models and data sets on this machine."""
+    machine = read_machine()
+    if as_json:
+        typer.echo(stock_json(machine))
+    else:
+        printer().print(stock_view(machine))

@@ -1,10 +1,11 @@
-"""What the doctor looks at, in order: this machine, then a manifest against it."""
+"""`mbt doctor`: whether this machine can run a study, one line per finding."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,12 +26,13 @@ from mbt_cli.cli.machine_checks import (
     token_findings,
     vllm_finding,
 )
-from mbt_cli.cli.orphans import Orphans, orphan_findings
+from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.orphans import Orphans, orphan_findings, stop_orphans
 from mbt_cli.cli.printing import foreign, printer
 from mbt_cli.core.findings import Finding, broken
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.settings import Machine
+from mbt_cli.settings import Machine, read_machine
 
 _STYLES = {"ok": "green", "absent": "yellow", "broken": "red"}
 
@@ -126,3 +128,31 @@ def opened(
     except ManifestError as error:
         do = f"correct it: mbt check {path}"
         return None, [broken("manifest", p.where, p.what, do) for p in error.problems]
+
+
+def examine(
+    manifest: Path | None,
+    overrides: list[str] | None,
+    presets: Path | None,
+    *,
+    starts_servers: bool,
+    as_json: bool,
+) -> None:
+    """Print what the checks find; exit code 1 if something is broken."""
+    machine = read_machine()
+    study, problems = opened(manifest, lambda path: open_manifest(path, overrides, presets)[0])
+    with looking() as look:
+        found = [*look(machine_findings(machine, study)), *problems]
+        if study is not None:
+            found += look(manifest_findings(study, machine, starts_servers=starts_servers))
+    if as_json:
+        typer.echo(findings_json(found))
+    else:
+        print_findings(found)
+    if any(finding.state == "broken" for finding in found):
+        raise typer.Exit(1)
+
+
+def stop_orphaned_servers() -> None:
+    """Stop the servers that an mbt left behind, and print which."""
+    typer.echo(stopped_words(stop_orphans()))

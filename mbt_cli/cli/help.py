@@ -1,4 +1,4 @@
-"""What `mbt help` prints: shipped texts, with parts that are made from the code when asked for."""
+"""`mbt help`: the shipped texts, with parts that are generated from the code."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -6,9 +6,15 @@ from importlib import resources
 from pathlib import Path
 
 import typer
+from rich.markdown import Markdown
 
 from mbt_cli.cli.printing import printer
+from mbt_cli.core.names import nearest
 from mbt_cli.errors import UsageError
+from mbt_cli.manifest.docs import manifest_reference, metric_reference, preset_reference
+from mbt_cli.manifest.field_docs import field_docs
+from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.settings import Machine, read_machine
 
 _FIRST = ("quickstart", "manifest", "data", "metrics", "presets", "paper")
 _WIDEST = 100
@@ -87,19 +93,17 @@ def found(topic: str, part: str | None, *, commands: Collection[str]) -> str:
     hits = [text for name in known for text in _named(every[name], topic)]
     if hits or topic in commands:
         return "\n\n".join(hits)
-    from mbt_cli.core.names import nearest
 
     names = {*known, *commands, *(name for found in every.values() for name in found)}
     raise UsageError(f"no help on `{topic}`", hint=f"{nearest(topic, names)} (topics: `mbt help`)")
 
 
-def show(text: str) -> None:
+def _print_markdown(text: str) -> None:
     """Print Markdown: rendered on a terminal, as it is elsewhere."""
     console = printer()
     if not console.is_terminal:
         typer.echo(text, nl=bool(text) and not text.endswith("\n"))
         return
-    from rich.markdown import Markdown
 
     console.width = min(console.width, _WIDEST)
     console.print(Markdown(_FILE.sub(r"`\2`:\n\n\1", text)))
@@ -109,7 +113,6 @@ def _part(topic: str, part: str) -> str:
     there = sections(topic_text(topic))
     if hits := _named(there, part):
         return "\n\n".join(hits)
-    from mbt_cli.core.names import nearest
 
     raise UsageError(f"`{topic}` has no section `{part}`", hint=nearest(part, there))
 
@@ -130,29 +133,22 @@ def _folder() -> Path:
 
 
 def _manifest() -> str:
-    from mbt_cli.manifest.docs import manifest_reference
 
     return manifest_reference()
 
 
 def _metrics() -> str:
-    from mbt_cli.manifest.docs import metric_reference
 
     return metric_reference()
 
 
 def _presets() -> str:
-    from mbt_cli.manifest.docs import preset_reference
-    from mbt_cli.manifest.presets import PresetFolders
-    from mbt_cli.settings import read_machine
 
     machine = read_machine()
     return preset_reference(PresetFolders.usual(extra=machine.presets, config=machine.config))
 
 
 def _variables() -> str:
-    from mbt_cli.manifest.field_docs import field_docs
-    from mbt_cli.settings import Machine
 
     docs = field_docs(Machine)
     return "\n".join(f"- `MBT_{name.upper()}`: {docs[name]}" for name in Machine.model_fields)
@@ -165,3 +161,15 @@ _MAKERS: Mapping[str, Callable[[], str]] = {
     "presets": _presets,
     "variables": _variables,
 }
+
+
+def print_help(context: typer.Context, topic: str | None, part: str | None) -> None:
+    """Print a topic, one of its sections, or the help of a command; without a topic, the list."""
+    if topic is None:
+        typer.echo(overview())
+        return
+    verbs = getattr(context.find_root().command, "commands", {})
+    if part is None and topic in verbs and topic not in topics():
+        verb = typer.Context(verbs[topic], info_name=f"mbt {topic}")
+        typer.echo(f"{verbs[topic].get_help(verb)}\n")
+    _print_markdown(found(topic, part, commands=verbs))

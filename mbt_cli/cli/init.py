@@ -1,4 +1,4 @@
-"""Writes a first manifest: checked before it is written, and never over another file."""
+"""`mbt init`: a first manifest from a few answers."""
 
 import json
 import re
@@ -23,6 +23,7 @@ from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.schema import NAME_PATTERN
 from mbt_cli.manifest.toml import read_toml
 from mbt_cli.registry import AnyBenchmark
+from mbt_cli.settings import read_machine
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.questions import SplitReader
 from mbt_cli.store.records import Record, data_files, parquet_columns, read_records
@@ -326,7 +327,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class InitOptions:
     """Flags and answers as typed; None where nothing was said.
 
     Args:
@@ -345,20 +346,20 @@ class Wishes:
     api_key_env: str | None = None
 
 
-def answers_of(wishes: Wishes, presets: PresetFolders) -> Answers:
-    """The wishes as answers, with what was not said filled in.
+def answers_of(options: InitOptions, presets: PresetFolders) -> Answers:
+    """The options as answers, with what was not said filled in.
 
     Raises:
         UsageError: Something is no name, not there, or does not go together.
     """
-    kind = checked_kind(wishes.kind)
-    if not re.match(NAME_PATTERN, wishes.study):
+    kind = checked_kind(options.kind)
+    if not re.match(NAME_PATTERN, options.study):
         raise UsageError(
-            f"`{wishes.study}` is no name for a study",
+            f"`{options.study}` is no name for a study",
             hint="letters, digits and `._+-` only, a letter or digit first: --name my-study",
         )
-    model = _hosted_model(wishes) if kind == "api" else _served(wishes, kind, presets)
-    return Answers(kind, wishes.study, model, _questions(wishes, kind))
+    model = _hosted_model(options) if kind == "api" else _served(options, kind, presets)
+    return Answers(kind, options.study, model, _questions(options, kind))
 
 
 def checked_kind(kind: str) -> Kind:
@@ -381,12 +382,12 @@ def has_own_key(base_url: str) -> bool:
     return urlsplit(base_url).hostname not in _LOOPBACK
 
 
-def _hosted_model(wishes: Wishes) -> ModelAnswer:
-    if not wishes.model:
+def _hosted_model(options: InitOptions) -> ModelAnswer:
+    if not options.model:
         raise UsageError(
             "no model named", hint="--model is the endpoint's own name for it, such as gpt-4.1-mini"
         )
-    address = (wishes.base_url or OPENAI_URL).rstrip("/").removesuffix(_CHAT_PATH)
+    address = (options.base_url or OPENAI_URL).rstrip("/").removesuffix(_CHAT_PATH)
     try:
         base_url = OpenAIBackend(base_url=address).base_url
     except ValidationError as error:
@@ -397,12 +398,12 @@ def _hosted_model(wishes: Wishes) -> ModelAnswer:
             else "--base-url: an address holds no user, password or query",
             hint=f"the address up to and including /v1, such as {OPENAI_URL}",
         ) from None
-    variable = wishes.api_key_env
+    variable = options.api_key_env
     if variable is None:
         variable = OPENAI_KEY if has_own_key(base_url) else ""
     _check_variable(variable)
     return ModelAnswer(
-        _name_from(wishes.model), id=wishes.model, base_url=base_url, api_key_env=variable
+        _name_from(options.model), id=options.model, base_url=base_url, api_key_env=variable
     )
 
 
@@ -414,12 +415,12 @@ def _check_variable(variable: str) -> None:
         )
 
 
-def _served(wishes: Wishes, kind: Kind, presets: PresetFolders) -> ModelAnswer:
-    if wishes.base_url or wishes.api_key_env:
+def _served(options: InitOptions, kind: Kind, presets: PresetFolders) -> ModelAnswer:
+    if options.base_url or options.api_key_env:
         raise UsageError(
             "--base-url and --api-key-env are for hosted models", hint="say --kind api"
         )
-    model = wishes.model or DEFAULT_MODELS[kind]
+    model = options.model or DEFAULT_MODELS[kind]
     backend = "llamacpp" if kind == "embedded" else "vllm"
     path = presets.find("models", model) if re.match(NAME_PATTERN, model) else None
     if path is not None:
@@ -440,14 +441,14 @@ def _served(wishes: Wishes, kind: Kind, presets: PresetFolders) -> ModelAnswer:
     return ModelAnswer(_name_from(Path(model).name.removesuffix(".gguf")), weights=model)
 
 
-def _questions(wishes: Wishes, kind: Kind) -> QuestionsAnswer:
-    layout = wishes.benchmark
+def _questions(options: InitOptions, kind: Kind) -> QuestionsAnswer:
+    layout = options.benchmark
     kinds = {b.model_fields["kind"].default for b in Benchmark.__subclasses__()}
     if layout is not None and layout not in kinds:
         raise UsageError(f"no benchmark `{layout}`", hint=nearest(layout, kinds))
-    if wishes.questions:
-        name = _name_from(Path(wishes.questions).stem)
-        return read_question_file(wishes.questions, name, layout=layout)
+    if options.questions:
+        name = _name_from(Path(options.questions).stem)
+        return read_question_file(options.questions, name, layout=layout)
     named = layout or DEFAULT_BENCHMARKS[kind]
     if named == _OWN:
         raise UsageError(
@@ -552,14 +553,14 @@ _KINDS = """Where does the model run?
   api        at an endpoint that already runs, hosted or yours"""
 
 
-def asked(told: Wishes) -> Wishes:
-    """The wishes with answers from the terminal filled in."""
-    kind = told.kind
+def asked(options: InitOptions) -> InitOptions:
+    """The options with answers from the terminal filled in."""
+    kind = options.kind
     if not kind:
         typer.echo(_KINDS, err=True)
         kind = _ask(f"Kind ({', '.join(KINDS)})", "embedded")
     checked_kind(kind)
-    url, key, model = told.base_url, told.api_key_env, told.model
+    url, key, model = options.base_url, options.api_key_env, options.model
     if kind == "api":
         url = url or _ask("Address of the endpoint, up to and including /v1", OPENAI_URL)
         model = model or _ask("The endpoint's name for the model", None)
@@ -570,13 +571,13 @@ def asked(told: Wishes) -> Wishes:
             )
     elif model is None:
         model = _ask("Model: a preset, see presets/models/", DEFAULT_MODELS[kind])
-    questions, benchmark = told.questions, told.benchmark
+    questions, benchmark = options.questions, options.benchmark
     if questions is None and benchmark is None:
         usual = DEFAULT_BENCHMARKS[kind]
         said = _ask("Questions: your own file (JSON lines or JSON), or a benchmark", usual)
         is_file = "." in said or Path(said).exists()
         questions, benchmark = (said, None) if is_file else (None, said)
-    return Wishes(kind, told.study, model, benchmark, questions, url, key)
+    return InitOptions(kind, options.study, model, benchmark, questions, url, key)
 
 
 def _ask(question: str, usual: str | None) -> str:
@@ -650,3 +651,19 @@ def next_commands(path: Path, answers: Answers, environment: Mapping[str, str]) 
 
 
 _WIDE = 50
+
+
+def write_first_study(
+    path: Path, options: InitOptions, presets: Path | None, *, is_asking: bool
+) -> None:
+    """Ask for what the options leave open, write the manifest, and print the next commands."""
+    refuse_existing(path)
+    if is_asking and typer.get_text_stream("stdin").isatty():
+        options = asked(options)
+    machine = read_machine()
+    folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
+    answers = answers_of(options, folders)
+    write_study(path, answers, folders)
+    typer.echo(f"written: {path}\n\nnext:")
+    for line in next_commands(path, answers, machine.environment):
+        typer.echo(f"  {line}")

@@ -1,13 +1,25 @@
-"""A plan on the screen: stages, jobs and what waits for what."""
+"""`mbt plan`: the work that is left, as a table or as JSON for `mbt submit`."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import typer
 from rich.table import Table
 
+from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import counted, printer
-from mbt_cli.engine.plan import Plan, PlannedCell
-from mbt_cli.engine.states import Status
+from mbt_cli.engine.plan import (
+    Limits,
+    Plan,
+    PlannedCell,
+    PlanOptions,
+    make_plan,
+    plan_json,
+    plan_schema,
+)
+from mbt_cli.engine.states import States, Status
+from mbt_cli.errors import UsageError
 
 _STATES: tuple[Status, ...] = ("done", "grown", "stale", "missing", "failed")
 
@@ -104,3 +116,34 @@ def _notes(plan: Plan) -> list[str]:
     if plan.jobs:
         lines.append(f"submit: {plan.command()} | mbt submit --slurm")
     return lines
+
+
+def print_schema() -> None:
+    """Print the JSON Schema of plans."""
+    typer.echo(plan_schema(), nl=False)
+
+
+def plan(
+    path: Path | None,
+    only: Sequence[str] | None,
+    overrides: Sequence[str] | None,
+    limits: tuple[int, float, int],
+    presets: Path | None,
+    *,
+    as_json: bool,
+    replace: bool,
+) -> None:
+    """Print the plan of a study: a table on a terminal, JSON elsewhere.
+
+    Raises:
+        UsageError: No manifest is given.
+    """
+    if path is None:
+        raise UsageError("no manifest given", hint="mbt plan manifests/paper.toml")
+    manifest, machine = open_manifest(path, overrides, presets)
+    options = PlanOptions(Limits(*limits), only or (), overrides or (), presets, replace)
+    made = make_plan(manifest, States(manifest, machine.runs), options)
+    if as_json or not typer.get_text_stream("stdout").isatty():
+        typer.echo(plan_json(made), nl=False)
+    else:
+        print_plan(made)

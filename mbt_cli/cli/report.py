@@ -1,4 +1,4 @@
-"""What is behind a number of a table: its cell, its lineage, its questions and raw rows."""
+"""`mbt report --trace`: what is behind a number: its cell, lineage, questions and raw rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mbt_cli.cli.printing import foreign
+from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.printing import foreign, printer
 from mbt_cli.cli.show import lineage_view
 from mbt_cli.core.tables import Column, TableData
+from mbt_cli.engine.select import select
 from mbt_cli.errors import MissingInputError, UsageError
 from mbt_cli.report.files import read_table
 from mbt_cli.report.shown import heading, shown_rows
 from mbt_cli.report.traces import TraceCell, read_question_rows, read_traces, trace_cells_below
+from mbt_cli.store.cells import cell_folder
 from mbt_cli.store.lineage import LINEAGE, Lineage
 from mbt_cli.store.reading import (
     finished_cells,
@@ -238,3 +241,28 @@ def _titled(title: str, what: RenderableType) -> RenderableType:
 def _short(value: Any) -> Text:
     text = "" if value is None else " ".join(str(value).split())
     return foreign(text if len(text) <= 60 else f"{text[:59]}…")
+
+
+def trace_number(
+    path: Path,
+    only: list[str] | None,
+    overrides: list[str] | None,
+    presets: Path | None,
+    trace: tuple[str, str, str],
+) -> None:
+    """Print what is behind one number of a finished report.
+
+    Args:
+        path: The manifest.
+        only: Report cells to look in, as after `--only`.
+        overrides: `KEY=VALUE`, as after `--set`.
+        presets: Folder whose presets take precedence.
+        trace: Table, row and column of the number.
+    """
+    manifest, machine = open_manifest(path, overrides, presets)
+    study = machine.runs / manifest.study
+    addresses = select(manifest, kind="report", only=only or ())
+    folders = [cell_folder(machine.runs, manifest.study, address) for address in addresses]
+    out = printer()
+    for view in number_views(folders, study, *trace):
+        out.print(view)

@@ -1,4 +1,4 @@
-"""What `mbt run` and the stage verbs share: choose cells, run them, say what became of them."""
+"""`mbt run`, `mbt merge` and the stage verbs: choose cells, run them, print the result."""
 
 import shlex
 import shutil
@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mbt_cli.cli.manifests import open_manifest
@@ -19,13 +18,13 @@ from mbt_cli.cli.printing import counted, printer
 from mbt_cli.cli.screen import screen
 from mbt_cli.cli.signals import stoppable
 from mbt_cli.cli.tables import StoredTable
-from mbt_cli.core.addresses import axes_of
-from mbt_cli.core.jobs import Shard, parse_shard
+from mbt_cli.core.jobs import parse_shard
 from mbt_cli.engine.dry_run import Rehearsal, rehearse
 from mbt_cli.engine.execute import Execution, RunOptions, RunReport
-from mbt_cli.engine.plan import Unread, unread
+from mbt_cli.engine.merging import refuse_unasked
 from mbt_cli.engine.select import select
 from mbt_cli.errors import UsageError
+from mbt_cli.manifest.blocks import QUESTIONS
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.report.files import read_table
 from mbt_cli.settings import Machine
@@ -34,31 +33,87 @@ from mbt_cli.store.cells import cell_folder
 _SHOWN_PROMPT = 1_500
 
 
-def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
-    """Every stage with its kind, axes and number of cells; then what to know before a run."""
-    table = Table(
-        title=f"{manifest.path}: study {manifest.study}, no problems", title_justify="left"
+@dataclass(frozen=True)
+class CommandOptions:
+    """The options that the running verbs share, as typed."""
+
+    only: list[str] | None
+    overrides: list[str] | None
+    dry_run: bool
+    replace: bool
+    retry_failed: bool
+    presets: Path | None
+    quiet: bool
+    verbose: bool
+    as_json: bool = False
+    shard: str | None = None
+
+
+def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
+    """Run the unfinished cells of one kind, or of all kinds, and print what came of it.
+
+    Args:
+        path: The manifest.
+        kind: Kind of stage, such as `rollout`; None runs all.
+        options: The options of the command.
+    """
+    try:
+        shard = None if options.shard is None else parse_shard(options.shard)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    manifest, machine = open_manifest(path, options.overrides, options.presets)
+    addresses = select(manifest, kind=kind, only=options.only or ())
+    if shard is not None:  # questions are shared by all shards, so they exist before
+        addresses = [a for a in addresses if manifest.cells[a].kind != QUESTIONS]
+    if options.dry_run:
+        found = rehearse(manifest, machine, addresses, retry_failed=options.retry_failed)
+        _print_dry_run(found, as_json=options.as_json)
+        return
+    execution = Execution(
+        manifest, machine, RunOptions(options.replace, options.retry_failed, shard)
     )
-    for column in ("stage", "kind", "cells", "axes"):
-        table.add_column(column, justify="right" if column == "cells" else "left")
-    for stage, cells in manifest.counts().items():
-        of_stage = [c for a, c in manifest.cells.items() if a.partition("/")[0] == stage]
-        axes: dict[str, set[str]] = {}
-        for cell in of_stage:
-            for axis, value in cell.resolution.axes.items():
-                axes.setdefault(axis, set()).add(value)
-        words = " x ".join(f"{axis} {len(values)}" for axis, values in axes.items())
-        table.add_row(stage, of_stage[0].kind, str(cells), words)
-    lines = [f"nothing reads {_shown_unread(lonely)}" for lonely in unread(manifest)]
-    if manifest.left_out:
-        count = len(manifest.left_out)
-        lines.append(f"{count} optional cells are left out: their source is not there")
-    return Group(table, *(Text(line, style="yellow") for line in (*lines, *notes)))
+    with (
+        stoppable(_resume_command(path, kind, options)),
+        screen(options.quiet, options.verbose) as progress,
+    ):
+        report = execution.run(addresses, progress)
+    out = printer()
+    if options.as_json:
+        out.file.write(f"{result_json(manifest, machine, report)}\n")
+        return
+    for view in result_view(manifest, machine, report, quiet=options.quiet):
+        out.print(view)
 
 
-def _shown_unread(lonely: Unread) -> str:
-    count = f"{len(lonely.addresses)} of {lonely.of} cells of {lonely.stage}"
-    return f"{count}: {', '.join(lonely.apart)}" if lonely.apart else count
+def merge_shards(path: Path, options: CommandOptions) -> None:
+    """Write the rows of cells whose shards have all run."""
+    manifest, machine = open_manifest(path, options.overrides, options.presets)
+    refuse_unasked(manifest, machine, select(manifest, kind=None, only=options.only or ()))
+    run_cells(path, None, options)
+
+
+def _resume_command(path: Path, kind: str | None, options: CommandOptions) -> str:
+    """The command that resumes this one: same cells, same settings."""
+    is_hidden = Path(sys.argv[0]).name == "mbt" and not shutil.which("mbt")
+    program = sys.argv[0] if is_hidden else "mbt"  # `make` runs an mbt that is not on the PATH
+    words = [program, kind or "run", str(path)]
+    words += [word for cells in options.only or () for word in ("--only", cells)]
+    words += [word for key in options.overrides or () for word in ("--set", key)]
+    words += ["--presets", str(options.presets)] if options.presets else []
+    return shlex.join(words)
+
+
+def _print_dry_run(rehearsals: Iterator[Rehearsal], *, as_json: bool) -> None:
+    """Print each cell as soon as it is known, or one JSON document."""
+    out = printer()
+    if as_json:
+        out.file.write(f"{rehearsals_json(list(rehearsals))}\n")
+        return
+    shown = []
+    for rehearsal in rehearsals:
+        out.print(dry_run_view(rehearsal))
+        shown.append(rehearsal)
+    out.print(dry_run_total(shown))
 
 
 def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
@@ -109,29 +164,6 @@ def result_view(
         yield Text(f"written: {folder}/", no_wrap=True, overflow="ignore")
 
 
-def checked_json(manifest: Manifest) -> str:
-    """A manifest's stages with their cells and axes, and what nothing reads."""
-    stages = []
-    for stage, cells in manifest.counts().items():
-        of_stage = [c for a, c in manifest.cells.items() if a.partition("/")[0] == stage]
-        axes: dict[str, list[str]] = {}
-        for cell in of_stage:
-            for axis, value in axes_of(cell.address).items():
-                values = axes.setdefault(axis, [])
-                if value not in values:
-                    values.append(value)
-        stages.append({"stage": stage, "kind": of_stage[0].kind, "cells": cells, "axes": axes})
-    return _text(
-        {
-            "manifest": str(manifest.path),
-            "study": manifest.study,
-            "stages": stages,
-            "unread": [address for lonely in unread(manifest) for address in lonely.addresses],
-            "left_out": list(manifest.left_out),
-        }
-    )
-
-
 def rehearsals_json(rehearsals: Sequence[Rehearsal]) -> str:
     """What a dry run tells of each cell."""
     return _text(
@@ -176,80 +208,3 @@ def _requests(new: int, reused: int) -> dict[str, int]:
 
 def _text(document: Any) -> str:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
-
-
-@dataclass(frozen=True)
-class Told:
-    """The options of a verb."""
-
-    only: list[str] | None
-    overrides: list[str] | None
-    dry_run: bool
-    replace: bool
-    retry_failed: bool
-    presets: Path | None
-    quiet: bool
-    verbose: bool
-    shard: Shard | None = None
-    as_json: bool = False
-
-
-def shard_of(text: str | None) -> Shard | None:
-    """`3/8` as typed."""
-    try:
-        return None if text is None else parse_shard(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _shared(manifest: Manifest, addresses: list[str]) -> list[str]:
-    """The cells that shards share: questions are no part of that, they are made before."""
-    return [a for a in addresses if manifest.cells[a].kind != "questions"]
-
-
-def _as_typed(path: Path, kind: str | None, told: Told) -> str:
-    """The command that goes on with this one: what decides its cells and their settings."""
-    is_hidden = Path(sys.argv[0]).name == "mbt" and not shutil.which("mbt")
-    called = sys.argv[0] if is_hidden else "mbt"  # `make` calls one that is not on the path yet
-    words = [called, kind or "run", str(path)]
-    words += [word for cells in told.only or () for word in ("--only", cells)]
-    words += [word for key in told.overrides or () for word in ("--set", key)]
-    words += ["--presets", str(told.presets)] if told.presets else []
-    return shlex.join(words)
-
-
-def run_cells(path: Path, kind: str | None, told: Told) -> None:
-    """Run the cells of one kind, or of all, that are not done."""
-    manifest, machine = open_manifest(path, told.overrides, told.presets)
-    addresses = select(manifest, kind=kind, only=told.only or ())
-    if told.shard is not None:
-        addresses = _shared(manifest, addresses)
-    out = printer()
-    if told.dry_run:
-        _tell(out, rehearse(manifest, machine, addresses, retry_failed=told.retry_failed), told)
-        return
-    execution = Execution(
-        manifest, machine, RunOptions(told.replace, told.retry_failed, told.shard)
-    )
-    with (
-        stoppable(_as_typed(path, kind, told)),
-        screen(told.quiet, told.verbose) as progress,
-    ):
-        report = execution.run(addresses, progress)
-    if told.as_json:
-        out.file.write(f"{result_json(manifest, machine, report)}\n")
-        return
-    for view in result_view(manifest, machine, report, quiet=told.quiet):
-        out.print(view)
-
-
-def _tell(out: Console, rehearsals: Iterator[Rehearsal], told: Told) -> None:
-    """What a dry run found: each cell as soon as it is known, or one document of all."""
-    if told.as_json:
-        out.file.write(f"{rehearsals_json(list(rehearsals))}\n")
-        return
-    told_of = []
-    for rehearsal in rehearsals:
-        out.print(dry_run_view(rehearsal))
-        told_of.append(rehearsal)
-    out.print(dry_run_total(told_of))

@@ -1,16 +1,19 @@
-"""One model preset's server, started by hand, until a signal ends it."""
+"""`mbt serve`: the server of one model preset, until a signal ends it."""
 
 import json
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
+import typer
 from pydantic import ValidationError
 
+from mbt_cli.cli.signals import raising_stopped
 from mbt_cli.core.chat import Endpoint
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.names import nearest, own_utc_name
@@ -21,7 +24,7 @@ from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Models
 from mbt_cli.manifest.schema import Document, ModelTable, StudyTable
 from mbt_cli.manifest.toml import Tree, apply_override
-from mbt_cli.settings import Machine
+from mbt_cli.settings import Machine, read_machine
 from mbt_cli.stages.base import Model, SamplingChoice
 
 
@@ -210,3 +213,30 @@ def following(log: Path, out: TextIO) -> Iterator[None]:
 def can_show_key() -> bool:
     """Whether stderr is a terminal."""
     return sys.stderr.isatty()
+
+
+_NOTHING_LEFT = "no process of the server is left"
+
+
+def serve(
+    preset: str,
+    overrides: Sequence[str],
+    port: int | None,
+    presets: Path | None,
+    *,
+    verbose: bool,
+) -> None:
+    """Start the server of a model preset and keep it until a signal ends it."""
+    machine = read_machine()
+    folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
+    model = preset_model(preset, overrides, folders)
+    key = chosen_key(machine.environment, is_shown=can_show_key())
+    place = serving_place(machine, model, port, key)
+    follow = following(place.log, sys.stderr) if verbose else nullcontext()
+    with raising_stopped(signal.SIGTERM, left=_NOTHING_LEFT):
+        typer.echo(f"starting {preset} ({model.backend.kind}); its log: {place.log}", err=True)
+        with follow, served(model, place) as endpoint:
+            typer.echo(f"base_url: {endpoint.base_url}\nmodel: {endpoint.model}")
+            typer.echo(how_to_ask(endpoint, shows_key=key is None), err=True)
+            wait_for_end(endpoint)
+    typer.echo(f"stopped; {_NOTHING_LEFT}", err=True)

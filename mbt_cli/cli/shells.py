@@ -11,7 +11,6 @@ from typer._completion_classes import BashComplete, FishComplete, ZshComplete, c
 from typer._completion_shared import get_completion_script
 
 from mbt_cli.cli.completion import TypedLine, rejoined
-from mbt_cli.cli.root import narrowed
 from mbt_cli.errors import MbtError
 
 VARIABLE = "_MBT_COMPLETE"
@@ -72,8 +71,7 @@ def complete(app: typer.Typer) -> None:
         sys.exit(0)
     empty = typer.core.TyperGroup(name="mbt")
     asked = _SHELLS[shell](empty, {}, "mbt", VARIABLE)
-    words, _ = asked.get_completion_args()
-    asked.cli = narrowed(app, words[:1])
+    asked.cli = typer.main.get_command(app)
     try:
         typer.echo(asked.complete())
     except MbtError:

@@ -1,4 +1,4 @@
-"""What was sent to a model for one question, and what came back."""
+"""`mbt show`: what made an artifact, and how the models of a manifest are served."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import polars as pl
+import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,11 +16,12 @@ from rich.tree import Tree
 
 from mbt_cli.backends.flags import merged_flags
 from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.printing import printer
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
 from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Models
 from mbt_cli.manifest.schema import ModelTable
@@ -293,3 +295,33 @@ def _parts(row: dict[str, Any]) -> Iterator[Text]:
     yield Text(row["reply"] or "")
     if row["failure"]:
         yield Text(f"--- failure: {row['failure']}", style="red")
+
+
+_MAX_SHOWN_WHOLE = 2
+"""Up to this many cells are shown with everything that made them; more get one line each."""
+
+
+def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None:
+    """Print how a manifest's models are served, or what made the cells below a folder."""
+    out = printer()
+    if path.suffix == ".toml" or manifest_file(path) != path:
+        if as_json:
+            typer.echo(served_json(path))
+        else:
+            out.print(served_view(path))
+        return
+    folders = cells_below(path)
+    if len(folders) > _MAX_SHOWN_WHOLE and not (as_json or verify or prompt):
+        out.print(cells_view(folders))
+        return
+    if as_json and prompt is None:
+        documents = [lineage_json_of(folder) for folder in folders]
+        typer.echo(documents[0] if folders == [path] else f"[{','.join(documents)}]")
+        return
+    for folder in folders:
+        if prompt is not None:
+            out.print(prompt_view(folder, prompt))
+            continue
+        out.print(lineage_view(folder))
+        if verify:
+            out.print(verified(folder))

@@ -1,17 +1,31 @@
-"""The status of a study on the screen, once or live."""
+"""`mbt status`, `mbt logs` and `mbt cancel`: the jobs of submitted studies."""
 
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from mbt_cli.cli.manifests import study_named
 from mbt_cli.cli.printing import printer
-from mbt_cli.engine.status import CellStatus, Doing, StudyStatus, study_status
+from mbt_cli.engine.status import (
+    CellStatus,
+    Doing,
+    StudyStatus,
+    jobs_to_cancel,
+    log_file,
+    status_json,
+    study_status,
+)
+from mbt_cli.engine.submit import studies_with_submissions
+from mbt_cli.errors import UsageError
+from mbt_cli.launchers.slurm import cancel
+from mbt_cli.settings import read_machine
 
 _LOOK_SECONDS = 5.0
 _SHOWN = 20
@@ -83,3 +97,59 @@ def _line(cell: CellStatus, speed: float) -> Text:
     for line in cell.log:
         text.append(f"\n    {line}", "dim")
     return text
+
+
+_POLL_SECONDS = 0.5
+_PIECE_BYTES = 65_536
+
+
+def status(study: str | None, *, watch: bool, as_json: bool) -> None:
+    """Print what the cells of one submitted study, or of all, are doing.
+
+    Raises:
+        UsageError: Nothing was submitted.
+    """
+    machine = read_machine()
+    studies = [study_named(study)] if study else studies_with_submissions(machine.runs)
+    if not studies:
+        raise UsageError(
+            f"nothing was submitted from `{machine.runs}`",
+            hint="mbt plan MANIFEST | mbt submit --slurm",
+        )
+    if watch:
+        watch_status(machine.runs, studies)
+        return
+    for name in studies:
+        found = study_status(machine.runs, name)
+        if as_json:
+            typer.echo(status_json(found), nl=False)
+        else:
+            print_status(found)
+
+
+def print_log(cell: str, study: str | None, *, follow: bool) -> None:
+    """Print the newest log of a cell, and with `follow` every new line until Ctrl-C."""
+    path = log_file(read_machine().runs, study, cell)
+    typer.echo(f"==> {path}", err=True)
+    place = _print_from(path, 0)
+    while follow:
+        time.sleep(_POLL_SECONDS)
+        place = _print_from(path, place)
+
+
+def _print_from(path: Path, place: int) -> int:
+    with path.open("rb") as file:
+        file.seek(place)
+        while piece := file.read(_PIECE_BYTES):
+            typer.echo(piece.decode(errors="replace"), nl=False)
+        return file.tell()
+
+
+def cancel_jobs(study: str, only: Sequence[str] | None) -> None:
+    """Cancel a study's queued and running jobs."""
+    jobs = jobs_to_cancel(read_machine().runs, study_named(study), only or ())
+    if not jobs:
+        typer.echo("nothing to cancel: no job of this study is queued or running")
+        return
+    cancel(jobs)
+    typer.echo(f"cancelled {len(jobs)} jobs: {', '.join(jobs)}")

@@ -1,4 +1,4 @@
-"""What `mbt submit` does with a plan that it has read."""
+"""`mbt submit`: the jobs of a plan, on Slurm or on this machine."""
 
 import shlex
 import shutil
@@ -25,7 +25,7 @@ from mbt_cli.engine.submit import (
     prepare,
     slurm_preset,
 )
-from mbt_cli.errors import StageError
+from mbt_cli.errors import StageError, UsageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher, free_gpus
 from mbt_cli.launchers.slurm import SlurmLauncher, queued, queued_where_reachable
@@ -134,3 +134,33 @@ def _how_called() -> Sequence[str]:
     called = Path(sys.argv[0])
     found = shutil.which(sys.argv[0]) if called.name == "mbt" else None
     return (str(Path(found).resolve()),) if found else (sys.executable, "-m", "mbt_cli")
+
+
+def submit(
+    plan: Path | None,
+    slurm: bool,
+    local: int | None,
+    *,
+    preset: str,
+    dry_run: bool,
+    script_dir: Path | None,
+    presets: Path | None,
+) -> None:
+    """Read a plan from a file or stdin and submit its jobs.
+
+    Raises:
+        UsageError: No place to run is given, or two; or there is no plan.
+    """
+    if slurm == (local is not None):
+        raise UsageError(
+            "specify one place to run: `--slurm` or `--local N`",
+            hint="mbt plan MANIFEST | mbt submit --slurm",
+        )
+    stream = typer.get_text_stream("stdin")
+    if plan is None and stream.isatty():
+        raise UsageError("no plan on stdin", hint="mbt plan MANIFEST | mbt submit --slurm")
+    where = "stdin" if plan is None else f"`{plan}`"
+    if plan is not None and not plan.is_file():
+        raise UsageError(f"no file `{plan}`", hint="mbt plan MANIFEST --json > plan.json")
+    text = stream.read() if plan is None else plan.read_text(encoding="utf-8")
+    submit_plan(text, where, Told(local, preset, dry_run, script_dir, presets))

@@ -9,21 +9,21 @@ from rich.text import Text
 
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import printer
-from mbt_cli.cli.run import Told
+from mbt_cli.cli.run import CommandOptions
 from mbt_cli.core.training_job import TRAINING_SET
 from mbt_cli.engine.select import select
 from mbt_cli.errors import MissingInputError
 from mbt_cli.store.cells import cell_folder
 
 
-def show_samples(path: Path, told: Told) -> None:
+def show_training_samples(path: Path, options: CommandOptions) -> None:
     """Print a row of the training set of each chosen training that has begun.
 
     Raises:
         MissingInputError: None of them has begun.
     """
-    manifest, machine = open_manifest(path, told.overrides, told.presets)
-    chosen = select(manifest, kind="train", only=told.only or ())
+    manifest, machine = open_manifest(path, options.overrides, options.presets)
+    chosen = select(manifest, kind="train", only=options.only or ())
     trainings = [address for address in chosen if manifest.cells[address].kind == "train"]
     folders = [cell_folder(machine.runs, manifest.study, address) for address in trainings]
     views = [view for folder in folders if (view := sample_view(folder)) is not None]

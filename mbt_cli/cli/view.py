@@ -1,4 +1,4 @@
-"""Traces on the terminal: question, gold answer, marked paragraphs, answer, verdicts."""
+"""`mbt view`: a report in the browser, or traces in the terminal."""
 
 import os
 import webbrowser
@@ -130,7 +130,7 @@ def _say(text: str) -> None:
 _UNSAID = ("reply", "failure", "vote", "asked")
 
 
-def show_traces(path: Path | None, question: str | None, limit: int) -> None:
+def print_traces(path: Path | None, question: str | None, limit: int) -> None:
     """Print `trace_views`, page by page on a terminal."""
     out = printer()
     # what git sets: colours as they are, and no page to leave where one screen is enough
@@ -244,3 +244,11 @@ def _verdicts(cell: TraceCell, trace: Trace) -> Iterator[RenderableType]:
             failed = vote["failure"]
             words = f"{cell.judges[number]}: {failed or said or 'nothing to judge'}"
             yield foreign(words, "red" if failed else "cyan")
+
+
+def view_page(path: Path | None, *, is_served: bool) -> None:
+    """Open the page of a report in a browser, or serve it until Ctrl-C."""
+    page = find_page(path)
+    if is_served:
+        serve_page(page)
+    open_page(page)

@@ -1,0 +1,92 @@
+"""`mbt check`: whether a manifest is right, and the cells that it expands to."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mbt_cli.cli.doctor_study import notes
+from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.printing import printer
+from mbt_cli.core.addresses import axes_of
+from mbt_cli.engine.plan import Unread, unread
+from mbt_cli.errors import UsageError
+from mbt_cli.manifest.json_schema import schema_text
+from mbt_cli.manifest.load import Manifest
+
+
+def print_schema() -> None:
+    """Print the JSON Schema of manifests."""
+    typer.echo(schema_text())
+
+
+def check(
+    paths: Sequence[Path], overrides: list[str] | None, presets: Path | None, *, as_json: bool
+) -> None:
+    """Print the stages of each manifest with their cells, and notes on what a run needs.
+
+    Raises:
+        UsageError: No manifest is given.
+        ManifestError: A manifest is wrong.
+    """
+    if not paths:
+        raise UsageError("no manifest given", hint="mbt check manifests/quickstart.toml")
+    for path in paths:
+        manifest, machine = open_manifest(path, overrides, presets)
+        if as_json:
+            typer.echo(checked_json(manifest))
+        else:
+            printer().print(stage_counts(manifest, notes(manifest, machine.environment)))
+
+
+def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
+    """Every stage with its kind, axes and number of cells; then what to know before a run."""
+    table = Table(
+        title=f"{manifest.path}: study {manifest.study}, no problems", title_justify="left"
+    )
+    for column in ("stage", "kind", "cells", "axes"):
+        table.add_column(column, justify="right" if column == "cells" else "left")
+    for stage, cells in manifest.counts().items():
+        of_stage = [c for a, c in manifest.cells.items() if a.partition("/")[0] == stage]
+        axes: dict[str, set[str]] = {}
+        for cell in of_stage:
+            for axis, value in cell.resolution.axes.items():
+                axes.setdefault(axis, set()).add(value)
+        words = " x ".join(f"{axis} {len(values)}" for axis, values in axes.items())
+        table.add_row(stage, of_stage[0].kind, str(cells), words)
+    lines = [f"nothing reads {_shown_unread(lonely)}" for lonely in unread(manifest)]
+    if manifest.left_out:
+        count = len(manifest.left_out)
+        lines.append(f"{count} optional cells are left out: their source is not there")
+    return Group(table, *(Text(line, style="yellow") for line in (*lines, *notes)))
+
+
+def _shown_unread(lonely: Unread) -> str:
+    count = f"{len(lonely.addresses)} of {lonely.of} cells of {lonely.stage}"
+    return f"{count}: {', '.join(lonely.apart)}" if lonely.apart else count
+
+
+def checked_json(manifest: Manifest) -> str:
+    """A manifest's stages with their cells and axes, and what nothing reads."""
+    stages = []
+    for stage, cells in manifest.counts().items():
+        of_stage = [c for a, c in manifest.cells.items() if a.partition("/")[0] == stage]
+        axes: dict[str, list[str]] = {}
+        for cell in of_stage:
+            for axis, value in axes_of(cell.address).items():
+                values = axes.setdefault(axis, [])
+                if value not in values:
+                    values.append(value)
+        stages.append({"stage": stage, "kind": of_stage[0].kind, "cells": cells, "axes": axes})
+    document = {
+        "manifest": str(manifest.path),
+        "study": manifest.study,
+        "stages": stages,
+        "unread": [address for lonely in unread(manifest) for address in lonely.addresses],
+        "left_out": list(manifest.left_out),
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
