@@ -1,4 +1,4 @@
-"""What TRL, PEFT and accelerate can be told, so that a manifest is checked without torch.
+"""List the settings of TRL, PEFT and accelerate, so that a manifest is checked without torch.
 
 .venv-train/bin/python .ci/list_training_keys.py > mbt_cli/trainers/known_keys.json
 """
@@ -17,16 +17,16 @@ from peft import LoraConfig
 from trl import GRPOConfig, SFTConfig
 
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "table"}
-"""What TOML can say, in the words of `mbt_cli/trainers/known_keys.py`."""
+"""Python type to its name in `mbt_cli/trainers/known_keys.py`."""
 
 
 def fields_of(config: type) -> dict[str, str]:
-    """Field to the kinds of values it takes, as in `string|integer`."""
+    """Field to the types of its values, such as `string|integer`."""
     return {name: "|".join(kinds_of(hint)) for name, hint in hints_of(config).items()}
 
 
 def choices_of(config: type) -> dict[str, list[str]]:
-    """Those fields that take nothing but a few words, to the words."""
+    """Fields with a fixed set of values, to those values."""
     found = {}
     for name, hint in hints_of(config).items():
         parts = [part for part in parts_of(hint) if part is not types.NoneType]
@@ -53,7 +53,7 @@ def parts_of(hint: Any) -> tuple[Any, ...]:
 
 
 def kind_of(part: Any) -> str:
-    """`any` for what only Python can say."""
+    """Name of the type; `any` for one that TOML does not have."""
     origin = get_origin(part) or part
     if isinstance(part, EnumType) or origin is Literal:
         return "string"
@@ -61,7 +61,7 @@ def kind_of(part: Any) -> str:
 
 
 def launch_flags() -> dict[str, str]:
-    """Flag of `accelerate launch` to what it takes: `value` or `switch`."""
+    """Flag of `accelerate launch` to its type: `value`, `switch` or `boolean`."""
     found = {}
     for action in launch_command_parser()._actions:
         names = [n[2:].replace("-", "_") for n in action.option_strings if n.startswith("--")]
@@ -75,8 +75,7 @@ if __name__ == "__main__":
     packages = ("trl", "transformers", "peft", "accelerate")
     known = {
         "packages": {name: version(name) for name in packages},
-        "sft": fields_of(SFTConfig),
-        "grpo": fields_of(GRPOConfig),
+        "trainer": {"sft": fields_of(SFTConfig), "grpo": fields_of(GRPOConfig)},
         "lora": fields_of(LoraConfig),
         "choices": choices_of(SFTConfig) | choices_of(GRPOConfig) | choices_of(LoraConfig),
         "launch": launch_flags(),

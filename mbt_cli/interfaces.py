@@ -10,10 +10,12 @@ import polars as pl
 
 from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.chat import Endpoint, Json, Message, Responder
+from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.jobs import Job
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.model import Settings
 from mbt_cli.core.questions import Question
+from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.core.templates import Template
@@ -115,6 +117,31 @@ class Score(Plugin):
     @abstractmethod
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         """Per-question columns and how their means become the number."""
+
+
+class Trainer(Plugin):
+    """A training method. Its fields stand in a preset beside those of `Recipe`."""
+
+    module: ClassVar[str]
+    """Module of the training process: `python -m MODULE JOB`, where JOB is a `TrainingJob`."""
+    learns_from: ClassVar[Mapping[str, str]]
+    """Inputs that a train stage of this method needs (`data` or `questions`), each described."""
+
+    @classmethod
+    @abstractmethod
+    def trainer_keys(cls) -> Mapping[str, str]:
+        """Settings in the recipe's table `trainer`, each with its types, such as `integer`."""
+
+    def problems(self, recipe: Recipe) -> Iterator[tuple[str, str]]:
+        """What is wrong with the settings: key path below the stage, and message."""
+        return iter(())
+
+    def spec(self, recipe: Recipe) -> dict[str, Json]:
+        """What decides the trained weights, for fingerprints; the first version is not named."""
+        own = {name: value for name, value in spec_of(self).items() if name != "kind"}
+        if self.version == 1:
+            del own["version"]
+        return {**spec_of(recipe), **own}
 
 
 class Launcher(Plugin):

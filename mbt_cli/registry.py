@@ -59,6 +59,8 @@ from mbt_cli.scores.judged import AnswerHitRate, AnswerInclusiveErrors, JudgeAcc
 from mbt_cli.scores.lengths import AES, Degeneration, Tokens, TokensPerCorrect
 from mbt_cli.scores.mqi import MQI
 from mbt_cli.scores.rrp import RRP
+from mbt_cli.trainers.grpo import GRPO
+from mbt_cli.trainers.sft import SFT
 
 
 def _named(value: Any) -> Any:
@@ -110,6 +112,10 @@ AnyScore = Annotated[
     | TokensPerCorrect,
     _ByKind,
     _OrName,
+]
+AnyTrainer = Annotated[
+    GRPO | SFT,
+    _ByKind,
 ]
 AnyTable = Annotated[
     AnswerInclusiveErrorsTable

@@ -1,4 +1,4 @@
-"""How a model is trained: a preset of presets/train/ with what a stage lays on it."""
+"""The settings that every training method shares: a file of presets/train/ plus a stage's own."""
 
 from typing import Annotated, Literal
 
@@ -9,101 +9,98 @@ from mbt_cli.core.model import RunOnly, Settings
 
 
 class Launch(Settings):
-    """How the training process is started; never counts for results."""
+    """How the training process is started; never changes results."""
 
     python: str | None = None
-    """Python of an environment with mbt and its extra `train`; left out, the one mbt runs in."""
+    """Python of an environment with `mbt-cli[train]`; by default the one that runs mbt."""
     accelerate: str | None = None
-    """Name of a file in presets/accelerate/; left out, one plain process."""
+    """Name of a file in presets/accelerate/; by default one plain process."""
     processes: int | None = Field(default=None, ge=1)
-    """Processes on all machines together; left out, what the accelerate preset says."""
+    """Number of processes on all machines; by default that of the accelerate preset."""
     flags: dict[str, Json] = Field(default_factory=dict)
-    """More flags of `accelerate launch`, laid on the preset's key by key."""
+    """Flags of `accelerate launch`, merged into the preset's key by key."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables for the training process."""
+    """Environment variables of the training process."""
 
 
 class Tracking(Settings):
-    """Where curves go beside the log and the picture that every run leaves."""
+    """Experiment trackers, in addition to the log and the plot that every run writes."""
 
     wandb: Literal["off", "offline", "online"] = "off"
-    """`online` needs WANDB_API_KEY; WANDB_MODE=offline in the environment wins over it."""
+    """`online` needs WANDB_API_KEY; WANDB_MODE=offline in the environment overrides it."""
     project: str = "mbt"
     """Project on Weights & Biases."""
     group: str | None = None
-    """Group there; left out, the study."""
+    """Group on Weights & Biases; by default the study."""
     tags: list[str] | None = None
-    """Tags there; left out, the cell's axes."""
+    """Tags on Weights & Biases; by default the cell's axes."""
     tensorboard: bool = False
-    """Write TensorBoard files too, into the cell's `logs/tensorboard/`; needs `tensorboard`."""
+    """Write TensorBoard files into the cell's `logs/tensorboard/`; needs `tensorboard`."""
 
 
 class Kernels(Settings):
-    """Faster code for the same arithmetic: changes results by rounding alone."""
+    """Faster implementations of the same arithmetic; results differ by rounding only."""
 
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
-    """`auto`: flash attention 2 where it is installed and the GPU can, otherwise SDPA."""
+    """`auto`: flash attention 2 if it is installed and the GPU supports it, else SDPA."""
     liger: Literal["auto", "off"] = "auto"
-    """`auto`: liger's layer kernels where the package is installed and there is a GPU."""
+    """`auto`: liger's layer kernels if the package is installed and there is a GPU."""
 
 
 class Recipe(Settings):
-    """Everything that decides what comes out of a training, the data and the model apart."""
+    """Everything that decides the result of a training, apart from the data and the model."""
 
     note: Annotated[str | None, RunOnly] = None
-    """For people: where the settings come from, what was not run by us."""
-    method: Literal["sft", "grpo"]
-    """Supervised fine-tuning, or reinforcement by rewards."""
+    """Comment for readers: the source of the settings, what has not been run."""
+    method: str
+    """Training method; some have settings of their own."""
     tuning: Literal["full", "lora", "qlora"]
     """All weights; a low-rank adapter; an adapter on weights in four bits."""
     dtype: Literal["bfloat16", "float32"]
-    """Number type of the weights while they are trained, and in the checkpoint."""
+    """Number type of the weights during training and in the checkpoint."""
     float32_matmul: Literal["highest", "high", "medium"] | None = None
-    """Precision inside products of float32 numbers, in PyTorch's words: `high` computes them by
-    TF32 on GPUs that have it, `medium` by bfloat16 on processors that have it. Left out, what
-    PyTorch and `trainer.tf32` say."""
+    """Precision of products of float32 numbers, as PyTorch names it: `high` computes them in TF32
+    on GPUs that support it, `medium` in bfloat16 on CPUs that support it. By default, PyTorch
+    and `trainer.tf32` decide."""
     batch_size: int = Field(ge=1)
-    """Examples (GRPO: completions) of one optimizer step on all devices together."""
+    """Examples (GRPO: completions) per optimizer step on all devices."""
     device_batch_size: Annotated[int, RunOnly] = Field(default=1, ge=1)
-    """Examples that one device computes at once; accumulation makes up the rest of the batch."""
+    """Examples that one device computes at once; gradient accumulation does the rest."""
     max_length: int = Field(ge=2)
-    """Tokens of prompt and completion together (GRPO: of the prompt). Longer rows are left out
-    and counted, never cut."""
+    """Tokens of prompt and completion (GRPO: of the prompt). Longer rows are dropped and counted,
+    never cut."""
     trainer: dict[str, Json] = Field(default_factory=dict)
-    """Fields of TRL's SFTConfig or GRPOConfig."""
+    """Fields of TRL's configuration of the method, such as SFTConfig."""
     lora: dict[str, Json] = Field(default_factory=dict)
     """Fields of PEFT's LoraConfig, for `tuning` lora and qlora."""
-    rewards: dict[str, float] = Field(default_factory=dict)
-    """GRPO: reward to its weight."""
-    reward_words: int = Field(default=0, ge=0)
-    """GRPO: words beyond which the reward `length` is 0."""
     save_every_steps: Annotated[int, RunOnly] = Field(default=50, ge=1)
     """Optimizer steps between two checkpoints to resume from."""
     kernels: Annotated[Kernels, RunOnly] = Field(default_factory=Kernels)
     """Attention and layer kernels."""
     tracking: Annotated[Tracking, RunOnly] = Field(default_factory=Tracking)
-    """Weights & Biases, TensorBoard."""
+    """Weights & Biases and TensorBoard."""
     launch: Annotated[Launch, RunOnly] = Field(default_factory=Launch)
     """How the process is started."""
 
 
 def accumulation(batch_size: int, device_batch_size: int, devices: int) -> int:
-    """Batches that each device adds up before an optimizer step.
+    """Batches that each device accumulates before an optimizer step.
 
     Raises:
-        ValueError: The batch does not divide; the message names sizes that do.
+        ValueError: The batch does not divide; the message lists sizes that do.
 
     Example:
         >>> accumulation(128, 2, 4)
         16
     """
-    together = device_batch_size * devices
-    if batch_size % together == 0:
-        return batch_size // together
-    fits = [n for n in range(1, batch_size + 1) if batch_size % (n * devices) == 0]
-    shown = ", ".join(str(n) for n in fits) or f"none: {devices} devices do not divide {batch_size}"
+    at_once = device_batch_size * devices
+    if batch_size % at_once == 0:
+        return batch_size // at_once
+    fitting = [n for n in range(1, batch_size + 1) if batch_size % (n * devices) == 0]
+    sizes = ", ".join(str(n) for n in fitting)
+    sizes = sizes or f"none, since {devices} devices do not divide {batch_size}"
     spread = "" if devices == 1 else f"{devices} devices x "
     raise ValueError(
         f"batch_size {batch_size} does not divide into {spread}device_batch_size "
-        f"{device_batch_size}; device_batch_size may be: {shown}"
+        f"{device_batch_size}; valid device_batch_size: {sizes}"
     )

@@ -1,6 +1,6 @@
-"""What the training process is told, and what it tells back: files that both sides read."""
+"""Files that a train stage and its training process exchange."""
 
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -9,59 +9,59 @@ from mbt_cli.core.model import Settings
 from mbt_cli.core.recipe import Recipe
 
 LOG = "log.jsonl"
-"""One JSON object a logged step, in the training folder."""
+"""In the training folder: one JSON object per logged step."""
 PROBLEM = "problem.json"
-"""Why the process stopped: an object with `message` and `hint`."""
+"""In the training folder: why the process failed, as an object with `message` and `hint`."""
 SUMMARY = "summary.json"
-"""Facts about the finished run, for the lineage."""
+"""In the training folder: facts about the finished run, for the lineage."""
 TRAINING_SET = "training_set.parquet"
-"""The exact rows, in the artifact's files."""
+"""In the artifact's files: the exact rows that are trained on."""
 CHECKPOINT = "checkpoint"
-"""Folder of the trained weights in hub layout, in the artifact's files."""
+"""In the artifact's files: folder of the trained weights in hub layout."""
 TRAINED_GGUF = "model.gguf"
-"""The trained weights for llama.cpp, in the checkpoint of a model that came as GGUF."""
+"""In the checkpoint of a model that came as GGUF: the trained weights for llama.cpp."""
 ADAPTER = "adapter"
-"""Folder of the adapter alone, where there is one."""
+"""In the artifact's files: folder of the adapter, if one was trained."""
 STOPPED = 75
-"""Exit code of a process that was told to stop and has written a checkpoint."""
+"""Exit code of a process that was stopped by a signal and has written a checkpoint."""
 
 
 def log_lines(text: bytes) -> list[dict[str, Any]]:
-    """Whole lines of a training's log; one that is being written is left for later."""
+    """Complete lines of a training's log; a partial last line is skipped."""
     return [orjson.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
 
 
 class Weights(Settings):
-    """Where the weights are that training starts from."""
+    """The weights that a training starts from."""
 
     model: str
     """Name on the hub, a folder, or a GGUF file."""
     revision: str | None = None
     """Revision on the hub."""
     trust_remote_code: bool = False
-    """Run the code that the model's repository brings."""
+    """Run the code in the model's repository."""
 
 
 class TrainingJob(Settings):
     """One training."""
 
-    method: Literal["sft", "grpo"]
-    """Which module of mbt_cli.training runs it."""
     address: str
-    """The cell, for people."""
+    """Address of the cell, for messages."""
     study: str
-    """The study, for people."""
+    """Name of the study, for messages."""
     weights: Weights
     """What is trained."""
     template: dict[str, Json]
     """Arguments of the chat template, as the model is served with."""
     recipe: Recipe
-    """How it is trained."""
+    """The settings that all methods share."""
+    method: dict[str, Json]
+    """The settings of the method itself."""
     seed: int
-    """Decides the order of the data and every draw."""
+    """Decides the order of the data and every random draw."""
     examples: str
-    """Parquet with the rows to train on (SFT) or the questions to ask (GRPO)."""
+    """Parquet file with the rows to train on."""
     folder: str
-    """Where checkpoints to resume from are kept."""
+    """Folder of the checkpoints to resume from."""
     files: str
-    """Where the artifact's files go."""
+    """Folder of the artifact's files."""

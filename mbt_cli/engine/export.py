@@ -13,9 +13,10 @@ from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.notes import TRAINING
 from mbt_cli.core.number_text import number_text, significant_decimals
+from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
 from mbt_cli.errors import UsageError
-from mbt_cli.interfaces import Benchmark
+from mbt_cli.interfaces import Benchmark, Trainer
 from mbt_cli.report.metrics import shown
 from mbt_cli.store.artifacts import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
@@ -520,9 +521,11 @@ def _facts(lineage: Lineage) -> Mapping[str, Json]:
 
 def _used(recipe: Mapping[str, Json]) -> Mapping[str, Json]:
     """The settings without those that its method and its tuning do not read."""
-    unread = {"rewards", "reward_words"} if recipe.get("method") == "sft" else set[str]()
-    unread |= {"lora"} if recipe.get("tuning") == "full" else set()
-    return {name: value for name, value in recipe.items() if name not in unread}
+    methods = {t.model_fields["kind"].default: t for t in Trainer.__subclasses__()}
+    unused = {"lora"} if recipe.get("tuning") == "full" else set[str]()
+    if method := methods.get(recipe.get("method")):
+        unused |= set(recipe) - set(Recipe.model_fields) - set(method.model_fields)
+    return {name: value for name, value in recipe.items() if name not in unused}
 
 
 def _flat(table: Mapping[str, Json], prefix: str = "") -> dict[str, Json]:

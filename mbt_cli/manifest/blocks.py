@@ -9,13 +9,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from mbt_cli.core.names import nearest
+from mbt_cli.core.recipe import Recipe
+from mbt_cli.interfaces import Trainer
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import NAME_PATTERN, Document, StageBlock, address_of
 from mbt_cli.manifest.toml import merged
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.stages.train import TrainStage
-from mbt_cli.trainers.known_keys import place_of
+from mbt_cli.trainers.known_keys import known_keys
 
 _ENVELOPE = frozenset(StageBlock.model_fields)
 _NAME = re.compile(NAME_PATTERN)
@@ -71,7 +73,13 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
 
 
 def _unknown(key: str, kind: type[Stage], known: Collection[str]) -> str:
-    place = place_of(key) if kind is TrainStage else None
+    tables: dict[str, Collection[str]] = {}
+    if kind is TrainStage:
+        methods = Trainer.__subclasses__()
+        tables["recipe"] = {*Recipe.model_fields, *(f for m in methods for f in m.model_fields)}
+        tables["trainer"] = {key for method in methods for key in method.trainer_keys()}
+        tables["lora"] = known_keys()["lora"]
+    place = next((name for name, keys in tables.items() if key in keys), None)
     return f"unknown key; {f'it stands in `{place}`' if place else nearest(key, known)}"
 
 

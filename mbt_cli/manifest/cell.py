@@ -54,8 +54,8 @@ class Cell:
         spec["templates"] = {name: t.sha256 for name, t in found.templates.items()}
         if found.judge is not None:
             spec["judge"] = as_json(found.judge)
-        if found.recipe is not None:
-            spec["recipe"] = as_json(found.recipe)
+        if found.recipe is not None and found.trainer is not None:
+            spec["recipe"] = found.trainer.spec(found.recipe)
         if found.source is not None:
             spec["source"] = source_spec(found)
         if stage.kind == "questions" and found.benchmark is not None:

@@ -20,7 +20,15 @@ from mbt_cli.manifest.field_docs import field_docs
 from mbt_cli.manifest.presets import PresetFolders, shipped
 from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
 from mbt_cli.manifest.toml import read_toml, toml_value
-from mbt_cli.registry import AnyBackend, AnyBenchmark, AnyFigure, AnyJudge, AnyScore, AnyTable
+from mbt_cli.registry import (
+    AnyBackend,
+    AnyBenchmark,
+    AnyFigure,
+    AnyJudge,
+    AnyScore,
+    AnyTable,
+    AnyTrainer,
+)
 from mbt_cli.stages.base import InputReference
 from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.kinds import STAGES
@@ -271,9 +279,13 @@ def _preset_files() -> Iterator[str]:
         "## `presets.models`: files in `presets/models/`\n\nThe fields of `models` but `preset`; "
         "`[backend]`, `[serve]` and `[place]` are tables in them."
     )
+    yield _section("presets.train", "files in `presets/train/`, and `recipe` of a stage", Recipe)
+    for kind, cls in plugin_classes(AnyTrainer).items():
+        lines = field_lines(cls, elsewhere=_ELSEWHERE, leave_out={"kind"})
+        own = "\n".join(lines) or "No settings of its own."
+        yield _joined(f'## `presets.train`: `method = "{kind}"`', summary_of(cls), own)
     rewards = ", ".join(f"`{name}`" for name in sorted(REWARDS))
-    train = _section("presets.train", "files in `presets/train/`, and `recipe` of a stage", Recipe)
-    yield f"{train}\n\nRewards are {rewards}."
+    yield f"Rewards are {rewards}."
     yield _section("presets.sources", "files in `presets/sources/`", SourcePreset)
     yield _section("presets.slurm", "files in `presets/slurm/`", SlurmLauncher, ("kind",))
     what = "`[job]`, `[gpu_job]` and `[small_job]` of such a file; `[job]` is laid under both"

@@ -1,18 +1,17 @@
 """Drafts to cells: every name in a stage is replaced by what it stands for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mbt_cli.core.chat import Json
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import Recipe, accumulation
 from mbt_cli.core.templates import Template, parse_template
-from mbt_cli.interfaces import Backend, Judge
+from mbt_cli.interfaces import Backend, Judge, Trainer
 from mbt_cli.manifest.blocks import QUESTIONS, Block, Draft
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
@@ -24,8 +23,7 @@ from mbt_cli.registry import AnyBackend, AnyJudge
 from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage
 from mbt_cli.stages.kinds import IMPLICIT
 from mbt_cli.stages.train import TrainStage
-from mbt_cli.trainers.known_keys import known_keys, package_of, wrong_value
-from mbt_cli.verifiers.rewards import REWARDS
+from mbt_cli.trainers.known_keys import known_keys, wrong_setting
 
 _BACKENDS: TypeAdapter[Backend] = TypeAdapter(AnyBackend)
 
@@ -159,56 +157,62 @@ class Models:
             return None
 
 
-_SAID_ELSEWHERE = {
-    "output_dir": "the cell's folder",
-    "logging_dir": "the cell's folder",
-    "per_device_train_batch_size": "`recipe.device_batch_size`",
-    "gradient_accumulation_steps": "`recipe.batch_size`",
-    "max_length": "`recipe.max_length`",
-    "report_to": "`tracking`",
-    "run_name": "the cell's address",
-    "save_steps": "`recipe.save_every_steps`",
-    "save_strategy": "`recipe.save_every_steps`",
-    "reward_weights": "`recipe.rewards`",
-    "use_liger_kernel": "`recipe.kernels.liger`",
-    "completion_only_loss": "the completion mask",
-    "assistant_only_loss": "the completion mask",
-    "chat_template_path": "the model's own chat template",
-    "resume_from_checkpoint": "mbt, which resumes by itself",
-    "push_to_hub": "`mbt export`",
-    "task_type": "mbt, which trains causal language models",
-}
-
-
 class Recipes:
-    """Makes the recipes of train stages; what is wrong becomes a problem."""
+    """Makes the recipes of train stages; mistakes become problems."""
 
     def __init__(self, presets: PresetFolders, problems: Problems) -> None:
         self._presets = presets
         self._problems = problems
 
-    def recipe(self, stage: TrainStage, where: str) -> Recipe | None:
-        """The stage's recipe, or None when something is wrong with it."""
+    def get(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
+        """The stage's recipe and the method with its own settings; None if either is wrong."""
+        found = len(self._problems)
+        made = self._merged(stage, where)
+        if made is None:
+            return None
+        recipe, trainer = made
+        for field, what in trainer.learns_from.items():
+            if getattr(stage, field) is None:
+                self._problems.add(f"{where}.{field}", f"is required: {what}")
+        for place, what in trainer.problems(recipe):
+            self._problems.add(f"{where}.{place}", what)
+        self._check_keys(recipe, trainer, where)
+        recipe = self._with_launch_preset(recipe, where)
+        self._check_batch(recipe, where)
+        return (recipe, trainer) if len(self._problems) == found else None
+
+    def _merged(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
+        """The preset with the stage's tables laid on it."""
         tree = self._preset(stage, where)
         if tree is None:
             return None
-        if stage.reward:  # it replaces the preset's rewards rather than joining them
-            tree = {**tree, "rewards": {}}
-        tree = merged(tree, dict(_overlay(stage)))
+        tree = merged(tree, stage.recipe)
+        for name in ("trainer", "lora", "launch", "tracking"):
+            if table := getattr(stage, name):
+                tree = merged(tree, {name: table})
+        methods = {t.model_fields["kind"].default: t for t in Trainer.__subclasses__()}
+        method = tree.get("method")
+        if method is not None and method not in methods:
+            what = f"no method `{method}`; {nearest(str(method), methods)}"
+            self._problems.add(f"{where}.recipe.method", what)
+            return None
+        possible = list(methods.values()) if method is None else [methods[method]]
+        own_fields = {name: field for kind in possible for name, field in kind.model_fields.items()}
+        if stage.reward is not None and "rewards" not in own_fields:
+            self._problems.add(f"{where}.reward", f"the method `{method}` has no rewards")
+        elif stage.reward:  # replaces the preset's rewards
+            reward = {stage.reward: 1.0} if isinstance(stage.reward, str) else stage.reward
+            tree["rewards"] = {**stage.recipe.get("rewards", {}), **reward}
+        own = {name: tree.pop(name) for name in own_fields if name in tree}
         try:
             recipe = Recipe.model_validate(tree)
+            return recipe, possible[0].model_validate({"kind": method, **own})
         except ValidationError as error:
-            self._problems.add_validation(f"{where}.recipe", error, Recipe.model_fields)
+            fields = {**Recipe.model_fields, **own_fields}
+            self._problems.add_validation(f"{where}.recipe", error, fields)
             return None
-        found = len(self._problems)
-        self._check_keys(recipe, where)
-        self._check_method(stage, recipe, where)
-        self._check_rewards(recipe, where)
-        recipe = self._with_launch_preset(recipe, where)
-        self._check_batch(recipe, where)
-        return recipe if len(self._problems) == found else None
 
-    def _preset(self, stage: TrainStage, where: str) -> dict[str, Any] | None:
+    def _preset(self, stage: TrainStage, where: str) -> Mapping[str, Any] | None:
         if stage.preset is None:
             return {}
         path = self._presets.find("train", stage.preset)
@@ -219,53 +223,19 @@ class Recipes:
             return None
         return read_toml(path)
 
-    def _check_keys(self, recipe: Recipe, where: str) -> None:
-        known = known_keys()
+    def _check_keys(self, recipe: Recipe, trainer: Trainer, where: str) -> None:
         tables = {
-            "trainer": (recipe.trainer, known[recipe.method]),
-            "lora": (recipe.lora, known["lora"]),
-            "launch.flags": (recipe.launch.flags, known["launch"]),
+            "trainer": (recipe.trainer, trainer.trainer_keys()),
+            "lora": (recipe.lora, known_keys()["lora"]),
+            "launch.flags": (recipe.launch.flags, known_keys()["launch"]),
         }
-        for name, (table, names) in tables.items():
+        for name, (table, known) in tables.items():
             for key, value in table.items():
-                if what := _wrong_setting(name, key, value, names):
+                if what := wrong_setting(name, key, value, known):
                     self._problems.add(f"{where}.{name}.{key}", what)
 
-    def _check_method(self, stage: TrainStage, recipe: Recipe, where: str) -> None:
-        """What a method learns from has to be there, and nothing that it would not read."""
-        if recipe.method == "sft" and stage.data is None:
-            self._problems.add(f"{where}.data", "is required: the stages to train on")
-        if recipe.method == "grpo" and stage.questions is None:
-            what = 'is required: what GRPO asks, as in { benchmark = "NAME", split = "train" }'
-            self._problems.add(f"{where}.questions", what)
-        if recipe.method == "sft" and stage.reward is not None:
-            self._problems.add(f"{where}.reward", "counts for GRPO alone, and this is SFT")
-
-    def _check_rewards(self, recipe: Recipe, where: str) -> None:
-        for name in recipe.rewards:
-            if name not in REWARDS:
-                self._problems.add(
-                    f"{where}.reward", f"no reward `{name}`; {nearest(name, REWARDS)}"
-                )
-        if recipe.method == "grpo" and not recipe.rewards:
-            self._problems.add(f"{where}.reward", f"GRPO needs one; {nearest('', REWARDS)}")
-        if "length" in recipe.rewards and not recipe.reward_words:
-            what = "the reward `length` needs to know how many words are too many"
-            self._problems.add(f"{where}.recipe.reward_words", what)
-
-    def _check_batch(self, recipe: Recipe, where: str) -> None:
-        """Where only the run knows the number of devices, what fits none of them is refused."""
-        launch, devices = recipe.launch, 1
-        if launch.accelerate is not None:
-            told = launch.processes or launch.flags.get("num_processes")
-            devices = told if isinstance(told, int) and told > 0 else 1
-        try:
-            accumulation(recipe.batch_size, recipe.device_batch_size, devices)
-        except ValueError as error:
-            self._problems.add(f"{where}.recipe.device_batch_size", str(error))
-
     def _with_launch_preset(self, recipe: Recipe, where: str) -> Recipe:
-        """The accelerate preset's flags laid under the stage's own."""
+        """The recipe with the accelerate preset's flags under its own."""
         launch = recipe.launch
         if launch.accelerate is None:
             return recipe
@@ -282,27 +252,16 @@ class Recipes:
                 self._problems.add(f"{path}", what)
         return recipe.model_copy(update={"launch": launch.model_copy(update={"flags": flags})})
 
-
-def _wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -> str | None:
-    """What is wrong with one key of a stage's table; None where nothing is."""
-    if key in _SAID_ELSEWHERE:
-        return f"is said by {_SAID_ELSEWHERE[key]}"
-    if key not in known:
-        return f"{package_of(table)} has no such field; {nearest(key, known)}"
-    return None if table.startswith("launch") else wrong_value(key, known[key], value)
-
-
-def _overlay(stage: TrainStage) -> Iterator[tuple[str, Any]]:
-    """The stage's own tables in the words of a recipe."""
-    yield from stage.recipe.items()
-    for name in ("trainer", "lora", "launch", "tracking"):
-        table = getattr(stage, name)
-        if table:
-            yield name, {**stage.recipe.get(name, {}), **table}
-    if isinstance(stage.reward, str):
-        yield "rewards", {stage.reward: 1.0}
-    elif stage.reward:
-        yield "rewards", stage.reward
+    def _check_batch(self, recipe: Recipe, where: str) -> None:
+        """A batch must divide into the devices, as far as their number is known here."""
+        launch, devices = recipe.launch, 1
+        if launch.accelerate is not None:
+            processes = launch.processes or launch.flags.get("num_processes")
+            devices = processes if isinstance(processes, int) and processes > 0 else 1
+        try:
+            accumulation(recipe.batch_size, recipe.device_batch_size, devices)
+        except ValueError as error:
+            self._problems.add(f"{where}.recipe.device_batch_size", str(error))
 
 
 _FAMILY = "sources"
@@ -382,7 +341,7 @@ class Resolver:
         self._judges: dict[str, Judge | None] = {}
         self._sources = Sources(models.presets, problems)
         self._recipes = Recipes(models.presets, problems)
-        self._found_recipes: dict[str, Recipe | None] = {}
+        self._found_recipes: dict[str, tuple[Recipe, Trainer] | None] = {}
 
     def cell(self, draft: Draft) -> Cell | None:
         """The draft with all its names resolved."""
@@ -400,7 +359,7 @@ class Resolver:
             return None
         if models is None or templates is None or ("judge" in stage.axes and judge is None):
             return None
-        recipe = self._recipe_of(stage, where) if source is None else None
+        training = self._training_of(stage, where) if source is None else None
         self._check_inputs(draft, stage, where)
         resolution = Resolution(
             study=self._document.study.name,
@@ -418,17 +377,18 @@ class Resolver:
             },
             source=source,
             source_map=source_map,
-            recipe=recipe,
+            recipe=training[0] if training else None,
+            trainer=training[1] if training else None,
             manifest=self._text,
         )
         return Cell(stage, resolution)
 
-    def _recipe_of(self, stage: Stage, where: str) -> Recipe | None:
+    def _training_of(self, stage: Stage, where: str) -> tuple[Recipe, Trainer] | None:
         if not isinstance(stage, TrainStage):
             return None
         key = repr(stage)
         if key not in self._found_recipes:
-            self._found_recipes[key] = self._recipes.recipe(stage, where)
+            self._found_recipes[key] = self._recipes.get(stage, where)
         return self._found_recipes[key]
 
     def _check_inputs(self, draft: Draft, stage: Stage, where: str) -> None:

@@ -20,7 +20,7 @@ from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.templates import Template
 from mbt_cli.inference.ask import Asked
-from mbt_cli.interfaces import Backend, Benchmark, Judge
+from mbt_cli.interfaces import Backend, Benchmark, Judge, Trainer
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import Lineage
 
@@ -82,7 +82,8 @@ class Resolution:
         source: What stands in for running the cell.
         source_map: How the source's columns are read, for stages of rows.
         manifest: Text of the manifest, for a report to show.
-        recipe: How a model is trained, for train stages.
+        recipe: Settings of a training that all methods share, for train stages.
+        trainer: The method of the training, for train stages.
     """
 
     study: str
@@ -97,6 +98,7 @@ class Resolution:
     source: str | None = None
     source_map: ColumnMap | None = None
     recipe: Recipe | None = None
+    trainer: Trainer | None = None
     manifest: str = ""
 
 

@@ -32,6 +32,7 @@ from mbt_cli.core.training_job import (
 )
 from mbt_cli.errors import StageError, Stopped
 from mbt_cli.inference.server import ServerProcess
+from mbt_cli.interfaces import Trainer
 from mbt_cli.stages.base import (
     AxisValues,
     InputReference,
@@ -52,12 +53,15 @@ _NODES = "mbt_cli.training.nodes"
 _SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=1")
 
 
-def training_command(launch: Launch, job: TrainingJob, environment: Mapping[str, str]) -> list[str]:
+def training_command(
+    launch: Launch, module: str, job: Path, environment: Mapping[str, str]
+) -> list[str]:
     """The words of the command, none of them secret.
 
     Args:
         launch: How the recipe wants the process started.
-        job: The training; its file is what the process reads.
+        module: The module that trains.
+        job: File of the training job, which the process reads.
         environment: What `$NAME` in a flag is read from.
 
     Raises:
@@ -65,17 +69,17 @@ def training_command(launch: Launch, job: TrainingJob, environment: Mapping[str,
             `num_machines` is no number.
     """
     python = _python(launch)
-    module = ["-m", f"mbt_cli.training.{job.method}", str(Path(job.folder) / "job.json")]
+    trains = ["-m", module, str(job)]
     if launch.accelerate is None:
-        return [python, *module]
+        return [python, *trains]
     flags = {key: _filled(value, environment) for key, value in launch.flags.items()}
     if launch.processes is not None:
         flags["num_processes"] = launch.processes
     nodes = _count(flags.get("num_machines", 1))
     if nodes == 1 or "machine_rank" in flags:
-        return [python, "-m", _LAUNCH, *_spelled(flags), *module]
+        return [python, "-m", _LAUNCH, *_spelled(flags), *trains]
     flags["machine_rank"] = "$SLURM_NODEID"  # which every node knows by itself
-    on_node = [python, "-m", _NODES, "node", python, "-m", _LAUNCH, *_spelled(flags), *module]
+    on_node = [python, "-m", _NODES, "node", python, "-m", _LAUNCH, *_spelled(flags), *trains]
     return [python, "-m", _NODES, "head", *_SRUN, f"--nodes={nodes}", *on_node]
 
 
@@ -146,15 +150,15 @@ def train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
         StageError: The training failed; the message is the process's own reason.
         Stopped: It was told to stop, and has written a checkpoint.
     """
-    recipe = work.resolution.recipe
-    if recipe is None:
-        raise StageError(f"`{work.resolution.address}` has no recipe")
-    job = _prepared(work, examples, recipe)
+    recipe, trainer = work.resolution.recipe, work.resolution.trainer
+    assert recipe is not None
+    assert trainer is not None
+    job = _prepared(work, examples, recipe, trainer)
     place = work.place(work.resolution.models["model"].run)
     log = place.log.with_name(place.log.name.replace("server", "train"))
     environment = {**place.environment, **_variables(work, recipe, log.parent)}
     process = ServerProcess(
-        training_command(recipe.launch, job, environment),
+        training_command(recipe.launch, trainer.module, Path(job.folder) / "job.json", environment),
         environment,
         log,
         grace_seconds=_CHECKPOINT_SECONDS,
@@ -168,7 +172,7 @@ def train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
     return _finished(work, job, examples)
 
 
-def _prepared(work: Work, examples: pl.DataFrame, recipe: Recipe) -> TrainingJob:
+def _prepared(work: Work, examples: pl.DataFrame, recipe: Recipe, trainer: Trainer) -> TrainingJob:
     """Write the job and its examples; folders of other trainings of this cell go."""
     resolution = work.resolution
     model = resolution.models["model"]
@@ -176,7 +180,7 @@ def _prepared(work: Work, examples: pl.DataFrame, recipe: Recipe) -> TrainingJob
     weights = checkpoint_of(start[0]) if start else weights_of(model, work.place(model.run))
     content = examples.sort(examples.columns[:4]).write_ndjson()
     identity = sha256_of(
-        [spec_of(recipe), model.backend.identity(), spec_of(weights), resolution.seed, content]
+        [trainer.spec(recipe), model.backend.identity(), spec_of(weights), resolution.seed, content]
     )
     parent = work.journal / "training"
     folder = parent / identity[:16]
@@ -188,12 +192,12 @@ def _prepared(work: Work, examples: pl.DataFrame, recipe: Recipe) -> TrainingJob
     (folder / PROBLEM).unlink(missing_ok=True)
     examples.write_parquet(folder / "examples.parquet")
     job = TrainingJob(
-        method=recipe.method,
         address=resolution.address,
         study=resolution.study,
         weights=weights,
         template=dict(model.request.get("chat_template_kwargs", {})),
         recipe=recipe,
+        method=trainer.model_dump(mode="json", exclude={"kind"}),
         seed=int(recipe.trainer.get("seed", resolution.seed)) % 2**31,
         examples=str(folder / "examples.parquet"),
         folder=str(folder.absolute()),

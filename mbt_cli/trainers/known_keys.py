@@ -1,4 +1,7 @@
-"""What TRL, PEFT and accelerate can be told, as this version of mbt was checked with them."""
+"""Settings of TRL, PEFT and accelerate, listed for the versions that mbt supports.
+
+`known_keys.json` is written by `.ci/list_training_keys.py`, so that `mbt check` needs no torch.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -9,9 +12,8 @@ import orjson
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
-from mbt_cli.core.recipe import Recipe
 
-_KINDS: Mapping[str, tuple[str, type | tuple[type, ...]]] = {
+_TYPES: Mapping[str, tuple[str, type | tuple[type, ...]]] = {
     "boolean": ("true or false", bool),
     "integer": ("a whole number", int),
     "number": ("a number", (int, float)),
@@ -19,65 +21,86 @@ _KINDS: Mapping[str, tuple[str, type | tuple[type, ...]]] = {
     "array": ("an array", list),
     "table": ("a table", dict),
 }
-"""Kind to its words and to what TOML makes of it."""
+"""Name of a type to its description and to the Python types that TOML gives."""
 _ALSO = {"fsdp": "boolean", "scale_rewards": "boolean", "lora_alpha": "number"}
-"""Fields that take more than their type says, by the code of TRL and PEFT."""
+"""Fields that accept more than their annotation says."""
 _POSITIVE = frozenset(
     {"learning_rate", "num_train_epochs", "num_generations", "max_completion_length", "r"}
 )
+_SET_BY_MBT = {
+    "output_dir": "the cell's folder",
+    "logging_dir": "the cell's folder",
+    "per_device_train_batch_size": "`recipe.device_batch_size`",
+    "gradient_accumulation_steps": "`recipe.batch_size`",
+    "max_length": "`recipe.max_length`",
+    "report_to": "`tracking`",
+    "run_name": "the cell's address",
+    "save_steps": "`recipe.save_every_steps`",
+    "save_strategy": "`recipe.save_every_steps`",
+    "reward_weights": "`recipe.rewards`",
+    "use_liger_kernel": "`recipe.kernels.liger`",
+    "completion_only_loss": "the completion mask",
+    "assistant_only_loss": "the completion mask",
+    "chat_template_path": "the model's own chat template",
+    "resume_from_checkpoint": "mbt, which resumes by itself",
+    "push_to_hub": "`mbt export`",
+    "task_type": "mbt, which trains causal language models",
+}
+"""Fields of TRL and PEFT that mbt sets, with the setting that decides them."""
 
 
 @cache
 def known_keys() -> Mapping[str, Any]:
-    """Settings by table: fields with the kinds they take, flags, choices, and versions."""
+    """The whole list.
+
+    `trainer` maps a method to the fields of its TRL configuration, `lora` and `launch` are the
+    fields of PEFT and the flags of accelerate, each with its types; `choices` holds the values of
+    fields with a fixed set; `packages` the versions.
+    """
     text = (resources.files("mbt_cli") / "trainers" / "known_keys.json").read_bytes()
     keys: Mapping[str, Any] = orjson.loads(text)
     return keys
 
 
-def package_of(table: str) -> str:
-    """Name and version of the package whose settings a stage's table holds."""
-    packages = known_keys()["packages"]
-    name = {"trainer": "trl", "lora": "peft"}.get(table, "accelerate")
-    return f"{name} {packages[name]}"
-
-
-def wrong_value(field: str, kinds: str, value: Json) -> str | None:
-    """What is wrong with the value of a field of TRL or PEFT; None where nothing is.
+def wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -> str | None:
+    """What is wrong with one setting of a train stage; None if nothing is.
 
     Args:
-        field: Name of the field.
-        kinds: What it takes, as in `integer|string`.
-        value: What the manifest says.
+        table: `trainer`, `lora` or `launch.flags`.
+        key: The setting.
+        value: Its value in the manifest.
+        known: Every setting of the table, with its types.
 
     Example:
-        >>> wrong_value("learning_rate", "number", "high")
+        >>> wrong_setting("trainer", "learning_rate", "high", {"learning_rate": "number"})
         '`high`: should be a number'
-        >>> wrong_value("learning_rate", "number", 1)
+        >>> wrong_setting("trainer", "learning_rate", 1, {"learning_rate": "number"})
     """
-    wanted = [*kinds.split("|"), *_ALSO.get(field, "").split()]
+    if key in _SET_BY_MBT:
+        return f"is set by {_SET_BY_MBT[key]}"
+    if key not in known:
+        package = {"trainer": "trl", "lora": "peft"}.get(table, "accelerate")
+        version = known_keys()["packages"][package]
+        return f"{package} {version} has no such field; {nearest(key, known)}"
+    return None if table.startswith("launch") else _wrong_value(key, known[key], value)
+
+
+def _wrong_value(field: str, types: str, value: Json) -> str | None:
+    wanted = [*types.split("|"), *_ALSO.get(field, "").split()]
     if "any" in wanted:
         return None
-    if not any(_is_of(kind, value) for kind in wanted):
-        words = " or ".join(_KINDS[kind][0] for kind in wanted)
+    if not any(_is_of(name, value) for name in wanted):
+        words = " or ".join(_TYPES[name][0] for name in wanted)
         return f"`{value}`: should be {words}"
     if field in _POSITIVE and isinstance(value, int | float) and value <= 0:
         return f"`{value}`: should be above 0"
     choices = known_keys()["choices"].get(field)
     if choices is None or value in choices:
         return None
-    return f"`{value}` is none of its choices; {nearest(str(value), choices)}"
+    return f"`{value}` is not a valid value; {nearest(str(value), choices)}"
 
 
-def place_of(key: str) -> str | None:
-    """The table of a train stage that takes this key, where the stage itself does not."""
-    if key in Recipe.model_fields:
-        return "recipe"
-    places = {"trainer": known_keys()["sft"] | known_keys()["grpo"], "lora": known_keys()["lora"]}
-    return next((place for place, names in places.items() if key in names), None)
-
-
-def _is_of(kind: str, value: Json) -> bool:
-    if isinstance(value, bool):  # which Python counts as a whole number
-        return kind == "boolean"
-    return isinstance(value, _KINDS[kind][1])
+def _is_of(name: str, value: Json) -> bool:
+    if isinstance(value, bool):  # a bool is an int in Python
+        return name == "boolean"
+    return isinstance(value, _TYPES[name][1])

@@ -10,7 +10,7 @@ import polars as pl
 import torch
 from datasets import Dataset
 from transformers import set_seed
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from mbt_cli.core import rows
 from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
@@ -26,7 +26,7 @@ RewardFunction = Callable[..., list[float]]
 
 def reinforce(job: TrainingJob) -> None:
     """Train on the rewards of the model's own replies and save what came of it."""
-    recipe = job.recipe
+    recipe, rewards = job.recipe, job.method["rewards"]
     if not torch.cuda.is_available():
         keep_freed_memory()
     tokenizer = models.load_tokenizer(job.weights)
@@ -41,8 +41,9 @@ def reinforce(job: TrainingJob) -> None:
     asked, end_token = _asked(job, adapted)
     settings = arguments(
         job,
+        GRPOConfig,
         {
-            "reward_weights": list(recipe.rewards.values()),
+            "reward_weights": list(rewards.values()),
             "chat_template_kwargs": dict(job.template) or None,
             "use_vllm": recipe.trainer.get("use_vllm", _can_vllm()),
             "remove_unused_columns": False,
@@ -51,15 +52,15 @@ def reinforce(job: TrainingJob) -> None:
     set_seed(job.seed)
     trainer = GRPOTrainer(
         model=models.load_model(job.weights, recipe, quantized=recipe.tuning == "qlora"),
-        reward_funcs=[reward_function(name, recipe.reward_words) for name in recipe.rewards],
+        reward_funcs=[reward_function(name, job.method["reward_words"]) for name in rewards],
         args=settings,
         train_dataset=asked,
         processing_class=tokenizer,
         peft_config=models.adapter_config(recipe),
     )
     trained = train(trainer, job)
-    rewards = [e["reward"] for e in trainer.state.log_history if "reward" in e]
-    facts = {"rows": asked.num_rows, "last_reward": rewards[-1] if rewards else None}
+    means = [e["reward"] for e in trainer.state.log_history if "reward" in e]
+    facts = {"rows": asked.num_rows, "last_reward": means[-1] if means else None}
     finish(trainer, job, trained, end_token=end_token, facts=facts)
 
 

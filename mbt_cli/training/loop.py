@@ -18,7 +18,6 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from trl import GRPOConfig, SFTConfig
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.recipe import accumulation
@@ -274,7 +273,6 @@ def model_flops_utilization(
 
 
 _KEPT_CHECKPOINTS = 2
-_CONFIGS = {"sft": SFTConfig, "grpo": GRPOConfig}
 
 
 @dataclass(frozen=True)
@@ -308,8 +306,13 @@ def devices() -> int:
     return int(state.num_processes)
 
 
-def arguments(job: TrainingJob, own: Mapping[str, Json]) -> Any:
+def arguments(job: TrainingJob, config: type, own: Mapping[str, Json]) -> Any:
     """TRL's settings: the recipe's, and those that mbt decides.
+
+    Args:
+        job: The training.
+        config: TRL's class of settings.
+        own: Settings that the method decides.
 
     Raises:
         TrainingError: The batch does not divide into the devices, or TRL refuses a value.
@@ -338,7 +341,7 @@ def arguments(job: TrainingJob, own: Mapping[str, Json]) -> Any:
     }
     usual = {"logging_steps": 1, "logging_nan_inf_filter": False, "data_seed": job.seed}
     try:
-        return _CONFIGS[job.method](**{**usual, **recipe.trainer, **fixed})
+        return config(**{**usual, **recipe.trainer, **fixed})
     except (TypeError, ValueError) as error:
         words = str(error).splitlines()[0]
         raise TrainingError(f"TRL refuses the settings: {words}", "mend `trainer`") from error
@@ -415,7 +418,7 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
     processes = trainer.accelerator.num_processes
     packages = ("torch", "transformers", "trl", "peft", "accelerate")
     return {
-        "method": job.method,
+        "method": job.recipe.method,
         "tuning": job.recipe.tuning,
         "epochs": state.epoch,
         "steps": state.global_step,

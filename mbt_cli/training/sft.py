@@ -7,7 +7,7 @@ import polars as pl
 import torch
 from datasets import Dataset
 from transformers import set_seed
-from trl import SFTTrainer
+from trl import SFTConfig, SFTTrainer
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.training_job import TrainingJob
@@ -35,7 +35,7 @@ def fine_tune(job: TrainingJob) -> None:
     }
     if is_on_processors:
         own["pad_to_multiple_of"] = recipe.trainer.get("pad_to_multiple_of", processors.PADDED_TO)
-    settings = arguments(job, own)
+    settings = arguments(job, SFTConfig, own)
     set_seed(job.seed)
     trainer = SFTTrainer(
         model=models.load_model(job.weights, recipe, quantized=recipe.tuning == "qlora"),

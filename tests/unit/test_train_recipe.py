@@ -50,6 +50,10 @@ def recipe(manifest):
     return manifest.cells[CELL].resolution.recipe
 
 
+def trainer(manifest):
+    return manifest.cells[CELL].resolution.trainer
+
+
 def fingerprint(manifest, tmp_path):
     return States(manifest, tmp_path / "runs")[CELL].fingerprint
 
@@ -129,22 +133,26 @@ def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, lin
         ("trainer = { max_steps = 1.5 }", "trainer.max_steps", "should be a whole number"),
         ("trainer = { max_steps = true }", "trainer.max_steps", "should be a whole number"),
         ("trainer = { packing = 1 }", "trainer.packing", "should be true or false"),
-        ('trainer = { optim = "adam" }', "trainer.optim", "none of its choices"),
+        ('trainer = { optim = "adam" }', "trainer.optim", "not a valid value"),
         ('trainer = { lr_scheduler_type = "cosin" }', "trainer.lr_scheduler_type", "`cosine`"),
         ("lora = { target_modules = 3 }", "lora.target_modules", "should be an array or text"),
-        ("recipe = { device_batch_size = 3 }", "recipe.device_batch_size", "may be: 1, 2, 4, 8"),
-        ('lora = { bias = "some" }', "lora.bias", "none of its choices"),
+        (
+            "recipe = { device_batch_size = 3 }",
+            "recipe.device_batch_size",
+            "valid device_batch_size: 1, 2, 4, 8",
+        ),
+        ('lora = { bias = "some" }', "lora.bias", "not a valid value"),
         ("lora = { r = -8 }", "lora.r", "should be above 0"),
         ("trainer = { learning_rate = -1e-4 }", "trainer.learning_rate", "should be above 0"),
         ("batch_size = 4", "batch_size", "it stands in `recipe`"),
         ("learning_rate = 1e-4", "learning_rate", "it stands in `trainer`"),
         ("weights = { base = -1 }", "weights.base", "greater than 0"),
-        ('reward = "f1_score"', "reward", "counts for GRPO alone"),
+        ('reward = "f1_score"', "reward", "the method `sft` has no rewards"),
         ('questions = "tiny"', "questions", "is to be a table"),
         (
             'launch = { accelerate = "multi_gpu", processes = 48 }',
             "recipe.device_batch_size",
-            "48 devices do not divide 128",
+            "none, since 48 devices do not divide 128",
         ),
         (
             'launch = { accelerate = "multi_gpu" }\nrecipe = { batch_size = 6 }',
@@ -199,8 +207,8 @@ def test_grpo_takes_its_reward_from_the_stage_and_refuses_unknown_ones(load):
         'questions = { benchmark = "tiny", split = "train" }\n'
     )
 
-    assert recipe(load(grpo + 'reward = "exact_match"\n')).rewards == {"exact_match": 1.0}
-    assert recipe(load(grpo)).rewards == {"f1_score": 1.0}
+    assert trainer(load(grpo + 'reward = "exact_match"\n')).rewards == {"exact_match": 1.0}
+    assert trainer(load(grpo)).rewards == {"f1_score": 1.0}
     with pytest.raises(ManifestError, match="no reward `f1`"):
         load(grpo + 'reward = "f1"\n')
 
@@ -214,5 +222,5 @@ def test_accumulation_makes_up_the_batch(batch, on_device, devices, steps):
 
 def test_a_batch_that_does_not_divide_is_refused_with_sizes_that_do():
     # 12 = 2 devices x 1, 2, 3 or 6 examples x 6, 3, 2 or 1 steps
-    with pytest.raises(ValueError, match=r"may be: 1, 2, 3, 6$"):
+    with pytest.raises(ValueError, match=r"valid device_batch_size: 1, 2, 3, 6$"):
         accumulation(12, 4, 2)

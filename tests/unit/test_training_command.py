@@ -1,33 +1,23 @@
 """How a training is started: on one device, through accelerate, and on every node of a job."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from mbt_cli.core.recipe import Launch, Recipe
-from mbt_cli.core.training_job import TrainingJob, Weights
+from mbt_cli.core.recipe import Launch
 from mbt_cli.errors import StageError
 from mbt_cli.stages.train import training_command
 
-JOB = TrainingJob(
-    method="sft",
-    address="sft/model=m",
-    study="s",
-    weights=Weights(model="m"),
-    template={},
-    recipe=Recipe(method="sft", tuning="full", dtype="float32", batch_size=8, max_length=512),
-    seed=1,
-    examples="examples.parquet",
-    folder="/runs/job",
-    files="/runs/files",
-)
 MODULE = ["-m", "mbt_cli.training.sft", "/runs/job/job.json"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
 NODES = {"multi_gpu": True, "use_fsdp": False, "num_machines": "$SLURM_NNODES"}
 
 
 def command(environment=None, **launch):
-    return training_command(Launch(**launch), JOB, environment or {})
+    return training_command(
+        Launch(**launch), "mbt_cli.training.sft", Path("/runs/job/job.json"), environment or {}
+    )
 
 
 def test_one_device_needs_plain_python():

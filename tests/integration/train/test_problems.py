@@ -17,7 +17,7 @@ from mbt_cli.training.problems import explained
 from tests.integration.train.conftest import STUDY
 
 JOB = TrainingJob(
-    method="sft",
+    method={},
     address="sft/model=m",
     study="s",
     weights=Weights(model="m"),
