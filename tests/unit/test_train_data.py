@@ -10,7 +10,7 @@ from mbt_cli.core.progress import Silent
 from mbt_cli.core.templates import parse_template
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import LoadedInput, Resolution, Work
-from mbt_cli.stages.training_data import Choice, chosen_examples, completion_of, mixed
+from mbt_cli.stages.training_data import chosen_examples, completion_of, mixed
 from mbt_cli.store.hub import HubAccess
 
 TEMPLATE = parse_template(
@@ -69,7 +69,7 @@ def traces(*told):
     return cell("mbt/model=m", pl.DataFrame(made, schema=rows.TRACES), model="m")
 
 
-def examples(choice, *data, asked, tmp_path):
+def examples(*data, asked, tmp_path, **choice):
     work = Work(
         resolution=Resolution("s", 1, "sft/model=m", {}, templates={"prompt": TEMPLATE}),
         inputs={"data": data, "questions": (asked,)},
@@ -80,7 +80,7 @@ def examples(choice, *data, asked, tmp_path):
         hub=HubAccess(offline=True, endpoint=None, token=None),
         progress=Silent(),
     )
-    return chosen_examples(work, choice)
+    return chosen_examples(work, **choice)
 
 
 def kept_keys(frame):
@@ -92,7 +92,7 @@ def test_rows_meet_their_question_by_key_whatever_the_order(tmp_path):
     asked = questions({"q1": "one", "q2": "two", "q3": "three"})
     data = traces(("q3", 0, 0, "c"), ("q1", 0, 0, "a"), ("q2", 0, 0, "b"))
 
-    found = examples(Choice("trace"), data, asked=asked, tmp_path=tmp_path)
+    found = examples(data, asked=asked, tmp_path=tmp_path, target="trace")
 
     told = {row["question_id"]: row for row in found.iter_rows(named=True)}
     assert told["q1"]["completion"] == "<think>\na\n</think>\n\n<answer>one</answer>"
@@ -111,7 +111,7 @@ def test_every_row_that_is_left_out_says_why(tmp_path):
         ("q1", 4, "two", "stop", None),
     )
 
-    found = examples(Choice("reply", keep="correct"), data, asked=asked, tmp_path=tmp_path)
+    found = examples(data, asked=asked, tmp_path=tmp_path, target="reply", keep="correct")
 
     assert found["dropped"].to_list() == [
         None,
@@ -126,8 +126,8 @@ def test_the_maxima_count_samples_and_traces_not_rows(tmp_path):
     asked = questions({"q1": "one", "q2": "two"})
     data = traces(*((q, s, t, "x") for q in ("q2", "q1") for s in (0, 1, 2) for t in (0, 1, 2)))
 
-    choice = Choice("trace", max_samples=2, max_traces=1)
-    found = examples(choice, data, asked=asked, tmp_path=tmp_path)
+    limits = {"max_samples": 2, "max_traces": 1}
+    found = examples(data, asked=asked, tmp_path=tmp_path, target="trace", **limits)
 
     assert kept_keys(found) == [("q1", 0, 0), ("q1", 1, 0), ("q2", 0, 0), ("q2", 1, 0)]
 
@@ -136,7 +136,7 @@ def test_a_dropped_sample_leaves_its_place_to_the_next(tmp_path):
     asked = questions({"q1": "one"})
     data = rollouts(("q1", 0, None, "stop", None), ("q1", 1, "one", "stop", None))
 
-    found = examples(Choice("reply", max_samples=1), data, asked=asked, tmp_path=tmp_path)
+    found = examples(data, asked=asked, tmp_path=tmp_path, target="reply", max_samples=1)
 
     assert kept_keys(found) == [("q1", 1, 0)]
 
@@ -144,30 +144,30 @@ def test_a_dropped_sample_leaves_its_place_to_the_next(tmp_path):
 def test_a_row_without_its_question_stops_the_training(tmp_path):
     with pytest.raises(StageError, match=r"1 rows .* no question .* `q9`"):
         examples(
-            Choice("trace"),
             traces(("q9", 0, 0, "x")),
             asked=questions({"q1": "one"}),
             tmp_path=tmp_path,
+            target="trace",
         )
 
 
 def test_a_row_that_stands_twice_stops_the_training(tmp_path):
-    with pytest.raises(StageError, match="`q1` twice"):
+    with pytest.raises(StageError, match="two rows with the same key, question `q1`"):
         examples(
-            Choice("trace"),
             traces(("q1", 0, 0, "x"), ("q1", 0, 0, "y")),
             asked=questions({"q1": "one"}),
             tmp_path=tmp_path,
+            target="trace",
         )
 
 
 def test_nothing_to_train_on_is_said_with_the_reasons(tmp_path):
     with pytest.raises(StageError, match=r"none of 1 rows .* \(1 x truncated\)"):
         examples(
-            Choice("reply"),
             rollouts(("q1", 0, "one", "length", None)),
             asked=questions({"q1": "one"}),
             tmp_path=tmp_path,
+            target="reply",
         )
 
 

@@ -127,7 +127,7 @@ def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, lin
         ('recipe = { tuning = "half" }', "recipe.tuning", "half"),
         ('recipe = { float32_matmul = "low" }', "recipe.float32_matmul", "low"),
         ('keep = "right"', "keep", "right"),
-        ("weights = { bases = 1 }", "weights.bases", "is no stage of `data`"),
+        ("weights = { bases = 1 }", "weights.bases", "is not a stage of `data`"),
         ('launch = { accelerate = "tpu" }', "launch.accelerate", "no preset `tpu`"),
         ('trainer = { learning_rate = "1e-4" }', "trainer.learning_rate", "should be a number"),
         ("trainer = { max_steps = 1.5 }", "trainer.max_steps", "should be a whole number"),

@@ -52,8 +52,8 @@ def test_a_rank_that_is_said_leaves_the_nodes_to_the_user():
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "reads `$SLURM_NNODES`, which the environment does not have"),
-        ({"SLURM_NNODES": "two"}, "`num_machines` is `two`, which is no number of machines"),
+        ({}, "reads `$SLURM_NNODES`, which is not set in the environment"),
+        ({"SLURM_NNODES": "two"}, "`num_machines` is `two`, which is not a whole number"),
     ],
 )
 def test_what_the_job_does_not_say_is_named(environment, message):
