@@ -1,4 +1,4 @@
-"""The things you can add. One class in one file, then one line in registry.py."""
+"""THE THINGS YOU CAN ADD: one class in one file, then one line in registry.py."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,8 +26,12 @@ from mbt_cli.errors import BackendError
 class Plugin(Settings, ABC):
     """A frozen class whose fields are its settings; `kind` names it in a manifest."""
 
+    family: ClassVar[str]
+    """What it is: `benchmarks`, `judges`, ...; each interface below sets its own."""
     version: ClassVar[int] = 1
-    """Raised when the same settings come to give other results; enters the fingerprint."""
+    """Raised when the same settings give other results than before; enters the fingerprint."""
+    file_sha256: ClassVar[str | None] = None
+    """Hash of the study's own file that defines it, if one does; enters the fingerprint."""
 
     kind: str
     """Its name in a manifest; each class narrows it to one."""
@@ -35,6 +39,8 @@ class Plugin(Settings, ABC):
 
 class Benchmark(BenchmarkFiles, Plugin):
     """A data set."""
+
+    family: ClassVar[str] = "benchmarks"
 
     @abstractmethod
     def question(self, record: Mapping[str, Json]) -> Question:
@@ -47,6 +53,8 @@ class Benchmark(BenchmarkFiles, Plugin):
 
 class Backend(Plugin):
     """A way to get an OpenAI-compatible endpoint."""
+
+    family: ClassVar[str] = "backends"
 
     own_flags: ClassVar[Mapping[str, Json]] = {}
     """Flags that its server gets from mbt itself, below those of preset and manifest."""
@@ -77,6 +85,8 @@ class Backend(Plugin):
 
 class Judge(Plugin):
     """A question put to a judge model about one rollout joined with its question."""
+
+    family: ClassVar[str] = "judges"
 
     columns: ClassVar[Mapping[str, pl.DataType]]
     """What a verdict says, beside the reply columns."""
@@ -110,6 +120,8 @@ class Judge(Plugin):
 class Score(Plugin):
     """One measure, or a family of them, over the rollouts of one cell."""
 
+    family: ClassVar[str] = "scores"
+
     def needs(self) -> Collection[str]:
         """What it gives no number without: kinds of judges, `baseline`."""
         return ()
@@ -121,6 +133,8 @@ class Score(Plugin):
 
 class Trainer(Plugin):
     """A training method. Its fields stand in a preset beside those of `Recipe`."""
+
+    family: ClassVar[str] = "trainers"
 
     module: ClassVar[str]
     """Module of the training process: `python -m MODULE JOB`, where JOB is a `TrainingJob`."""
@@ -147,6 +161,8 @@ class Trainer(Plugin):
 class Launcher(Plugin):
     """A place where jobs run."""
 
+    family: ClassVar[str] = "launchers"
+
     @abstractmethod
     def render(self, job: Job) -> str:
         """The job's script in full."""
@@ -159,6 +175,8 @@ class Launcher(Plugin):
 class Table(Plugin):
     """A table of the paper."""
 
+    family: ClassVar[str] = "tables"
+
     shows_metrics: ClassVar[bool] = True
     """Whether its columns are metrics as they are, so that published ones can stand beside them."""
 
@@ -169,6 +187,8 @@ class Table(Plugin):
 
 class Figure(Plugin):
     """A figure of the paper."""
+
+    family: ClassVar[str] = "figures"
 
     @abstractmethod
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:

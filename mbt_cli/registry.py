@@ -1,8 +1,6 @@
-"""What has been added: one import and one union member each."""
+"""WHAT HAS BEEN ADDED: one import and one entry in the list of its family each."""
 
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator, Field
+from typing import Annotated
 
 from mbt_cli.backends.canned import CannedBackend, RecordedBackend
 from mbt_cli.backends.llamacpp import LlamaCppBackend
@@ -17,10 +15,12 @@ from mbt_cli.benchmarks.question_answer import QuestionAnswer
 from mbt_cli.benchmarks.tinyhop.backend import ScriptedBackend
 from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
+from mbt_cli.interfaces import Backend, Benchmark, Figure, Judge, Score, Table, Trainer
 from mbt_cli.judges.answer_hit import AnswerHit
 from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
+from mbt_cli.plugins import Family
 from mbt_cli.report.figures import (
     AccuracyTokens,
     AnswerInclusiveErrorsFigure,
@@ -62,85 +62,95 @@ from mbt_cli.scores.rrp import RRP
 from mbt_cli.trainers.grpo import GRPO
 from mbt_cli.trainers.sft import SFT
 
+BACKENDS = Family[Backend](
+    "backends",
+    CannedBackend,
+    LlamaCppBackend,
+    OpenAIBackend,
+    RecordedBackend,
+    ScriptedBackend,
+    TransformersBackend,
+    VLLMBackend,
+)
+BENCHMARKS = Family[Benchmark](
+    "benchmarks",
+    GSM8K,
+    HotpotQA,
+    MATH500,
+    MuSiQue,
+    QuestionAnswer,
+    TinyHop,
+    TwoWikiMultihopQA,
+)
+JUDGES = Family[Judge](
+    "judges",
+    AnswerHit,
+    AnswerMatch,
+    Phases,
+    Redundancy,
+)
+SCORES = Family[Score](
+    "scores",
+    AES,
+    AnswerHitRate,
+    AnswerInclusiveErrors,
+    AnswerRate,
+    AvgAtK,
+    Containment,
+    Degeneration,
+    ExactMatch,
+    F1Score,
+    JudgeAccuracy,
+    MajAtK,
+    MathMatch,
+    MQI,
+    OfficialExactMatch,
+    OfficialF1,
+    PassAtK,
+    RRP,
+    SubstringMatch,
+    Tokens,
+    TokensPerCorrect,
+    by_name=True,
+)
+TRAINERS = Family[Trainer](
+    "trainers",
+    GRPO,
+    SFT,
+)
+TABLES = Family[Table](
+    "tables",
+    AnswerInclusiveErrorsTable,
+    DataFunnel,
+    DegenerationTable,
+    Difficulty,
+    Efficiency,
+    JudgeHealth,
+    MainResults,
+    MQITable,
+    PairedDifferences,
+    RRPTable,
+    TokensByStage,
+    TrainingRuns,
+    by_name=True,
+)
+FIGURES = Family[Figure](
+    "figures",
+    AccuracyTokens,
+    AnswerInclusiveErrorsFigure,
+    MQIBars,
+    PhaseProfile,
+    RegulationPlane,
+    ResponseLengths,
+    TrainingCurves,
+    by_name=True,
+)
 
-def _named(value: Any) -> Any:
-    """A bare name stands for a table with that kind and nothing else said."""
-    return {"kind": value} if isinstance(value, str) else value
-
-
-_ByKind = Field(discriminator="kind")
-_OrName = BeforeValidator(_named)
-
-AnyBackend = Annotated[
-    CannedBackend
-    | LlamaCppBackend
-    | OpenAIBackend
-    | RecordedBackend
-    | ScriptedBackend
-    | TransformersBackend
-    | VLLMBackend,
-    _ByKind,
-]
-AnyBenchmark = Annotated[
-    GSM8K | HotpotQA | MATH500 | MuSiQue | QuestionAnswer | TinyHop | TwoWikiMultihopQA,
-    _ByKind,
-]
-AnyJudge = Annotated[
-    AnswerHit | AnswerMatch | Phases | Redundancy,
-    _ByKind,
-]
-AnyScore = Annotated[
-    AES
-    | AnswerHitRate
-    | AnswerInclusiveErrors
-    | AnswerRate
-    | AvgAtK
-    | Containment
-    | Degeneration
-    | ExactMatch
-    | F1Score
-    | JudgeAccuracy
-    | MajAtK
-    | MathMatch
-    | MQI
-    | OfficialExactMatch
-    | OfficialF1
-    | PassAtK
-    | RRP
-    | SubstringMatch
-    | Tokens
-    | TokensPerCorrect,
-    _ByKind,
-    _OrName,
-]
-AnyTrainer = Annotated[
-    GRPO | SFT,
-    _ByKind,
-]
-AnyTable = Annotated[
-    AnswerInclusiveErrorsTable
-    | DataFunnel
-    | DegenerationTable
-    | Difficulty
-    | Efficiency
-    | JudgeHealth
-    | MainResults
-    | MQITable
-    | PairedDifferences
-    | RRPTable
-    | TokensByStage
-    | TrainingRuns,
-    _ByKind,
-    _OrName,
-]
-AnyFigure = Annotated[
-    AccuracyTokens
-    | AnswerInclusiveErrorsFigure
-    | MQIBars
-    | PhaseProfile
-    | RegulationPlane
-    | ResponseLengths
-    | TrainingCurves,
-    _ByKind,
-    _OrName,
-]
+# the same as types of fields
+AnyBackend = Annotated[Backend, BACKENDS]
+AnyBenchmark = Annotated[Benchmark, BENCHMARKS]
+AnyJudge = Annotated[Judge, JUDGES]
+AnyScore = Annotated[Score, SCORES]
+AnyTrainer = Annotated[Trainer, TRAINERS]
+AnyTable = Annotated[Table, TABLES]
+AnyFigure = Annotated[Figure, FIGURES]

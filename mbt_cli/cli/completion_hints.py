@@ -163,9 +163,9 @@ def _with_stars(source: str) -> str:
 
 
 def _files(path: Path) -> Iterator[str]:
-    """The manifest and what it extends."""
+    """The manifest, its plug-ins, and what it extends."""
     yield str(path.resolve())
-    study = read_toml(path).get("study")
-    parent = study.get("extends") if isinstance(study, dict) else None
-    if parent is not None:
+    study = read_toml(path).get("study", {})
+    yield from (str((path.parent / file).resolve()) for file in study.get("plugins", ()))
+    if (parent := study.get("extends")) is not None:
         yield from _files(path.parent / str(parent))

@@ -21,6 +21,7 @@ from mbt_cli.cli.machine_checks import (
     disk_findings,
     extra_findings,
     gpu_findings,
+    plugin_findings,
     python_findings,
     slurm_finding,
     token_findings,
@@ -99,6 +100,7 @@ def machine_findings(machine: Machine, manifest: Manifest | None) -> Iterator[Fi
     environment = machine.environment
     yield from python_findings()
     yield from extra_findings()
+    yield from plugin_findings()
     yield from gpu_findings(environment)
     yield vllm_finding(environment)
     yield slurm_finding(environment)

@@ -25,6 +25,7 @@ from mbt_cli.errors import BackendError, Interrupted, MbtError, MissingInputErro
 from mbt_cli.inference.ask import Asking, ask, replies
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.sources import HUB, is_there
+from mbt_cli.plugins import installed_plugins
 from mbt_cli.scores.answers import MathMatch
 from mbt_cli.settings import Machine
 from mbt_cli.stages.base import Model
@@ -197,7 +198,7 @@ def notes(manifest: Manifest, environment: Mapping[str, str]) -> list[str]:
         if isinstance(backend, OpenAIBackend) and not urlsplit(backend.base_url).path.strip("/"):
             url = backend.base_url
             lines.append(f"model {name}: `{url}` has no path; most servers answer at `{url}/v1`")
-    return lines
+    return [*lines, *installed_plugins().problems]
 
 
 def need_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import typer
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core import rows
@@ -22,7 +22,7 @@ from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.schema import NAME_PATTERN
 from mbt_cli.manifest.toml import read_toml
-from mbt_cli.registry import AnyBenchmark
+from mbt_cli.registry import BENCHMARKS
 from mbt_cli.settings import read_machine
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.questions import SplitReader
@@ -443,7 +443,7 @@ def _served(options: InitOptions, kind: Kind, presets: PresetFolders) -> ModelAn
 
 def _questions(options: InitOptions, kind: Kind) -> QuestionsAnswer:
     layout = options.benchmark
-    kinds = {b.model_fields["kind"].default for b in Benchmark.__subclasses__()}
+    kinds = BENCHMARKS.kinds()
     if layout is not None and layout not in kinds:
         raise UsageError(f"no benchmark `{layout}`", hint=nearest(layout, kinds))
     if options.questions:
@@ -477,7 +477,6 @@ LAYOUTS = ("hotpotqa", "musique", "gsm8k", "math500", "question_answer")
 _TRIED_RECORDS = 20
 _SPLIT = "validation"
 _LEAST = 'each record needs at least {"question": "...", "answer": "..."}'
-_BENCHMARKS: TypeAdapter[Benchmark] = TypeAdapter(AnyBenchmark)
 
 
 def read_question_file(file: str, name: str, *, layout: str | None = None) -> QuestionsAnswer:
@@ -511,7 +510,7 @@ def read_question_file(file: str, name: str, *, layout: str | None = None) -> Qu
 
 
 def _benchmark_of(kind: str, file: str) -> Benchmark:
-    return _BENCHMARKS.validate_python({"kind": kind, "files": {_SPLIT: file}})
+    return BENCHMARKS.make({"kind": kind, "files": {_SPLIT: file}})
 
 
 def _layout(file: str) -> str:

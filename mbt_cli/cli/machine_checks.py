@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 from mbt_cli.backends.llamacpp import FILE
 from mbt_cli.core.findings import Finding, absent, answer_of, broken, ok
+from mbt_cli.plugins import installed_plugins
 from mbt_cli.settings import Machine
 
 _LEAST_BYTES = 1 << 30
@@ -215,6 +216,15 @@ def extra_findings() -> Iterator[Finding]:
             continue
         what = "not installed" if not here else f"lacks {', '.join(missing)}"
         yield absent("extras", name, f"{what}: for {extra.purpose}", pip_line(name))
+
+
+def plugin_findings() -> Iterator[Finding]:
+    """Plug-ins of installed packages; a broken one only concerns studies that use it."""
+    found = installed_plugins()
+    for (family, kind), cls in sorted(found.classes.items(), key=lambda item: item[0]):
+        yield ok("plug-ins", kind, f"{family}, from `{cls.__module__}`")
+    for problem in found.problems:
+        yield absent("plug-ins", "broken", problem, "correct the package, or uninstall it")
 
 
 def vllm_finding(environment: Mapping[str, str]) -> Finding:

@@ -30,7 +30,7 @@ def spec_of(settings: object) -> Json:
 
     Args:
         settings: A model, or models within mappings and sequences. A model whose class has a
-            `version` (every plug-in) gets that as a key of its own.
+            `version` (every plug-in) gets that as a key of its own, and so does `file_sha256`.
 
     Raises:
         TypeError: A value is not the same JSON in every process (a set, a path, a NaN, ...); the
@@ -237,6 +237,10 @@ def _check_keys(value: Mapping[Any, Any], path: str) -> None:
             raise TypeError(f"`{path}` has the key {key!r}, which is not text")
 
 
-def _version_of(value: object) -> dict[str, int]:
+def _version_of(value: object) -> dict[str, Json]:
+    """The version of a plug-in's class, and the hash of the study's file that defines it."""
     version: object = getattr(type(value), "version", None)
-    return {"version": version} if isinstance(version, int) else {}
+    if not isinstance(version, int):
+        return {}
+    digest: object = getattr(type(value), "file_sha256", None)
+    return {"version": version, "file_sha256": digest} if digest else {"version": version}

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.errors import UsageError
-from mbt_cli.interfaces import Judge
-from mbt_cli.registry import AnyJudge, AnyScore
+from mbt_cli.registry import JUDGES, AnyScore
 from mbt_cli.scores.comparison import Comparison, compare
 from mbt_cli.scores.votes import both_read, cohens_kappa, confusion
 from mbt_cli.stages.inputs import by_judge, joined_with_questions
@@ -82,7 +81,12 @@ def _inputs(folder: Path, lineage: Lineage, study: Path) -> tuple[ScoreInputs, S
         raise UsageError(
             f"`{folder}` is a {lineage.kind} cell", hint="compare two rollout or two score cells"
         )
-    written = [{k: v for k, v in m.items() if k != "version"} for m in lineage.spec["metrics"]]
+    # a metric from a file of the study is left out: only its manifest knows where the file is
+    written = [
+        {k: v for k, v in metric.items() if k != "version"}
+        for metric in lineage.spec["metrics"]
+        if "file_sha256" not in metric
+    ]
     reads: Mapping[str, Sequence[str]] = lineage.notes["reads"]
     own = _read(study, reads["rollouts"][0], reads.get("verdicts", ()))
     if reads.get("baseline_rollouts"):
@@ -107,9 +111,6 @@ def _score_inputs(
         benchmark=benchmark,
         verdicts=by_judge((require_lineage(path), read_rows(path)) for path in verdicts),
     )
-
-
-_JUDGES: TypeAdapter[Judge] = TypeAdapter(AnyJudge)
 
 
 @dataclass(frozen=True)
@@ -168,4 +169,6 @@ def agreement(first: Path, second: Path) -> JudgeAgreement:
 
 def _compared_column(lineage: Lineage) -> str:
     written = {k: v for k, v in lineage.spec["judge"].items() if k != "version"}
-    return _JUDGES.validate_python(written).compared_column
+    if "file_sha256" in written:
+        raise UsageError(f"the judge `{written['kind']}` is defined in a file of its study")
+    return JUDGES.make(written).compared_column

@@ -16,7 +16,7 @@ from mbt_cli.core.number_text import number_text, significant_decimals
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
 from mbt_cli.errors import UsageError
-from mbt_cli.interfaces import Benchmark, Trainer
+from mbt_cli.registry import BENCHMARKS, TRAINERS
 from mbt_cli.report.metrics import shown
 from mbt_cli.store.artifacts import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
@@ -427,7 +427,7 @@ def _model_words(model: Mapping[str, Json]) -> str:
 
 def licences_of(behind: Upstream) -> dict[str, str]:
     """Benchmark to the licence of its data, for everything behind some cells."""
-    kinds = {b.model_fields["kind"].default: b for b in Benchmark.__subclasses__()}
+    kinds = BENCHMARKS.kinds()
     found = {}
     for cell in behind.of_kind("questions"):
         spec = cell.spec if isinstance(cell.spec, dict) else {}
@@ -521,9 +521,9 @@ def _facts(lineage: Lineage) -> Mapping[str, Json]:
 
 def _used(recipe: Mapping[str, Json]) -> Mapping[str, Json]:
     """The settings without those that its method and its tuning do not read."""
-    methods = {t.model_fields["kind"].default: t for t in Trainer.__subclasses__()}
+    methods = TRAINERS.kinds()
     unused = {"lora"} if recipe.get("tuning") == "full" else set[str]()
-    if method := methods.get(recipe.get("method")):
+    if method := methods.get(str(recipe.get("method"))):
         unused |= set(recipe) - set(Recipe.model_fields) - set(method.model_fields)
     return {name: value for name, value in recipe.items() if name not in unused}
 

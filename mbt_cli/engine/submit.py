@@ -157,7 +157,8 @@ def write_copy(record: Path, plan: Plan, manifest: Manifest, presets: PresetFold
         for name in ("scripts", "logs", "events"):
             (record / name).mkdir(parents=True, exist_ok=True)
         write_atomically(record / "plan.json", plan_json(plan).encode())
-        write_atomically(record / "manifest.toml", toml_text(manifest.tree).encode())
+        tree = _with_plugins(manifest, record)
+        write_atomically(record / "manifest.toml", toml_text(tree).encode())
         for family, path in _preset_files(presets):
             target = record / "presets" / family / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -166,6 +167,18 @@ def write_copy(record: Path, plan: Plan, manifest: Manifest, presets: PresetFold
             target = record / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(manifest.path.parent / name, target)
+
+
+def _with_plugins(manifest: Manifest, record: Path) -> Mapping[str, Any]:
+    """The manifest's tree with its plug-in files copied into the record's folder."""
+    files = manifest.document.study.plugins
+    if not files:
+        return manifest.tree
+    copies = [Path("plugins", str(number), Path(file).name) for number, file in enumerate(files)]
+    for file, copy in zip(files, copies, strict=True):
+        (record / copy).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(file).expanduser(), record / copy)
+    return merged(manifest.tree, {"study": {"plugins": [str(copy) for copy in copies]}})
 
 
 def _preset_files(presets: PresetFolders) -> Iterator[tuple[str, Path]]:

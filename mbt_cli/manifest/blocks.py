@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import Recipe
-from mbt_cli.interfaces import Trainer
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import NAME_PATTERN, Document, StageBlock, address_of
 from mbt_cli.manifest.toml import merged
+from mbt_cli.registry import TRAINERS
 from mbt_cli.stages.base import Stage
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.stages.train import TrainStage
@@ -75,7 +75,7 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
 def _unknown(key: str, kind: type[Stage], known: Collection[str]) -> str:
     tables: dict[str, Collection[str]] = {}
     if kind is TrainStage:
-        methods = Trainer.__subclasses__()
+        methods = TRAINERS.kinds().values()
         tables["recipe"] = {*Recipe.model_fields, *(f for m in methods for f in m.model_fields)}
         tables["trainer"] = {key for method in methods for key in method.trainer_keys()}
         tables["lora"] = known_keys()["lora"]

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -20,15 +20,8 @@ from mbt_cli.manifest.field_docs import field_docs
 from mbt_cli.manifest.presets import PresetFolders, shipped
 from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
 from mbt_cli.manifest.toml import read_toml, toml_value
-from mbt_cli.registry import (
-    AnyBackend,
-    AnyBenchmark,
-    AnyFigure,
-    AnyJudge,
-    AnyScore,
-    AnyTable,
-    AnyTrainer,
-)
+from mbt_cli.plugins import Family
+from mbt_cli.registry import BACKENDS, BENCHMARKS, FIGURES, JUDGES, SCORES, TABLES, TRAINERS
 from mbt_cli.stages.base import InputReference
 from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.kinds import STAGES
@@ -177,10 +170,10 @@ def _default(field: FieldInfo, is_needed: bool) -> str:
 
 _ELSEWHERE = {"InputReference": "input", "Gates": "gates", "Request": "presets.slurm.job"}
 _OF_EVERY_STAGE = ("kind", "name")
-_NAMED_BY_KIND = {
-    "metrics": (AnyScore, "what a `score` stage may list", "formulas: `mbt help metrics NAME`"),
-    "tables": (AnyTable, "what a `report` stage may list as tables", ""),
-    "figures": (AnyFigure, "what a `report` stage may list as figures", ""),
+_NAMED_BY_KIND: Mapping[str, tuple[Family[Any], str, str]] = {
+    "metrics": (SCORES, "what a `score` stage may list", "formulas: `mbt help metrics NAME`"),
+    "tables": (TABLES, "what a `report` stage may list as tables", ""),
+    "figures": (FIGURES, "what a `report` stage may list as figures", ""),
 }
 
 
@@ -190,19 +183,9 @@ def manifest_reference() -> str:
     return "\n\n".join(sections)
 
 
-def plugin_classes(union: Any) -> Mapping[str, type[Plugin]]:
-    """`kind` to class of a union in the registry, by name."""
-    members = get_args(get_args(union)[0])
-    return {m.model_fields["kind"].default: m for m in sorted(members, key=_kind_of)}
-
-
 def summary_of(cls: type[object]) -> str:
     """The first paragraph of a class's own docstring, on one line."""
     return " ".join((inspect.cleandoc(cls.__doc__ or "")).partition("\n\n")[0].split())
-
-
-def _kind_of(cls: type[Plugin]) -> str:
-    return str(cls.model_fields["kind"].default)
 
 
 def _tables() -> Iterator[str]:
@@ -249,28 +232,28 @@ def _stages() -> Iterator[str]:
 
 
 def _kinds_of_tables() -> Iterator[str]:
-    families: Mapping[str, tuple[Any, str, Collection[str]]] = {
-        "backends": (AnyBackend, "backend = {{ kind = \"{}\" }}", ()),
-        "benchmarks": (AnyBenchmark, "kind = \"{}\"", BenchmarkFiles.model_fields),
-        "judges": (AnyJudge, "kind = \"{}\"", ()),
+    families: Mapping[str, tuple[Family[Any], str, Collection[str]]] = {
+        "backends": (BACKENDS, "backend = {{ kind = \"{}\" }}", ()),
+        "benchmarks": (BENCHMARKS, "kind = \"{}\"", BenchmarkFiles.model_fields),
+        "judges": (JUDGES, "kind = \"{}\"", ()),
     }  # fmt: skip
-    for family, (union, written, shared) in families.items():
-        for kind, cls in plugin_classes(union).items():
-            head = f"## `{family}.{kind}`: `{written.format(kind)}`"
+    for name, (family, written, shared) in families.items():
+        for kind, cls in family.kinds().items():
+            head = f"## `{name}.{kind}`: `{written.format(kind)}`"
             lines = field_lines(cls, elsewhere=_ELSEWHERE, leave_out={"kind", *shared})
             own = "\n".join(lines) or "No fields of its own."
             yield _joined(head, summary_of(cls), own)
 
 
 def _listed_by_name() -> Iterator[str]:
-    for family, (union, what, more) in _NAMED_BY_KIND.items():
+    for name, (family, what, more) in _NAMED_BY_KIND.items():
         lines = []
-        for kind, cls in plugin_classes(union).items():
+        for kind, cls in family.kinds().items():
             lines.append(f"- `{kind}`: {summary_of(cls)}")
             fields = field_lines(cls, elsewhere=_ELSEWHERE, leave_out={"kind"})
             lines.extend(f"    {field}" for field in fields)
         told = "A bare name, or a table such as `{ kind = NAME, ... }` with its settings"
-        yield _joined(f"## `{family}`: {what}", f"{told}; {more}." if more else f"{told}.",
+        yield _joined(f"## `{name}`: {what}", f"{told}; {more}." if more else f"{told}.",
                       "\n".join(lines))  # fmt: skip
 
 
@@ -280,7 +263,7 @@ def _preset_files() -> Iterator[str]:
         "`[backend]`, `[serve]` and `[place]` are tables in them."
     )
     yield _section("presets.train", "files in `presets/train/`, and `recipe` of a stage", Recipe)
-    for kind, cls in plugin_classes(AnyTrainer).items():
+    for kind, cls in TRAINERS.kinds().items():
         lines = field_lines(cls, elsewhere=_ELSEWHERE, leave_out={"kind"})
         own = "\n".join(lines) or "No settings of its own."
         yield _joined(f'## `presets.train`: `method = "{kind}"`', summary_of(cls), own)
@@ -309,12 +292,12 @@ _PART = re.compile(r"([A-Z][A-Za-z]*(?:,? [A-Za-z']+){0,11}): (.*)")
 
 def metric_reference() -> str:
     """One section a score: what it is, formula, unit, columns, known holes, settings."""
-    return "\n\n".join(_metric_section(kind, cls) for kind, cls in plugin_classes(AnyScore).items())
+    return "\n\n".join(_metric_section(kind, cls) for kind, cls in SCORES.kinds().items())
 
 
-def _metric_section(kind: str, cls: type[object]) -> str:
+def _metric_section(kind: str, cls: type[Plugin]) -> str:
     parts = [f"- **{name}**: {text}" for name, text in docstring_parts(cls)]
-    fields = list(field_lines(plugin_classes(AnyScore)[kind], elsewhere={}, leave_out={"kind"}))
+    fields = list(field_lines(cls, elsewhere={}, leave_out={"kind"}))
     settings = ["- **Settings**:", *(f"    {line}" for line in fields)] if fields else []
     return "\n".join([f"## `{kind}`", "", summary_of(cls), "", *parts, *settings])
 

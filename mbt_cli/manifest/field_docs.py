@@ -5,6 +5,7 @@ import inspect
 import textwrap
 from itertools import pairwise
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import ModelSchema
 
@@ -33,7 +34,7 @@ def field_docs(cls: type[object]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if base.__module__.startswith("mbt_cli."):
+        if issubclass(base, BaseModel) and base is not BaseModel:
             own = inspect.get_annotations(base)
             found = {name: doc for name, doc in found.items() if name not in own}
             found |= _own_docs(base)

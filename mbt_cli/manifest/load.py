@@ -20,6 +20,7 @@ from mbt_cli.manifest.schema import Document
 from mbt_cli.manifest.sources import without_missing_sources
 from mbt_cli.manifest.tables import read_document
 from mbt_cli.manifest.toml import manifest_text, read_manifest_tree
+from mbt_cli.plugins import use_study_plugins
 from mbt_cli.store.questions import check_split
 from mbt_cli.store.records import data_files
 
@@ -59,6 +60,7 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
     """
     tree = read_manifest_tree(path, overrides)
     _refuse_unreadable(path, tree)
+    _load_plugins(path, tree)
     problems = Problems()
     document = read_document(tree, problems)
     _check_files(document, problems)
@@ -94,6 +96,24 @@ def _refuse_unreadable(path: Path, tree: Mapping[str, Any]) -> None:
         what = f"`{wanted}`: is the oldest mbt that reads this manifest, and this is mbt {own}"
         hint = 'python -m pip install --upgrade "mbt-cli"'
         raise ManifestError(str(path), [Problem("study.mbt", what)], hint=hint)
+
+
+def _load_plugins(path: Path, tree: Mapping[str, Any]) -> None:
+    """Load the study's own plug-ins before its tables are read; without them no table is clear."""
+    study = tree.get("study")
+    written = study.get("plugins") if isinstance(study, dict) else None
+    files = [file for file in written if isinstance(file, str)] if isinstance(written, list) else []
+    wrong = use_study_plugins([Path(file).expanduser() for file in files])
+    if wrong:
+        raise ManifestError(
+            str(path),
+            [
+                Problem(f"study.plugins.{number}", f"`{file}`: {wrong[Path(file).expanduser()]}")
+                for number, file in enumerate(files)
+                if Path(file).expanduser() in wrong
+            ],
+            hint="mbt help extend",
+        )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

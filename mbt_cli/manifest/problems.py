@@ -10,6 +10,7 @@ from mbt_cli.core.model import SECRET
 from mbt_cli.core.names import nearest
 from mbt_cli.errors import Problem
 from mbt_cli.manifest.schema import NAME_PATTERN
+from mbt_cli.plugins import UNKNOWN_KIND
 
 BAD_NAME = "is no name: letters, digits and `._+-` only, 64 at most, a letter or digit first"
 
@@ -52,8 +53,6 @@ class Problems:
         where: str,
         error: ValidationError,
         fields: Names,
-        *,
-        kind: str | None = None,
     ) -> None:
         """Note everything that Pydantic found below key path `where`.
 
@@ -61,12 +60,10 @@ class Problems:
             where: Key path of the table that was validated.
             error: What Pydantic says.
             fields: Valid keys of that table, for suggestions.
-            kind: The table's own `kind`, which Pydantic puts before the key path.
         """
         told: set[str] = set()
         for detail in error.errors(include_url=False):
-            location = detail["loc"][1:] if detail["loc"][:1] == (kind,) else detail["loc"]
-            path = _path(location)
+            path = _path(detail["loc"])
             if path in told:
                 continue  # another way in which a union's value could have been right
             told.add(path)
@@ -115,14 +112,7 @@ def _words(detail: Any, fields: Names) -> str:
         return f"unknown key; {nearest(last, fields)}" if fields else "unknown key"
     if kind == "missing":
         return "is required and not there"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tags = detail.get("ctx", {}).get("expected_tags", "")
-        names = [t.strip(" '") for t in tags.split(",") if t.strip()]
-        tag = detail.get("ctx", {}).get("tag")
-        if tag is None:
-            return "needs a `kind`; " + nearest("", names)
-        return f"no kind `{tag}`; {nearest(str(tag), names)}"
-    if kind == SECRET:
+    if kind in (SECRET, UNKNOWN_KIND):
         return str(detail["msg"])
     if kind in ("model_type", "dict_type"):
         return f"`{_short(value)}`: is to be a table"

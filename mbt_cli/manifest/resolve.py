@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.model_settings import RunSettings, Sampling
@@ -19,13 +19,11 @@ from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Document, ModelTable
 from mbt_cli.manifest.sources import HUB, is_there, source_of, written_source
 from mbt_cli.manifest.toml import merged, read_toml
-from mbt_cli.registry import AnyBackend, AnyJudge
+from mbt_cli.registry import BACKENDS, JUDGES, TRAINERS
 from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage
 from mbt_cli.stages.kinds import IMPLICIT
 from mbt_cli.stages.train import TrainStage
 from mbt_cli.trainers.known_keys import known_keys, wrong_setting
-
-_BACKENDS: TypeAdapter[Backend] = TypeAdapter(AnyBackend)
 
 
 class Models:
@@ -117,7 +115,7 @@ class Models:
             return None
         fields = {k: v for k, v in (("serve", table.serve), ("place", table.place)) if v}
         try:
-            return _BACKENDS.validate_python({**table.backend, **fields})
+            return BACKENDS.make({**table.backend, **fields})
         except ValidationError as error:
             self._add_backend_problems(where, error, table.backend)
             return None
@@ -125,12 +123,9 @@ class Models:
     def _add_backend_problems(
         self, where: str, error: ValidationError, written: Mapping[str, Any]
     ) -> None:
-        kinds = {m.model_fields["kind"].default: m for m in Backend.__subclasses__()}
-        kind = kinds.get(str(written.get("kind")))
-        fields = sorted(kind.model_fields) if kind is not None else sorted(kinds)
-        self._problems.add_validation(
-            f"{where}.backend", error, fields, kind=str(written.get("kind"))
-        )
+        kind = BACKENDS.find(str(written.get("kind")))
+        fields = () if kind is None else sorted(kind.model_fields)
+        self._problems.add_validation(f"{where}.backend", error, fields)
 
     def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
         known = self._document.sampling
@@ -190,7 +185,7 @@ class Recipes:
         for name in ("trainer", "lora", "launch", "tracking"):
             if table := getattr(stage, name):
                 tree = merged(tree, {name: table})
-        methods = {t.model_fields["kind"].default: t for t in Trainer.__subclasses__()}
+        methods = TRAINERS.kinds()
         method = tree.get("method")
         if method is not None and method not in methods:
             what = f"no method `{method}`; {nearest(str(method), methods)}"
@@ -320,9 +315,6 @@ class Sources:
         except ValidationError as error:
             self._problems.add_validation(where, error, {**kind.model_fields, "from": None})
             return None
-
-
-_JUDGES: TypeAdapter[Judge] = TypeAdapter(AnyJudge)
 
 
 class Resolver:
@@ -464,10 +456,9 @@ class Resolver:
         if name in self._document.judges:
             return self._document.judges[name]
         try:
-            return _JUDGES.validate_python({"kind": name})
+            return JUDGES.make({"kind": name})
         except ValidationError:
-            kinds = [j.model_fields["kind"].default for j in Judge.__subclasses__()]
-            names = [*self._document.judges, *kinds]
+            names = [*self._document.judges, *JUDGES.kinds()]
             self._problems.add(
                 f"{where}.matrix.judge", f"no judge `{name}`; {nearest(name, names)}"
             )

@@ -39,7 +39,9 @@ class StudyTable(Settings):
     mbt: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
     """Oldest version of mbt that reads this manifest; one older than that says only so."""
     extends: str | None = None
-    """Another manifest, from this one's folder, that this one is laid on."""
+    """Another manifest, relative to this one's folder, that this one changes."""
+    plugins: list[str] = Field(default_factory=list)
+    """Python files with plug-ins of the study's own, relative to the manifest's folder."""
 
 
 class ModelTable(Settings):

@@ -9,9 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import nearest
-from mbt_cli.interfaces import Benchmark, Judge, Plugin
 from mbt_cli.manifest.problems import BAD_NAME, Problems
 from mbt_cli.manifest.schema import NAME_PATTERN, Document, DocumentTables, ModelTable, StudyTable
+from mbt_cli.plugins import FAMILIES
 from mbt_cli.registry import AnyBenchmark, AnyJudge
 
 _FAMILIES: Mapping[str, TypeAdapter[Any]] = {
@@ -87,8 +87,7 @@ def _read_family(family: str, written: Any, problems: Problems) -> tuple[dict[st
             good[name] = _FAMILIES[family].validate_python(table)
         except ValidationError as error:
             broken.add(where)
-            kind = table.get("kind") if isinstance(table, dict) else None
-            problems.add_validation(where, error, _valid_keys(family, table), kind=kind)
+            problems.add_validation(where, error, _valid_keys(family, table))
     return good, broken
 
 
@@ -98,7 +97,6 @@ def _valid_keys(family: str, table: Any) -> Iterable[str]:
         return Sampling.model_fields
     if family == "models":
         return ModelTable.model_fields
-    plugins: type[Plugin] = Judge if family == "judges" else Benchmark
-    kinds = {p.model_fields["kind"].default: p for p in plugins.__subclasses__()}
+    kinds = FAMILIES[family].kinds()
     kind = kinds.get(str(table.get("kind"))) if isinstance(table, dict) else None
     return kinds if kind is None else kind.model_fields

@@ -100,7 +100,13 @@ def manifest_text(path: Path, overrides: Sequence[str]) -> str:
 def _extended(path: Path, seen: tuple[Path, ...]) -> Tree:
     tree = read_toml(path)
     study = tree.get("study")
-    parent = study.pop("extends", None) if isinstance(study, dict) else None
+    if not isinstance(study, dict):
+        return tree
+    if isinstance(files := study.get("plugins"), list):  # a child manifest may be elsewhere
+        study["plugins"] = [
+            str(path.parent / file) if isinstance(file, str) else file for file in files
+        ]
+    parent = study.pop("extends", None)
     if parent is None:
         return tree
     where = path.parent / str(parent)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from pydantic import TypeAdapter
 from typer.main import get_command
 
 from mbt_cli.app import app
@@ -23,7 +22,7 @@ from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import shipped
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import DocumentTables
-from mbt_cli.registry import AnyBackend, AnyBenchmark
+from mbt_cli.registry import BACKENDS, BENCHMARKS
 from tests.conftest import REPOSITORY, SHELL_MBT, SMALL_STUDY
 from tests.unit.split_reading import read_split
 
@@ -112,7 +111,7 @@ def test_every_piece_of_toml_is_right(block):
             made.kind.model_validate({**fields, "kind": stage["kind"], "name": stage["name"]})
     for model in tree.get("models", {}).values():
         if "backend" in model:
-            TypeAdapter(AnyBackend).validate_python(model["backend"])
+            BACKENDS.make(model["backend"])
     tree.setdefault("study", {"name": "x", "seed": 0, "max_failed_share": 0})
     DocumentTables.model_validate(tree)
 
@@ -337,7 +336,7 @@ LAYOUTS = {
 def test_every_layout_of_the_data_topic_is_read(file, workplace):
     kind, question_id, answer = LAYOUTS[file]
     lay_out("data", workplace)
-    benchmark = TypeAdapter(AnyBenchmark).validate_python({"kind": kind, "files": {"x": file}})
+    benchmark = BENCHMARKS.make({"kind": kind, "files": {"x": file}})
 
     read = read_split(benchmark, "x")
 
@@ -351,7 +350,7 @@ def test_the_questions_that_the_data_topic_makes_are_read(workplace):
     (code,) = [b.text for b in blocks("data") if b.language == "python"]
     run_here([sys.executable, "-c", code], workplace)
     files = {"kind": "musique", "files": {"x": "my_questions.parquet"}}
-    benchmark = TypeAdapter(AnyBenchmark).validate_python(files)
+    benchmark = BENCHMARKS.make(files)
 
     read = read_split(benchmark, "x")
 

@@ -4,9 +4,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
-from mbt_cli.registry import AnyBackend
+from mbt_cli.registry import BACKENDS
 
 FOLDER = Path(__file__).parents[2] / "presets" / "models"
 PRESETS = sorted(FOLDER.glob("*.toml"))
@@ -54,6 +53,6 @@ def test_a_preset_makes_a_backend(path):
     assert set(table) <= {"backend", "serve", "place", "id", "request", "run", "note"}
 
     over = {name: table[name] for name in ("serve", "place") if name in table}
-    backend = TypeAdapter(AnyBackend).validate_python({**table["backend"], **over})
+    backend = BACKENDS.make({**table["backend"], **over})
 
     assert backend.identity()

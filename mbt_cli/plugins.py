@@ -1,0 +1,254 @@
+"""Plug-ins by kind: those that mbt ships, those of installed packages, those of a study's files.
+
+A package adds plug-ins by an entry point of the group `mbt`, whose value is a class or a module. A
+study adds them by `[study] plugins = ["./my_benchmark.py"]`. A module or file adds every public
+plug-in class that it defines. A plug-in that does not load is reported and left out.
+"""
+
+import inspect
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Generic, TypeVar, Union
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
+
+from mbt_cli.core.names import nearest
+from mbt_cli.interfaces import Plugin
+
+GROUP = "mbt"
+"""The entry-point group of packages with plug-ins."""
+UNKNOWN_KIND = "unknown_kind"
+"""Type of the validation error for a `kind` that no plug-in has."""
+
+P = TypeVar("P", bound=Plugin)
+
+
+class Family(Generic[P]):
+    """The plug-ins of one interface. `Annotated[Score, SCORES]` reads a table by its `kind`.
+
+    Args:
+        name: Name of the family, as its interface has it.
+        shipped: The classes that mbt ships.
+        by_name: Whether a bare name stands for a table with that `kind` and nothing else.
+    """
+
+    def __init__(self, name: str, *shipped: type[P], by_name: bool = False) -> None:
+        self.name = name
+        self.shipped = {kind_of(cls): cls for cls in shipped}
+        self._by_name = by_name
+        FAMILIES[name] = self
+
+    def kinds(self) -> Mapping[str, type[P]]:
+        """Every class by its kind, in the order of names."""
+        found: dict[str, Any] = dict(self.shipped)
+        for outside in (installed_plugins(), _study_plugins):
+            found |= {kind: cls for (family, kind), cls in outside.classes.items()
+                      if family == self.name}  # fmt: skip
+        return dict(sorted(found.items()))
+
+    def find(self, kind: str) -> type[P] | None:
+        """The class of a kind; packages are searched only for kinds that mbt does not ship."""
+        return self.shipped.get(kind) or self.kinds().get(kind)
+
+    def make(self, table: Any) -> P:
+        """The plug-in that a table describes.
+
+        Raises:
+            ValidationError: The table is wrong, or its kind is unknown.
+        """
+        made: P = TypeAdapter(Annotated[Any, self]).validate_python(table)
+        return made
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        classes = tuple(self.kinds().values())
+        union: Any = Union[classes]  # noqa: UP007 - the members are known at run time only
+        if len(classes) > 1:
+            union = Annotated[union, Field(discriminator="kind")]
+        return handler(TypeAdapter(union).core_schema)
+
+    def _read(self, value: Any) -> Plugin:
+        if self._by_name and isinstance(value, str):
+            value = {"kind": value}
+        if isinstance(value, Plugin) and value.family == self.name:
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticKnownError("dict_type")
+        kind = value.get("kind")
+        cls = self.find(str(kind))
+        if cls is not None:
+            return cls.model_validate(value)
+        known = self.kinds()
+        words = f"needs a `kind`; {nearest('', known)}"
+        if kind is not None:
+            words = f"no kind `{kind}`; {nearest(str(kind), known)}"
+        for broken in installed_plugins().problems:
+            words += f"; {broken}"
+        raise PydanticCustomError(UNKNOWN_KIND, "{words}", {"words": words})
+
+
+FAMILIES: dict[str, Family[Any]] = {}
+"""Every family by its name."""
+
+
+@dataclass
+class Plugins:
+    """Plug-ins from outside mbt.
+
+    Args:
+        classes: Family and kind to the class.
+        problems: A sentence for each plug-in that cannot be used.
+    """
+
+    classes: dict[tuple[str, str], type[Plugin]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, classes: Sequence[type[Plugin]], origin: str) -> None:
+        """Add classes; those that cannot be used become problems."""
+        for cls in classes:
+            what = _problem_of(cls)
+            kind = (cls.family, str(cls.model_fields["kind"].default))
+            if what is None and kind[1] in FAMILIES[cls.family].shipped:
+                what = f"{_a_kind(kind)} ships with mbt; choose another name"
+            elif what is None and (other := self.classes.get(kind, cls)) is not cls:
+                what = f"{_a_kind(kind)} is also defined in `{inspect.getfile(other)}`"
+            if what is None:
+                self.classes[kind] = cls
+            else:
+                self.problems.append(f"{origin}`{cls.__name__}`: {what}")
+
+
+_study_plugins = Plugins()
+"""Those of the manifest that was loaded last."""
+
+
+def use_study_plugins(files: Sequence[Path]) -> Mapping[Path, str]:
+    """Load the plug-ins of a study's files; those of the study before are forgotten.
+
+    Returns:
+        What is wrong with each file; files without problems are left out.
+    """
+    _study_plugins.classes.clear()
+    wrong: dict[Path, str] = {}
+    for path in files:
+        found = Plugins(dict(installed_plugins().classes) | _study_plugins.classes)
+        if not path.is_file():
+            wrong[path] = "no such file"
+            continue
+        try:
+            module = _load(path)
+        except Exception as error:  # noqa: BLE001 - it is the user's code
+            wrong[path] = f"cannot be loaded: {_reason(error, path)}"
+            continue
+        classes = _classes_in(module)
+        if not classes:
+            wrong[path] = f"defines no plug-in: no class below {_interfaces()}"
+        found.add(classes, "")
+        if found.problems:
+            wrong[path] = "; ".join(found.problems)
+        _study_plugins.classes |= {k: c for k, c in found.classes.items() if c in classes}
+    return wrong
+
+
+@cache
+def installed_plugins() -> Plugins:
+    """Plug-ins of installed packages; a problem names the package and the entry point."""
+    found = Plugins()
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        package = f"the package `{point.dist.name}`" if point.dist else "a package"
+        origin = f"{package}, entry point `{point.name}`"
+        try:
+            target = point.load()
+        except Exception as error:  # noqa: BLE001 - it is code from elsewhere
+            found.problems.append(f"{origin}: cannot be loaded: {_reason(error)}")
+            continue
+        classes = _classes_in(target) if isinstance(target, ModuleType) else [target]
+        if not classes or not all(_is_plugin(cls) for cls in classes):
+            what = f"`{point.value}` is not a plug-in: no class below {_interfaces()}"
+            found.problems.append(f"{origin}: {what}")
+        else:
+            found.add(classes, f"{origin}: ")
+    return found
+
+
+def _load(path: Path) -> ModuleType:
+    """The file as a module, once for each content; its classes bear the content's hash."""
+    source = path.read_bytes()
+    digest = sha256(source).hexdigest()
+    name = f"mbt_plugin_{path.stem}_{digest[:16]}"
+    if name not in sys.modules:
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        code = compile(source, str(path), "exec")
+        sys.modules[name] = module  # Pydantic looks up annotations there
+        try:
+            exec(code, module.__dict__)
+            for cls in _classes_in(module):
+                cls.file_sha256 = digest
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _classes_in(module: ModuleType) -> list[type[Plugin]]:
+    """The public plug-in classes that a module defines itself, base classes apart."""
+    return [
+        cls
+        for name, cls in vars(module).items()
+        if _is_plugin(cls) and cls.__module__ == module.__name__ and not name.startswith("_")
+        if not (inspect.isabstract(cls) and cls.model_fields["kind"].is_required())
+    ]
+
+
+def _is_plugin(cls: object) -> bool:
+    return isinstance(cls, type) and issubclass(cls, Plugin) and hasattr(cls, "family")
+
+
+def _problem_of(cls: type[Plugin]) -> str | None:
+    if not isinstance(cls.model_fields["kind"].default, str):
+        return 'has no kind, such as `kind: Literal["mine"] = "mine"`'
+    if inspect.isabstract(cls):
+        missing = ", ".join(f"`{name}`" for name in sorted(cls.__abstractmethods__))
+        return f"does not define {missing}"
+    try:
+        cls.model_rebuild()
+    except Exception as error:  # noqa: BLE001 - a field's type may be anything
+        return _reason(error)
+    return None
+
+
+def _a_kind(kind: tuple[str, str]) -> str:
+    return f"the kind `{kind[1]}` of {kind[0]}"
+
+
+def _interfaces() -> str:
+    return ", ".join(f"`{name}`" for name in sorted(c.__name__ for c in Plugin.__subclasses__()))
+
+
+def _reason(error: Exception, path: Path | None = None) -> str:
+    """The error on one line, with the last line of the file that it went through."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    where = f" (line {lines[-1]})" if lines else ""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}{where}"
+
+
+def kind_of(cls: type[Plugin]) -> str:
+    """The name of a plug-in class in manifests."""
+    return str(cls.model_fields["kind"].default)
