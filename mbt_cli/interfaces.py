@@ -1,6 +1,6 @@
 """THE THINGS YOU CAN ADD: one class in one file, then one line in registry.py."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,34 +13,28 @@ from mbt_cli.core.chat import Endpoint, Json, Message, Responder
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.jobs import Job
 from mbt_cli.core.measures import Measure, ScoreInputs
-from mbt_cli.core.model import Settings
+from mbt_cli.core.model import Plugin as Plugin
 from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.core.templates import Template
 from mbt_cli.core.training_job import Weights
+from mbt_cli.core.verifier import OfficialScorer
+from mbt_cli.core.verifier import Verifier as Verifier
 from mbt_cli.errors import BackendError
-
-
-class Plugin(Settings, ABC):
-    """A frozen class whose fields are its settings; `kind` names it in a manifest."""
-
-    family: ClassVar[str]
-    """What it is: `benchmarks`, `judges`, ...; each interface below sets its own."""
-    version: ClassVar[int] = 1
-    """Raised when the same settings give other results than before; enters the fingerprint."""
-    file_sha256: ClassVar[str | None] = None
-    """Hash of the study's own file that defines it, if one does; enters the fingerprint."""
-
-    kind: str
-    """Its name in a manifest; each class narrows it to one."""
+from mbt_cli.verifiers.text import TextVerifier
 
 
 class Benchmark(BenchmarkFiles, Plugin):
     """A data set."""
 
     family: ClassVar[str] = "benchmarks"
+    verifier: ClassVar[Verifier] = TextVerifier()
+    """Decides whether a reply is right. Another one than the default enters the fingerprints of
+    the cells that use it."""
+    official: ClassVar[OfficialScorer | None] = OfficialScorer()
+    """How the data set's own scorer compares words; None where it does not."""
 
     @abstractmethod
     def question(self, record: Mapping[str, Json]) -> Question:
@@ -49,6 +43,12 @@ class Benchmark(BenchmarkFiles, Plugin):
     def generate(self, split: str) -> Iterator[Question] | None:
         """Questions made by rule, for benchmarks without files."""
         return None
+
+
+def benchmark_of(spec: Mapping[str, Json]) -> type[Benchmark]:
+    """The class of the benchmark in the spec of a questions cell; `Benchmark` if it is unknown."""
+    kinds = {b.model_fields["kind"].default: b for b in Benchmark.__subclasses__()}
+    return kinds.get((spec.get("benchmark") or {}).get("kind"), Benchmark)
 
 
 class Backend(Plugin):
@@ -121,6 +121,8 @@ class Score(Plugin):
     """One measure, or a family of them, over the rollouts of one cell."""
 
     family: ClassVar[str] = "scores"
+    uses_verifier: ClassVar[bool] = False
+    """Whether the verifier of the benchmark enters the fingerprint."""
 
     def needs(self) -> Collection[str]:
         """What it gives no number without: kinds of judges, `baseline`."""
@@ -149,6 +151,10 @@ class Trainer(Plugin):
     def problems(self, recipe: Recipe) -> Iterator[tuple[str, str]]:
         """What is wrong with the settings: key path below the stage, and message."""
         return iter(())
+
+    def uses_verifier(self) -> bool:
+        """Whether it learns from what the benchmark's verifier decides."""
+        return False
 
     def spec(self, recipe: Recipe) -> dict[str, Json]:
         """What decides the trained weights, for fingerprints; the first version is not named."""

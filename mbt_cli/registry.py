@@ -15,7 +15,7 @@ from mbt_cli.benchmarks.question_answer import QuestionAnswer
 from mbt_cli.benchmarks.tinyhop.backend import ScriptedBackend
 from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
-from mbt_cli.interfaces import Backend, Benchmark, Figure, Judge, Score, Table, Trainer
+from mbt_cli.interfaces import Backend, Benchmark, Figure, Judge, Score, Table, Trainer, Verifier
 from mbt_cli.judges.answer_hit import AnswerHit
 from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
@@ -61,6 +61,9 @@ from mbt_cli.scores.mqi import MQI
 from mbt_cli.scores.rrp import RRP
 from mbt_cli.trainers.grpo import GRPO
 from mbt_cli.trainers.sft import SFT
+from mbt_cli.verifiers.math import MathVerifier
+from mbt_cli.verifiers.number import NumberVerifier
+from mbt_cli.verifiers.text import TextVerifier
 
 BACKENDS = Family[Backend](
     "backends",
@@ -111,6 +114,13 @@ SCORES = Family[Score](
     SubstringMatch,
     Tokens,
     TokensPerCorrect,
+    by_name=True,
+)
+VERIFIERS = Family[Verifier](
+    "verifiers",
+    MathVerifier,
+    NumberVerifier,
+    TextVerifier,
     by_name=True,
 )
 TRAINERS = Family[Trainer](

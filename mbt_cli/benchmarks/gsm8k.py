@@ -14,7 +14,8 @@ from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.questions import Question
-from mbt_cli.interfaces import Benchmark
+from mbt_cli.interfaces import Benchmark, Verifier
+from mbt_cli.verifiers.number import NumberVerifier
 
 _MARK = "####"
 
@@ -25,6 +26,8 @@ class GSM8K(Benchmark):
     kind: Literal["gsm8k"] = "gsm8k"
     """Names the benchmark in a manifest."""
 
+    verifier: ClassVar[Verifier] = NumberVerifier()
+    official: ClassVar[None] = None
     hub: ClassVar[HubSource] = HubSource(
         repo="openai/gsm8k",
         config="main",

@@ -14,6 +14,7 @@ from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.difficulty import known_tier
 from mbt_cli.core.questions import Question
+from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.interfaces import Benchmark
 
 
@@ -23,6 +24,7 @@ class HotpotQA(Benchmark):
     kind: Literal["hotpotqa"] = "hotpotqa"
     """Names the benchmark in a manifest."""
 
+    official: ClassVar[OfficialScorer] = OfficialScorer(name="hotpotqa", aliases=False)
     hub: ClassVar[HubSource] = HubSource(
         repo="hotpotqa/hotpot_qa",
         config="distractor",

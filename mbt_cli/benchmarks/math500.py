@@ -14,7 +14,8 @@ from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.difficulty import known_tier
 from mbt_cli.core.questions import Question
-from mbt_cli.interfaces import Benchmark
+from mbt_cli.interfaces import Benchmark, Verifier
+from mbt_cli.verifiers.math import MathVerifier
 
 
 class MATH500(Benchmark):
@@ -23,6 +24,8 @@ class MATH500(Benchmark):
     kind: Literal["math500"] = "math500"
     """Names the benchmark in a manifest."""
 
+    verifier: ClassVar[Verifier] = MathVerifier()
+    official: ClassVar[None] = None
     hub: ClassVar[HubSource] = HubSource(
         repo="HuggingFaceH4/MATH-500",
         pattern="{split}.jsonl",

@@ -16,6 +16,7 @@ from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.difficulty import known_tier
 from mbt_cli.core.questions import Document, Question
+from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.interfaces import Benchmark
 
 
@@ -25,6 +26,9 @@ class MuSiQue(Benchmark):
     kind: Literal["musique"] = "musique"
     """Names the benchmark in a manifest."""
 
+    official: ClassVar[OfficialScorer] = OfficialScorer(
+        name="musique", strict_closed=False, empty_equal=True
+    )
     hub: ClassVar[HubSource] = HubSource(
         repo="dgslibisey/MuSiQue",
         pattern="musique_ans_v1.0_{split}.jsonl",

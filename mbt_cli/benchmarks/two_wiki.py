@@ -14,6 +14,7 @@ from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
 from mbt_cli.core.difficulty import known_tier
 from mbt_cli.core.questions import Question
+from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.interfaces import Benchmark
 
 _HOPS = {"comparison": 2, "inference": 2, "compositional": 2, "bridge_comparison": 4}
@@ -25,6 +26,7 @@ class TwoWikiMultihopQA(Benchmark):
     kind: Literal["2wikimultihopqa"] = "2wikimultihopqa"
     """Names the benchmark in a manifest."""
 
+    official: ClassVar[OfficialScorer] = OfficialScorer(name="2wikimultihopqa")
     hub: ClassVar[HubSource] = HubSource(
         repo="framolfese/2WikiMultihopQA",
         pattern="data/{split}-*.parquet",

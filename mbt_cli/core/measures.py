@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.verifier import OfficialScorer, Verifier
 
 Made = TypeVar("Made")
 
@@ -22,16 +23,18 @@ class ScoreInputs:
 
     Args:
         rollouts: `rows.ROLLOUTS` joined with the question's columns (not `context`).
-        benchmark: Kind of the benchmark, such as `musique`: official scorers differ.
+        verifier: The benchmark's own: decides whether a reply is right.
         verdicts: Judge name to its verdict rows on these rollouts, joined by key.
         baseline: The same for the baseline cell, on the same benchmark and split.
+        official: How the benchmark's own scorer compares words, where it has one.
         made: What scores of this cell have made for each other, see `once`.
     """
 
     rollouts: pl.DataFrame
-    benchmark: str
+    verifier: Verifier
     verdicts: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     baseline: "ScoreInputs | None" = None
+    official: OfficialScorer | None = None
     # not an argument: a copy with other rows must not see what was made of these
     made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 

@@ -1,5 +1,8 @@
 """The base of everything a person writes in TOML, and the marks its fields can bear."""
 
+from abc import ABC
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 SECRET = "secret"
@@ -39,3 +42,17 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         defer_build=True,  # most stay unused
     )
+
+
+class Plugin(Settings, ABC):
+    """A frozen class whose fields are its settings; `kind` names it in a manifest."""
+
+    family: ClassVar[str]
+    """What it is: `benchmarks`, `judges`, ...; each interface sets its own."""
+    version: ClassVar[int] = 1
+    """Raised when the same settings give other results than before; enters the fingerprint."""
+    file_sha256: ClassVar[str | None] = None
+    """Hash of the study's own file that defines it, if one does; enters the fingerprint."""
+
+    kind: str
+    """Its name in a manifest; each class narrows it to one."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+from pydantic import Field
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.model import Settings
@@ -65,3 +66,5 @@ class TrainingJob(Settings):
     """Folder of the checkpoints to resume from."""
     files: str
     """Folder of the artifact's files."""
+    verifiers: dict[str, Json] = Field(default_factory=dict)
+    """Address of a questions cell to its benchmark's verifier, as `verifier_reference` gives it."""

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.errors import UsageError
+from mbt_cli.interfaces import benchmark_of
 from mbt_cli.registry import JUDGES, AnyScore
 from mbt_cli.scores.comparison import Comparison, compare
 from mbt_cli.scores.votes import both_read, cohens_kappa, confusion
@@ -104,11 +105,12 @@ def _score_inputs(
     folder: Path, lineage: Lineage, study: Path, verdicts: Sequence[Path]
 ) -> ScoreInputs:
     questions = next(a for a in lineage.inputs if a.startswith("questions/"))
-    benchmark = require_lineage(study / questions).spec["benchmark"]["kind"]
+    benchmark = benchmark_of(require_lineage(study / questions).spec)
     rollouts = joined_with_questions(read_rows(folder, lineage), read_rows(study / questions))
     return ScoreInputs(
         rollouts=rollouts,
-        benchmark=benchmark,
+        verifier=benchmark.verifier,
+        official=benchmark.official,
         verdicts=by_judge((require_lineage(path), read_rows(path)) for path in verdicts),
     )
 

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import base_spec_of, growth_of, spec_of
+from mbt_cli.interfaces import Benchmark
 from mbt_cli.stages.base import Resolution, Stage
 from mbt_cli.stages.imports import source_spec
 from mbt_cli.store.questions import source_fingerprint
@@ -56,6 +57,8 @@ class Cell:
             spec["judge"] = as_json(found.judge)
         if found.recipe is not None and found.trainer is not None:
             spec["recipe"] = found.trainer.spec(found.recipe)
+        if verifiers := self._verifiers(as_json):
+            spec["verifiers"] = verifiers
         if found.source is not None:
             spec["source"] = source_spec(found)
         if stage.kind == "questions" and found.benchmark is not None:
@@ -67,6 +70,19 @@ class Cell:
         else:
             spec["seed"] = found.seed
         return spec
+
+    def _verifiers(self, as_json: Callable[[object], Json]) -> dict[str, Json]:
+        """Benchmark to its verifier, where the rows depend on it.
+
+        The first version of the default one is left out: older cells do not record it.
+        """
+        if self.resolution.source is not None or not self.stage.uses_verifier(self.resolution):
+            return {}
+        return {
+            benchmark: as_json(verifier)
+            for benchmark, verifier in self.resolution.verifiers.items()
+            if verifier != Benchmark.verifier or verifier.version > 1
+        }
 
     @cached_property
     def sizes(self) -> dict[str, int | None]:

@@ -352,6 +352,8 @@ class Resolver:
         if models is None or templates is None or ("judge" in stage.axes and judge is None):
             return None
         training = self._training_of(stage, where) if source is None else None
+        read = [draft.axes, *(d.axes for drafts in draft.inputs.values() for d in drafts)]
+        about = {axes["benchmark"] for axes in read if "benchmark" in axes}
         self._check_inputs(draft, stage, where)
         resolution = Resolution(
             study=self._document.study.name,
@@ -369,6 +371,10 @@ class Resolver:
             },
             source=source,
             source_map=source_map,
+            verifiers={
+                name: self._document.benchmarks[name].verifier
+                for name in sorted(about & set(self._document.benchmarks))
+            },
             recipe=training[0] if training else None,
             trainer=training[1] if training else None,
             manifest=self._text,

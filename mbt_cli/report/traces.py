@@ -11,15 +11,15 @@ from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
+from mbt_cli.errors import UsageError
+from mbt_cli.interfaces import Verifier, benchmark_of
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import Upstream, read_rows, upstream
-from mbt_cli.verifiers.frames import answer_metrics
-from mbt_cli.verifiers.math import is_right, same_form, same_number
 
 SIGNS = (
     "judged",  # a judge's verdict on the answer could be read
     "judge_right",
-    "matched",  # exact match has a value
+    "matched",  # the verifier has a value
     "match_right",
     "cut",
     "failed",
@@ -79,7 +79,7 @@ def _verdict(judge: int, verdict: Mapping[str, Any]) -> Json:
 
 def signs(
     row: Mapping[str, Any],
-    exact_match: float | None,
+    value: float | None,
     verdicts: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> int:
     """`SIGNS` of one rollout as bits.
@@ -88,7 +88,7 @@ def signs(
 
     Args:
         row: A rollout.
-        exact_match: Its exact match, None where it has none.
+        value: The verifier's value of it, None where it has none.
         verdicts: Name of a judge to its verdicts on this rollout.
     """
     grades = [v["grade"] for v in verdicts.get(_ANSWER_JUDGE, ()) if v.get("grade") is not None]
@@ -97,8 +97,8 @@ def signs(
     held = {
         "judged": bool(grades) and 2 * yes != len(grades),
         "judge_right": 2 * yes > len(grades),
-        "matched": exact_match is not None,
-        "match_right": exact_match == 1,
+        "matched": value is not None,
+        "match_right": value == 1,
         "cut": is_cut(row["finish_reason"]),
         "failed": row["failure"] is not None,
         "votes_differ": len(set(grades)) > 1,
@@ -196,34 +196,30 @@ def read_traces(
     keys = rollouts.select(_KEY).join(asked, on="question_id").sort("position", "sample")
     wanted = (keys if limit is None else keys.head(limit)).collect()
     verdicts = [_verdict_rows(cell, judged) for judged in cell.judged]
-    kind = _benchmark_kind(cell.questions)
+    spec = cell.questions.spec if isinstance(cell.questions.spec, dict) else {}
+    verifier = benchmark_of(spec).verifier
     for batch in wanted.iter_slices(_BATCH_ROWS):
         frame = rollouts.drop("messages").join(batch.lazy(), on=_KEY).collect()
-        yield list(_traces(frame.sort("position", "sample"), verdicts, cell.judges, kind))
+        yield list(_traces(frame.sort("position", "sample"), verdicts, cell.judges, verifier))
 
 
 def _traces(
-    frame: pl.DataFrame, verdicts: Sequence[pl.LazyFrame], judges: Sequence[str], kind: str
+    frame: pl.DataFrame,
+    verdicts: Sequence[pl.LazyFrame],
+    judges: Sequence[str],
+    verifier: Verifier,
 ) -> Iterator[Trace]:
-    matches = _matches(frame, kind)
+    try:
+        values: Sequence[float | None] = verifier.values(frame).to_list()
+    except UsageError:  # a package that the verifier needs is missing here
+        values = [None] * frame.height
     keys = frame.select(_KEY)
     votes = [_by_rollout(of_judge.join(keys.lazy(), on=_KEY).collect()) for of_judge in verdicts]
-    for row, match in zip(frame.iter_rows(named=True), matches, strict=True):
+    for row, value in zip(frame.iter_rows(named=True), values, strict=True):
         key = (row["question_id"], row["sample"])
         own = {number: found[key] for number, found in enumerate(votes) if key in found}
         named = {judges[number]: list(found) for number, found in own.items()}
-        yield Trace(row, signs(row, match, named), own)
-
-
-def _matches(frame: pl.DataFrame, kind: str) -> Sequence[float | None]:
-    """Exact match of each row; math sets by their own rule, as far as the form alone tells."""
-    rules = {"gsm8k": same_number, "math500": same_form}
-    if kind not in rules:
-        return answer_metrics(frame, kind)["exact_match"].to_list()
-    return [
-        None if row["failure"] else is_right(row, rules[kind])
-        for row in frame.iter_rows(named=True)
-    ]
+        yield Trace(row, signs(row, value, named), own)
 
 
 def _verdict_rows(cell: TraceCell, judged: Lineage) -> pl.LazyFrame:
@@ -237,10 +233,3 @@ def _by_rollout(frame: pl.DataFrame) -> dict[tuple[str, int], list[dict[str, Any
         key = (row.pop("question_id"), row.pop("sample"))
         found.setdefault(key, []).append(row)
     return found
-
-
-def _benchmark_kind(questions: Lineage) -> str:
-    """Kind of the benchmark, which decides how answers are read; empty where nothing tells."""
-    spec = questions.spec if isinstance(questions.spec, dict) else {}
-    benchmark = spec.get("benchmark")
-    return str(benchmark.get("kind", "")) if isinstance(benchmark, dict) else ""

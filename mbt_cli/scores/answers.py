@@ -8,7 +8,6 @@ import polars as pl
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.scoring import answer_values, math_values, mean_measure, rollout_values
-from mbt_cli.verifiers.text import official_rules
 
 
 class AnswerRate(Score):
@@ -118,8 +117,7 @@ class OfficialExactMatch(Score):
     kind: Literal["official_exact_match"] = "official_exact_match"
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
-        rules = official_rules(inputs.benchmark)
-        if rules is None:
+        if inputs.official is None:
             return []
         values = answer_values(inputs, "official_exact_match")
         return [
@@ -128,7 +126,7 @@ class OfficialExactMatch(Score):
                 self.kind,
                 values,
                 shape="binary",
-                settings={"rules": rules},
+                settings={"rules": inputs.official.name},
             )
         ]
 
@@ -149,8 +147,7 @@ class OfficialF1(Score):
     kind: Literal["official_f1"] = "official_f1"
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
-        rules = official_rules(inputs.benchmark)
-        if rules is None:
+        if inputs.official is None:
             return []
         values = answer_values(inputs, "official_f1")
         return [
@@ -158,7 +155,7 @@ class OfficialF1(Score):
                 inputs,
                 self.kind,
                 values,
-                settings={"rules": rules},
+                settings={"rules": inputs.official.name},
             )
         ]
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.samples import Samples, Values
-from mbt_cli.scores.scoring import Accuracy, accuracy_values, answer_frame, judges_behind, samples
+from mbt_cli.scores.scoring import Accuracy, accuracy_values, judges_behind, samples, votes
 
 Counts = npt.NDArray[np.int64]
 SampleCounts = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
@@ -257,9 +257,10 @@ class PassAtK(Score):
 class MajAtK(Score):
     """Score of the most frequent answer among the first k samples: `maj@1`, `maj@2`, ...
 
-    Formula: each of the k samples with the lowest numbers that has an answer votes for it,
-    normalised; the question scores what the winning answer's samples score on average. Tied
-    answers are averaged: what a fair draw between them gives. Without any answer it scores 0.
+    Formula: each of the k samples with the lowest numbers that has an answer votes for it; answers
+    that the benchmark's verifier finds the same (for words, equal after normalising) are pooled.
+    The question scores what the winning answer's samples score on average. Tied answers are
+    averaged: what a fair draw between them gives. Without any answer it scores 0.
     `maj_published@k` beside it is the published form: raw texts, empty ones too, and the answer
     seen first wins a tie.
     Unit: per cent, mean over questions.
@@ -268,6 +269,8 @@ class MajAtK(Score):
     Known holes: answers in different words split the vote. A k above the samples present is an
     error.
     """
+
+    uses_verifier: ClassVar[bool] = True
 
     kind: Literal["maj_at_k"] = "maj_at_k"
     of: Accuracy = "exact_match"
@@ -283,9 +286,9 @@ class MajAtK(Score):
         if scores is None:
             return []
         rows = samples(inputs)
-        normalised = answer_frame(inputs)["normalised"]
-        cast, cast_raw = inputs.once("ballots", lambda: _ballots(inputs, normalised))
-        may_vote = (normalised != "").cast(pl.Float64).to_numpy()
+        voted = votes(inputs)
+        cast, cast_raw = inputs.once("ballots", lambda: _ballots(inputs, voted))
+        may_vote = (voted != "").cast(pl.Float64).to_numpy()
         found = []
         for k in checked_k(rows, self.k):
             for name, values in (
@@ -305,11 +308,11 @@ class MajAtK(Score):
         return found
 
 
-def _ballots(inputs: ScoreInputs, normalised: pl.Series) -> tuple[Ballots, Ballots]:
-    """Ballots of normalised and of raw answers, made on two cores."""
+def _ballots(inputs: ScoreInputs, voted: pl.Series) -> tuple[Ballots, Ballots]:
+    """Ballots of pooled and of raw answers, made on two cores."""
     raw = inputs.rollouts["answer"].fill_null("")
     with ThreadPoolExecutor(2) as threads:
-        cast, cast_raw = threads.map(partial(ballots, samples(inputs)), (normalised, raw))
+        cast, cast_raw = threads.map(partial(ballots, samples(inputs)), (voted, raw))
     return cast, cast_raw
 
 

@@ -23,7 +23,7 @@ from mbt_cli.scores.scoring import (
     samples,
 )
 from mbt_cli.scores.votes import Voted, majority
-from mbt_cli.verifiers.frames import normalised
+from mbt_cli.verifiers.text import normalised
 
 
 class JudgeAccuracy(Score):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.errors import StageError
-from mbt_cli.verifiers.frames import question_numbers
+from mbt_cli.verifiers.text import question_numbers
 
 Values = npt.NDArray[np.float64]
 """One value per rollout, in the order of the rows; NaN where there is none."""

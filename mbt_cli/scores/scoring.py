@@ -11,8 +11,8 @@ from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.traces import cut_column
 from mbt_cli.scores.samples import Samples, Values, samples_of
 from mbt_cli.scores.votes import Voted, majority
-from mbt_cli.verifiers.frames import answer_metrics
-from mbt_cli.verifiers.math import math_right
+from mbt_cli.verifiers.math import MathVerifier
+from mbt_cli.verifiers.text import TextVerifier, answer_metrics
 
 
 def samples(inputs: ScoreInputs) -> Samples:
@@ -30,7 +30,7 @@ def answer_frame(inputs: ScoreInputs) -> pl.DataFrame:
     question = samples(inputs).question
     return inputs.once(
         "answer_metrics",
-        lambda: answer_metrics(inputs.rollouts, inputs.benchmark, question=question),
+        lambda: answer_metrics(inputs.rollouts, inputs.official, question=question),
     )
 
 
@@ -78,12 +78,21 @@ def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
 
 
 def math_values(inputs: ScoreInputs) -> Values:
-    """1 or 0 for each rollout's math answer, NaN where the rollout failed; worked out once."""
+    """How right each math answer is, NaN where the rollout failed.
 
-    def values() -> Values:
-        return live_only(inputs, math_right(inputs.rollouts, inputs.benchmark).to_numpy())
+    By the benchmark's own verifier, or by that of math where the benchmark compares words.
+    """
+    is_words = isinstance(inputs.verifier, TextVerifier)
+    verifier = MathVerifier() if is_words else inputs.verifier
+    return inputs.once(
+        "math_match", lambda: verifier.values(inputs.rollouts).fill_null(np.nan).to_numpy()
+    )
 
-    return inputs.once("math_match", values)
+
+def votes(inputs: ScoreInputs) -> pl.Series:
+    """The answer that each rollout votes for, pooled by the benchmark's verifier; "" for none."""
+    words = answer_frame(inputs)["normalised"]
+    return inputs.once("votes", lambda: inputs.verifier.votes(inputs.rollouts, words))
 
 
 def live_only(inputs: ScoreInputs, values: Values) -> Values:

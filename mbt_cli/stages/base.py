@@ -20,7 +20,7 @@ from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.templates import Template
 from mbt_cli.inference.ask import Asked
-from mbt_cli.interfaces import Backend, Benchmark, Judge, Trainer
+from mbt_cli.interfaces import Backend, Benchmark, Judge, Trainer, Verifier
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import Lineage
 
@@ -80,6 +80,7 @@ class Resolution:
         templates: Prompt field to template.
         inputs: Input field to the addresses that it reads.
         source: What stands in for running the cell.
+        verifiers: Benchmark to its verifier, for every benchmark that the cell reads.
         source_map: How the source's columns are read, for stages of rows.
         manifest: Text of the manifest, for a report to show.
         recipe: Settings of a training that all methods share, for train stages.
@@ -97,9 +98,14 @@ class Resolution:
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     source: str | None = None
     source_map: ColumnMap | None = None
+    verifiers: Mapping[str, Verifier] = field(default_factory=dict)
     recipe: Recipe | None = None
     trainer: Trainer | None = None
     manifest: str = ""
+
+    def verifier_of(self, axes: Mapping[str, str]) -> Verifier:
+        """The verifier of the benchmark that a cell with these axes is about."""
+        return self.verifiers.get(axes.get("benchmark", ""), Benchmark.verifier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +197,10 @@ SamplingChoice = str | dict[str, bool | int | float | str]
 """Name of a `[sampling.NAME]` table, or `{ like = NAME, temperature = 0 }`."""
 
 Keep = Literal["correct", "wrong", "answered", "not_truncated"]
-"""Which rows of an input are read; correct = exact match."""
+"""Which rows of an input are read; the benchmark's verifier decides what is correct."""
+
+VERIFIED: tuple[Keep, ...] = ("correct", "wrong")
+"""Those that ask whether a reply is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +264,10 @@ class Stage(Settings, ABC):
             read: Input field to the kinds of the cells that it reads.
         """
         return iter(())
+
+    def uses_verifier(self, resolution: Resolution) -> bool:
+        """Whether the rows depend on what the verifier of a benchmark decides."""
+        return False
 
     @abstractmethod
     def run(self, work: Work) -> Iterator[pl.DataFrame]:

@@ -6,9 +6,9 @@ import polars as pl
 
 from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
+from mbt_cli.interfaces import Verifier
 from mbt_cli.stages.base import Keep, Work
 from mbt_cli.store.lineage import Lineage
-from mbt_cli.verifiers.frames import answer_metrics
 
 _QUESTION_COLUMNS = (
     "question_id",
@@ -64,19 +64,20 @@ def kept(
     rollouts: pl.DataFrame,
     keep: Keep | None,
     *,
-    benchmark: str,
+    verifier: Verifier,
     verdicts: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """The rollouts that `keep` lets through, in their order; a failed one never is.
+    """The rollouts that `keep` selects, in their order; a failed one is never selected.
 
-    `correct` and `wrong` go by exact match with the gold answer or an alias, or by the votes of
-    `answer_match` where there are verdicts. A reply without an answer is wrong.
+    `correct` and `wrong` follow the votes of an answer judge where there are verdicts, otherwise
+    the verifier. A reply without an answer is wrong.
 
     Args:
-        rollouts: question_id, sample, answer, finish_reason, failure, gold_answer, gold_aliases.
-        keep: None lets everything through, failed rollouts too.
-        benchmark: Kind of the benchmark, for `answer_metrics`.
-        verdicts: question_id, sample and grade, one row a vote; a rollout without a readable
+        rollouts: question_id, sample, answer, reply, finish_reason, failure, gold_answer,
+            gold_aliases.
+        keep: None selects everything, failed rollouts too.
+        verifier: The benchmark's own.
+        verdicts: question_id, sample and grade, one row per vote; a rollout without a parsed
             vote is neither correct nor wrong.
     """
     if keep is None:
@@ -86,10 +87,11 @@ def kept(
         return rollouts.filter(pl.col("failure").is_null(), wanted)
     if keep == "not_truncated":
         return rollouts.filter(pl.col("failure").is_null(), ~cut_column())
-    share = _right_by_votes(rollouts, verdicts) if verdicts is not None else None
-    if share is None:
-        share = answer_metrics(rollouts, benchmark)["exact_match"]
-    # half of the votes is no majority, so it counts as neither
+    if verdicts is not None:
+        share = _right_by_votes(rollouts, verdicts)
+    else:
+        share = verifier.values(rollouts)
+    # half of the votes is not a majority, so it counts as neither
     chosen = share > 0.5 if keep == "correct" else share < 0.5
     return rollouts.filter(pl.col("failure").is_null(), chosen.fill_null(False))
 

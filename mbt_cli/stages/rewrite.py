@@ -13,7 +13,16 @@ from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.traces import trace_column, trace_of
 from mbt_cli.errors import StageError
 from mbt_cli.stages.ask import AskPlan, Prompt, ask_model, failed_row
-from mbt_cli.stages.base import InputRule, Keep, Resolution, SamplingChoice, Stage, StageInput, Work
+from mbt_cli.stages.base import (
+    VERIFIED,
+    InputRule,
+    Keep,
+    Resolution,
+    SamplingChoice,
+    Stage,
+    StageInput,
+    Work,
+)
 from mbt_cli.stages.gates import MOST_TRACES, Gates, Intake
 from mbt_cli.stages.inputs import RowReader, kept
 from mbt_cli.stages.synthesize import prompt_values, with_own_prompt
@@ -47,10 +56,10 @@ def pair_rollouts(work: Work, keep: Keep | None) -> Pairs:
     Raises:
         StageError: A rollout has no question or stands twice, or no rollout at all has a solution.
     """
-    rollouts = _with_gold(work)
-    benchmark = work.resolution.benchmark
+    verifier = work.resolution.verifier_of(work.resolution.axes)
+    rollouts = _with_gold(work, reply=verifier.reads_reply)
     verdicts = work.rows("verdicts") if work.inputs.get("verdicts") else None
-    chosen = kept(rollouts, keep, benchmark=benchmark.kind if benchmark else "", verdicts=verdicts)
+    chosen = kept(rollouts, keep, verifier=verifier, verdicts=verdicts)
     solutions = _solutions(work)
     met = _meet(chosen, solutions).with_columns(_problem().alias("problem"))
     met = met.sort(pl.col("rollout_row").min().over("question_id"), "sample")
@@ -69,11 +78,12 @@ def pair_rollouts(work: Work, keep: Keep | None) -> Pairs:
     return Pairs(paired, met.filter(pl.col("problem").is_not_null()), counts)
 
 
-def _with_gold(work: Work) -> pl.DataFrame:
-    """The rollouts' light columns, with what `keep` needs of their questions."""
+def _with_gold(work: Work, *, reply: bool) -> pl.DataFrame:
+    """The rollouts' light columns, and the reply if asked for, with their gold answers."""
+    columns = [*_KEY, "answer", "finish_reason", "failure", *(["reply"] if reply else [])]
     rollouts = (
         work.lazy("rollouts")
-        .select(*_KEY, "answer", "finish_reason", "failure", (trace_column() != "").alias("told"))
+        .select(*columns, (trace_column() != "").alias("told"))
         .with_row_index("rollout_row")
     )
     questions = (
@@ -181,7 +191,7 @@ class RewriteStage(Stage):
     keep: Keep | None = None
     """Which rollouts are worth the price; left out, all that did not fail."""
     verdicts: StageInput | None = None
-    """Verdicts of `answer_match` that say what is correct, in place of exact match."""
+    """Verdicts of `answer_match` that decide what is correct, instead of the verifier."""
     prompt: str | None = None
     """Another template than the one named like `make`."""
     sampling: SamplingChoice | None = None
@@ -211,6 +221,9 @@ class RewriteStage(Stage):
 
     def columns(self, resolution: Resolution) -> pl.Schema:
         return rows.TRACES
+
+    def uses_verifier(self, resolution: Resolution) -> bool:
+        return self.keep in VERIFIED and self.verdicts is None
 
     def ask_plan(self, work: Work) -> AskPlan:
         """Every kept rollout that has a solution, times its traces."""

@@ -60,6 +60,9 @@ class ScoreStage(Stage):
                 what = f"`{metric.kind}` compares with a baseline"
                 yield f"metrics.{number}", f"{what}: say `baseline = {{ AXIS = VALUE }}`"
 
+    def uses_verifier(self, resolution: Resolution) -> bool:
+        return any(metric.uses_verifier for metric in self.metrics)
+
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         own = _score_inputs(work, "")
         if own is None:
@@ -105,7 +108,8 @@ def _score_inputs(work: Work, prefix: str) -> ScoreInputs | None:
         return None
     return ScoreInputs(
         rollouts=with_questions(work, f"{prefix}rollouts"),
-        benchmark=work.resolution.benchmark.kind,
+        verifier=work.resolution.benchmark.verifier,
+        official=work.resolution.benchmark.official,
         verdicts=by_judge(
             (cell.lineage, cell.rows)
             for cell in work.inputs.get(f"{prefix}verdicts", ())

@@ -31,9 +31,12 @@ from mbt_cli.core.training_job import (
     Weights,
     log_lines,
 )
+from mbt_cli.core.verifier import verifier_reference
 from mbt_cli.errors import StageError, Stopped
 from mbt_cli.inference.server import ServerProcess
+from mbt_cli.interfaces import Benchmark
 from mbt_cli.stages.base import (
+    VERIFIED,
     AxisValues,
     InputReference,
     InputRule,
@@ -134,6 +137,11 @@ class TrainStage(Stage):
         if self.weights and (without := stages - set(self.weights)):
             yield "weights", f"has no entry for `{min(without)}`"
 
+    def uses_verifier(self, resolution: Resolution) -> bool:
+        if self.data is not None:
+            return self.keep in VERIFIED
+        return resolution.trainer is not None and resolution.trainer.uses_verifier()
+
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         if work.resolution.source is not None:
             yield _imported(work)
@@ -221,6 +229,12 @@ def _write_job(work: Work, examples: pl.DataFrame) -> TrainingJob:
     weights = _start_weights(work)
     content = examples.sort(examples.columns[:4]).write_ndjson()
     settings = [trainer.spec(recipe), model.backend.identity(), spec_of(weights)]
+    verifiers = {
+        cell.address: verifier_reference(resolution.verifier_of(cell.axes))
+        for cell in work.inputs.get("questions", ())
+    }
+    if any(verifier != Benchmark.verifier for verifier in resolution.verifiers.values()):
+        settings.append(verifiers)
     identity = sha256_of([*settings, resolution.seed, content])
     parent = work.journal / "training"
     folder = parent / identity[:16]
@@ -242,6 +256,7 @@ def _write_job(work: Work, examples: pl.DataFrame) -> TrainingJob:
         examples=str(folder / "examples.parquet"),
         folder=str(folder.absolute()),
         files=str(work.files.absolute()),
+        verifiers=verifiers,
     )
     write_atomically(folder / "job.json", job.model_dump_json(indent=2).encode())
     return job

@@ -12,6 +12,7 @@ from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
+from mbt_cli.interfaces import Verifier
 from mbt_cli.stages.base import Keep, LoadedInput, Work
 from mbt_cli.stages.inputs import kept
 
@@ -92,7 +93,7 @@ def _examples_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | Non
         raise StageError(
             f"`{cell.address}` has two rows with the same key, question `{twice['question_id'][0]}`"
         )
-    dropped = _dropped(joined, target, keep, _benchmark_kind(questions))
+    dropped = _dropped(joined, target, keep, work.resolution.verifier_of(cell.axes))
     batches = _batches(work, cell, questions, joined.with_columns(dropped), target)
     return pl.concat(batches)
 
@@ -104,12 +105,9 @@ def _questions_of(work: Work, cell: LoadedInput) -> LoadedInput:
     raise StageError(f"`{cell.address}` has no benchmark and split, so its questions are unknown")
 
 
-def _benchmark_kind(questions: LoadedInput) -> str:
-    spec = questions.lineage.spec if questions.lineage is not None else {}
-    return str(dict(spec.get("benchmark") or {}).get("kind", ""))
-
-
-def _dropped(joined: pl.DataFrame, target: Target, keep: Keep | None, benchmark: str) -> pl.Series:
+def _dropped(
+    joined: pl.DataFrame, target: Target, keep: Keep | None, verifier: Verifier
+) -> pl.Series:
     """Why a row is not trained on; null for rows that are."""
     text = pl.col("trace" if target == "trace" else "reply").fill_null("").str.strip_chars()
     reason = (
@@ -121,7 +119,7 @@ def _dropped(joined: pl.DataFrame, target: Target, keep: Keep | None, benchmark:
         .then(pl.lit("empty"))
     )
     if keep is not None and target == "reply":
-        stays = kept(joined, keep, benchmark=benchmark).select(_KEY[1:])
+        stays = kept(joined, keep, verifier=verifier).select(_KEY[1:])
         joined = joined.join(
             stays.with_columns(pl.lit(True).alias("stays")),
             on=_KEY[1:],

@@ -9,7 +9,7 @@ from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Trainer
 from mbt_cli.trainers.known_keys import known_keys
-from mbt_cli.verifiers.rewards import REWARDS
+from mbt_cli.verifiers.rewards import REWARDS, VERIFIED_REWARDS
 
 
 class GRPO(Trainer):
@@ -31,6 +31,9 @@ class GRPO(Trainer):
     def trainer_keys(cls) -> Mapping[str, str]:
         keys: Mapping[str, str] = known_keys()["trainer"]["grpo"]
         return keys
+
+    def uses_verifier(self) -> bool:
+        return bool(VERIFIED_REWARDS & self.rewards.keys())
 
     def problems(self, recipe: Recipe) -> Iterator[tuple[str, str]]:
         for name in self.rewards:

@@ -1,7 +1,7 @@
 """Reinforcement by TRL's GRPOTrainer: python -m mbt_cli.training.grpo JOB."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from mbt_cli.core import rows
+from mbt_cli.core.questions import Question
 from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
+from mbt_cli.core.verifier import Verifier, verifier_from
 from mbt_cli.training import models
 from mbt_cli.training.loop import arguments, finish, train
 from mbt_cli.training.mask import turn_of
 from mbt_cli.training.problems import TrainingError, exit_code_of
 from mbt_cli.training.processors import keep_freed_memory
-from mbt_cli.verifiers.rewards import REWARDS
+from mbt_cli.verifiers.rewards import REWARDS, VERIFIED_REWARDS
 
 RewardFunction = Callable[..., list[float]]
 
@@ -38,6 +40,10 @@ def reinforce(job: TrainingJob) -> None:
             "GGUF file",
             'set `trainer.beta` to 0, or take `recipe.tuning = "lora"`',
         )
+    verifiers = {source: verifier_from(found) for source, found in job.verifiers.items()}
+    if VERIFIED_REWARDS & rewards.keys():
+        for verifier in verifiers.values():
+            verifier.prepare()
     asked, end_token = _asked(job, adapted)
     settings = arguments(
         job,
@@ -52,7 +58,9 @@ def reinforce(job: TrainingJob) -> None:
     set_seed(job.seed)
     trainer = GRPOTrainer(
         model=models.load_model(job.weights, recipe, quantized=recipe.tuning == "qlora"),
-        reward_funcs=[reward_function(name, job.method["reward_words"]) for name in rewards],
+        reward_funcs=[
+            reward_function(name, job.method["reward_words"], verifiers) for name in rewards
+        ],
         args=settings,
         train_dataset=asked,
         processing_class=tokenizer,
@@ -64,15 +72,28 @@ def reinforce(job: TrainingJob) -> None:
     finish(trainer, job, trained, end_token=end_token, facts=facts)
 
 
-def reward_function(name: str, words: int) -> RewardFunction:
-    """A reward of core/rewards.py as TRL calls it: a batch of completions to a list."""
+def reward_function(name: str, words: int, verifiers: Mapping[str, Verifier]) -> RewardFunction:
+    """A reward as TRL calls it, from a batch of completions to a list of numbers.
+
+    Args:
+        name: One of `REWARDS`.
+        words: Words beyond which the reward `length` is 0.
+        verifiers: Source of a question to its verifier.
+    """
     reward = REWARDS[name]
 
     def rewarded(
-        completions: Sequence[Any], references: Sequence[Sequence[str]], **_: Any
+        completions: Sequence[Any],
+        references: Sequence[Sequence[str]],
+        source: Sequence[str],
+        **_: Any,
     ) -> list[float]:
-        texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
-        return [reward(t, r, words=words) for t, r in zip(texts, references, strict=True)]
+        values = []
+        for completion, (gold, *aliases), cell in zip(completions, references, source, strict=True):
+            text = completion if isinstance(completion, str) else completion[-1]["content"]
+            question = Question("", "", gold, tuple(aliases))
+            values.append(reward(text, question, verifier=verifiers[cell], words=words))
+        return values
 
     rewarded.__name__ = name
     return rewarded
@@ -88,7 +109,9 @@ def _asked(job: TrainingJob, tokenizer: models.ModelTokenizer) -> tuple[Any, int
         length = len(tokenizer.encode(turn.prompt))
         is_long = length > job.recipe.max_length
         if not is_long:
-            kept.append({"prompt": row["messages"], "references": row["references"]})
+            kept.append(
+                {"prompt": row["messages"]} | {name: row[name] for name in ("references", "source")}
+            )
         own = {name: row[name] for name in ("source", "question_id", "sample", "trace_id")}
         dropped = f"over_long: {length} tokens" if is_long else None
         own |= {"prompt": turn.prompt, "tokens": length, "dropped": dropped}

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from mbt_cli.core.training_job import PROBLEM, STOPPED, TrainingJob
+from mbt_cli.errors import UsageError
 from mbt_cli.training.mask import ChatTemplateError
 
 _FULL = ("No space left on device", "Disk quota exceeded", "unexpected pos", "file write failed")
@@ -44,6 +45,7 @@ def exit_code_of(train: Callable[[TrainingJob], None], job_file: str) -> int:
         return STOPPED
     except (
         TrainingError,
+        UsageError,
         ChatTemplateError,
         OSError,
         MemoryError,
@@ -78,6 +80,8 @@ def explained(error: BaseException, job: TrainingJob) -> TrainingError | None:
     text = str(error)
     if isinstance(error, TrainingError):
         return error
+    if isinstance(error, UsageError):
+        return TrainingError(error.message, error.hint or "")
     if isinstance(error, ChatTemplateError):
         return TrainingError(
             text, "this model's chat template cannot be trained with; take a model whose can"

@@ -1,9 +1,11 @@
-"""Rewards of reinforcement training: one completion and its references to a number."""
+"""Rewards of reinforcement learning: one completion to a number, higher is better."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
+from mbt_cli.core.questions import Question
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.verifiers import text
 
 _WELL_FORMED = re.compile(
@@ -14,55 +16,37 @@ _WELL_FORMED = re.compile(
 class Reward(Protocol):
     """A reward; higher is better."""
 
-    def __call__(self, completion: str, references: Sequence[str], *, words: int) -> float:
+    def __call__(
+        self, completion: str, question: Question, *, verifier: Verifier, words: int
+    ) -> float:
         """The reward of one completion.
 
         Args:
             completion: The reply, thinking included.
-            references: Gold answer and aliases.
-            words: Words beyond which `length` gives nothing.
+            question: The question with its gold answer and aliases.
+            verifier: The benchmark's own.
+            words: Words beyond which `length` is 0.
         """
 
 
-def f1_score(completion: str, references: Sequence[str], *, words: int) -> float:
-    """Best token F1 of the extracted answer over gold answer and aliases, in [0, 1].
+def exact_match(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
+    """What the benchmark's verifier says of the completion, in [0, 1]."""
+    return verifier.check(completion, question).value
 
-    Example:
-        >>> f1_score("<answer>New York City</answer>", ["York", "NYC"], words=0)
-        0.5
-    """
+
+def f1_score(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
+    """Best F1 of words between the tagged answer and the gold answer or an alias, in [0, 1]."""
+    references = (question.answer, *question.answer_aliases)
     return text.f1_score(text.extract_answer(completion), references)
 
 
-def exact_match(completion: str, references: Sequence[str], *, words: int) -> float:
-    """1 where the extracted answer equals a reference, both normalised.
-
-    Example:
-        >>> exact_match("<answer>The Thames.</answer>", ["thames"], words=0)
-        1.0
-    """
-    return text.exact_match(text.extract_answer(completion), references)
-
-
-def well_formed(completion: str, references: Sequence[str], *, words: int) -> float:
-    """1 where the reply ends in one answer pair, behind at most one closed think block.
-
-    Example:
-        >>> well_formed("<think>so</think> It is <answer>Oslo</answer>", [], words=0)
-        1.0
-        >>> well_formed("<answer>Oslo</answer> or <answer>Rome</answer>", [], words=0)
-        0.0
-    """
+def well_formed(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
+    """1 where the completion ends in its only answer pair, after at most one closed think block."""
     return float(_WELL_FORMED.match(completion) is not None)
 
 
-def length(completion: str, references: Sequence[str], *, words: int) -> float:
-    """1 for nothing, falling evenly to 0 at `words` words.
-
-    Example:
-        >>> length("one two three", [], words=4)
-        0.25
-    """
+def length(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
+    """1 for an empty completion, falling linearly to 0 at `words` words."""
     return max(0.0, 1.0 - len(completion.split()) / words) if words else 0.0
 
 
@@ -72,4 +56,7 @@ REWARDS: Mapping[str, Reward] = {
     "format": well_formed,
     "length": length,
 }
-"""What has been added, by the name that a manifest uses."""
+"""Every reward by its name in a manifest."""
+
+VERIFIED_REWARDS = frozenset({"exact_match"})
+"""Those that depend on the benchmark's verifier."""

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from mbt_cli.core.measures import ScoreInputs
+from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.scores.answers import (
     ExactMatch,
     F1Score,
@@ -27,9 +28,10 @@ from mbt_cli.scores.answers import (
 )
 from mbt_cli.scores.at_k import AvgAtK, MajAtK, PassAtK
 from mbt_cli.scores.statistics import Quantity, bootstrap
-from mbt_cli.verifiers.text import normalise
+from mbt_cli.verifiers.text import TextVerifier, normalise
 
 SAMPLES = 8
+MUSIQUE = OfficialScorer("musique", strict_closed=False, empty_equal=True)
 SCORES = (
     ExactMatch(),
     SubstringMatch(),
@@ -120,7 +122,7 @@ def main() -> None:
     print(f"{len(rollouts):,} rows, {pairs:,} distinct (question, answer) pairs")  # noqa: T201
     for _ in range(arguments.repeats):
         start, used = time.perf_counter(), time.process_time()
-        inputs = ScoreInputs(rollouts, "musique")
+        inputs = ScoreInputs(rollouts, TextVerifier(), official=MUSIQUE)
         measures = [measure for score in SCORES for measure in score.measure(inputs)]
         seconds, cpu = time.perf_counter() - start, time.process_time() - used
         print(  # noqa: T201
@@ -133,7 +135,7 @@ def main() -> None:
     looped = loop_scores(few)
     seconds = time.perf_counter() - start
     print(f"loop: {len(few):,} rows, {len(few) / seconds:,.0f} rows/s (one process)")  # noqa: T201
-    inputs = ScoreInputs(rollouts.head(arguments.loop_rows), "musique")
+    inputs = ScoreInputs(rollouts.head(arguments.loop_rows), TextVerifier(), official=MUSIQUE)
     found = {m.metric: m.questions["value"].mean() for s in SCORES for m in s.measure(inputs)}
     for ours, theirs in (("avg@8", "exact_match_avg@8"), ("pass@4", "pass@4")):
         assert abs(found[ours] - looped[theirs]) < 1e-9, (ours, found[ours], looped[theirs])

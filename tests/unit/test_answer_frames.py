@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mbt_cli.verifiers.frames import answer_metrics, normalised
 from mbt_cli.verifiers.text import (
+    answer_metrics,
     containment,
     exact_match,
     f1_score,
     normalise,
-    official,
-    substring_match,
+    normalised,
 )
+from tests.unit.published import OFFICIAL, official, substring_match
 
 WORDS = ["a", "the", "an", "Oslo", "oslo", "b", "B.", "new", "York", "yes", "no", "noanswer"]
 ODD = ["\u00e9", "e\u0301a", "\u2013the", "_", "\u3000", "\x1f", "\u00bd", "\u5317\u4eac", "\u0130"]
@@ -51,7 +51,7 @@ def test_normalising_a_column_is_normalising_each_text(texts):
 @given(cases=ROWS)
 @settings(max_examples=40, deadline=None)
 def test_every_measure_of_a_frame_is_that_of_each_row(benchmark, cases):
-    found = answer_metrics(rollouts(cases), benchmark)
+    found = answer_metrics(rollouts(cases), OFFICIAL[benchmark])
 
     for row, (prediction, gold, aliases) in zip(found.to_dicts(), cases, strict=True):
         references = [gold, *aliases]
@@ -68,7 +68,7 @@ def test_every_measure_of_a_frame_is_that_of_each_row(benchmark, cases):
 def test_a_reply_without_an_answer_scores_0_even_against_a_gold_answer_of_nothing():
     frame = rollouts([(None, "the", []), ("", "the", []), ("an", "the", [])])
 
-    found = answer_metrics(frame, "musique")
+    found = answer_metrics(frame, OFFICIAL["musique"])
 
     # `an` against `the` is equal for MuSiQue; no answer at all is wrong by definition
     assert found["official_exact_match"].to_list() == [0.0, 0.0, 1.0]
@@ -78,17 +78,17 @@ def test_a_failed_rollout_and_a_question_without_gold_have_no_value():
     frame = rollouts([("Oslo", "Oslo", []), ("Oslo", None, None), ("Oslo", "Oslo", None)])
     frame = frame.with_columns(failure=pl.Series(["http_400", None, None]))
 
-    found = answer_metrics(frame, "hotpotqa")
+    found = answer_metrics(frame, OFFICIAL["hotpotqa"])
 
     assert found["exact_match"].to_list() == [None, None, 1.0]
 
 
-def test_math_sets_have_no_official_number():
-    found = answer_metrics(rollouts([("7", "7", [])]), "math500")
+def test_without_an_official_scorer_there_is_no_official_value():
+    found = answer_metrics(rollouts([("7", "7", [])]), None)
 
     assert found["official_f1"].to_list() == [None]
     assert found["exact_match"].to_list() == [1.0]
 
 
 def test_a_frame_without_rows_gives_columns_without_rows():
-    assert answer_metrics(rollouts([]), "hotpotqa").height == 0
+    assert answer_metrics(rollouts([]), OFFICIAL["hotpotqa"]).height == 0

@@ -3,17 +3,13 @@
 import pytest
 
 from mbt_cli.verifiers.text import (
-    Official,
     containment,
     exact_match,
     extract_answer,
-    extract_answer_published,
     f1_score,
     normalise,
-    official,
-    official_rules,
-    substring_match,
 )
+from tests.unit.published import Official, extract_answer_published, official, substring_match
 
 
 @pytest.mark.parametrize(
@@ -125,9 +121,3 @@ def test_official_scorers_differ_in_references_closed_words_and_empty_texts(
 
     assert found.exact_match == expected.exact_match
     assert found.f1 == pytest.approx(expected.f1)
-
-
-def test_benchmarks_without_a_scorer_follow_2wiki_and_math_sets_have_none():
-    assert official_rules("tinyhop") == "2wikimultihopqa"
-    assert official_rules("math500") is None
-    assert official_rules("gsm8k") is None

@@ -20,15 +20,15 @@ from mbt_cli.judges.phases import read_observed
 from mbt_cli.judges.redundancy import mark, read_marks, sentence_counts
 from mbt_cli.scores.at_k import avg_at_k, ballots, maj_at_k_published, pass_at_k
 from mbt_cli.scores.samples import samples_of
-from mbt_cli.verifiers.frames import METRICS, answer_metrics, normalised
 from mbt_cli.verifiers.text import (
+    METRICS,
+    answer_metrics,
     exact_match,
-    extract_answer_published,
     f1_score,
     normalise,
-    official,
-    substring_match,
+    normalised,
 )
+from tests.unit.published import OFFICIAL, extract_answer_published, official, substring_match
 
 _ROOT = Path(__file__).parents[2]
 _PATH = Path(os.environ.get("MBT_GOLDENS", _ROOT.parent / "shared/goldens/reference_goldens.json"))
@@ -102,8 +102,8 @@ def test_metrics_over_a_frame_equal_the_published_scorers(goldens, benchmark):
         for name in ("answer_metrics", "official_answer_metrics")
     )
 
-    by_paper = answer_metrics(_rollouts(paper), benchmark)
-    by_rules = answer_metrics(_rollouts(officially), benchmark)
+    by_paper = answer_metrics(_rollouts(paper), OFFICIAL[benchmark])
+    by_rules = answer_metrics(_rollouts(officially), OFFICIAL[benchmark])
 
     for name in ("exact_match", "substring_match", "f1_score"):
         assert by_paper[name].to_list() == pytest.approx([case[name] for case in paper])

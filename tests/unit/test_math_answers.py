@@ -5,7 +5,8 @@ import pytest
 
 from mbt_cli.core.measures import ScoreInputs
 from mbt_cli.scores.answers import MathMatch
-from mbt_cli.verifiers.math import gsm8k_answer, gsm8k_number, last_boxed, math_answer, plain_latex
+from mbt_cli.verifiers.math import MathVerifier, final_answer, last_boxed, plain_latex
+from mbt_cli.verifiers.number import NumberVerifier, last_number
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_thousands_of_open_boxes_are_searched_quickly():
     ],
 )
 def test_the_tagged_answer_goes_before_the_boxed_one(reply, answer):
-    assert math_answer(reply) == answer
+    assert final_answer(reply) == answer
 
 
 @pytest.mark.parametrize(
@@ -53,12 +54,12 @@ def test_the_tagged_answer_goes_before_the_boxed_one(reply, answer):
     ],
 )
 def test_the_last_number_without_commas_is_the_one(text, number):
-    assert gsm8k_number(text) == number
+    assert last_number(text) == number
 
 
 def test_gsm8k_reads_a_mark_where_there_is_neither_tag_nor_box():
-    assert gsm8k_answer("16 - 7 = 9, 9 x 2 = 18\n#### 18") == "18"
-    assert gsm8k_answer("it is 18") is None
+    assert NumberVerifier().answer("16 - 7 = 9, 9 x 2 = 18\n#### 18") == "18"
+    assert NumberVerifier().answer("it is 18") is None
 
 
 def test_latex_is_compared_without_its_dress():
@@ -66,7 +67,7 @@ def test_latex_is_compared_without_its_dress():
     assert plain_latex(r"90^\circ") == plain_latex(r"90^{\circ}") == "90"
 
 
-def cell(benchmark, *pairs):
+def cell(verifier, *pairs):
     """Rollouts of (reply, gold) whose answers were not tagged."""
     count = len(pairs)
     frame = pl.DataFrame(
@@ -85,11 +86,11 @@ def cell(benchmark, *pairs):
             "gold_aliases": pl.List(pl.String),
         },
     )
-    return ScoreInputs(frame, benchmark)
+    return ScoreInputs(frame, verifier)
 
 
 def test_gsm8k_compares_numbers():
-    inputs = cell("gsm8k", (r"\boxed{1,000}", "1000"), ("#### 7", "8"), ("seven", "7"))
+    inputs = cell(NumberVerifier(), (r"\boxed{1,000}", "1000"), ("#### 7", "8"), ("seven", "7"))
 
     (found,) = MathMatch().measure(inputs)
 
@@ -97,7 +98,7 @@ def test_gsm8k_compares_numbers():
 
 
 def test_equal_forms_need_no_library():
-    inputs = cell("math500", (r"\boxed{\dfrac12}", r"\frac12"), ("no box", "1"))
+    inputs = cell(MathVerifier(), (r"\boxed{\dfrac12}", r"\frac12"), ("no box", "1"))
 
     (found,) = MathMatch().measure(inputs)
 
@@ -107,7 +108,7 @@ def test_equal_forms_need_no_library():
 def test_different_forms_of_the_same_value_are_equal():
     pytest.importorskip("math_verify", reason="needs the extra `math`")
     inputs = cell(
-        "math500",
+        MathVerifier(),
         (r"\boxed{0.5}", r"\frac{1}{2}"),
         (r"\boxed{\frac{\sqrt{2}}{2}}", r"\frac{1}{\sqrt{2}}"),
         (r"\boxed{(0, 1)}", "[0, 1]"),

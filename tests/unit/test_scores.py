@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mbt_cli.core.measures import ScoreInputs
+from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.errors import StageError
 from mbt_cli.scores.answers import (
     AnswerRate,
@@ -23,6 +24,9 @@ from mbt_cli.scores.at_k import AvgAtK, MajAtK, PassAtK
 from mbt_cli.scores.judged import AnswerHitRate, AnswerInclusiveErrors, JudgeAccuracy
 from mbt_cli.scores.lengths import AES, Degeneration, Tokens, TokensPerCorrect, aes
 from mbt_cli.scores.summaries import restricted, summarise, summarise_all
+from mbt_cli.verifiers.text import TextVerifier
+
+WORDS = TextVerifier()
 
 SCHEMA = {
     "question_id": pl.String,
@@ -81,7 +85,7 @@ def value(measure):
 
 
 def test_a_cut_reply_is_wrong_and_a_failed_one_has_no_value():
-    inputs = ScoreInputs(rollouts({}, {"answer": "Bergen"}, CUT, FAILED), "hotpotqa")
+    inputs = ScoreInputs(rollouts({}, {"answer": "Bergen"}, CUT, FAILED), WORDS)
 
     row = summarise(measured(ExactMatch(), inputs)["exact_match"], resamples=10, seed=0)
 
@@ -96,14 +100,12 @@ def test_samples_are_averaged_within_their_question_first():
     )
 
     # q0 is 1, q1 is 0: one half, though one sample of four is right
-    assert value(measured(ExactMatch(), ScoreInputs(frame, "musique"))["exact_match"]) == 0.5
+    assert value(measured(ExactMatch(), ScoreInputs(frame, WORDS))["exact_match"]) == 0.5
 
 
 def test_plain_counts_and_lengths():
     loop = "So it is Oslo, or is it Bergen? Let me think again. " * 30
-    inputs = ScoreInputs(
-        rollouts({}, {**CUT, "reasoning": loop}, {"answer": ""}, FAILED), "hotpotqa"
-    )
+    inputs = ScoreInputs(rollouts({}, {**CUT, "reasoning": loop}, {"answer": ""}, FAILED), WORDS)
 
     found = {
         name: value(measure)
@@ -123,13 +125,13 @@ def test_text_that_repeats_a_little_is_no_loop():
     text = " ".join(f"Step {i}: look at document {i}." for i in range(80))
     frame = rollouts({"reply": text}, {"reply": "ha " * 20}, {"reply": "ha " * 60})
 
-    loops = measured(Degeneration(), ScoreInputs(frame, "hotpotqa"))["degeneration_loops"]
+    loops = measured(Degeneration(), ScoreInputs(frame, WORDS))["degeneration_loops"]
 
     assert loops.questions["value"].to_list() == [0.0, 0.0, 1.0]
 
 
 def test_a_share_of_questions_has_wilsons_interval():
-    inputs = ScoreInputs(rollouts({}, {"answer": ""}), "hotpotqa")
+    inputs = ScoreInputs(rollouts({}, {"answer": ""}), WORDS)
 
     row = summarise(measured(AnswerRate(), inputs)["answer_rate"], resamples=10, seed=0)
 
@@ -142,7 +144,7 @@ def test_a_share_of_questions_has_wilsons_interval():
 def test_judge_accuracy_leaves_unread_verdicts_out_and_says_what_they_could_change():
     inputs = ScoreInputs(
         rollouts({}, {}, {}, {}, FAILED),
-        "hotpotqa",
+        WORDS,
         {"answer_match": verdicts("grade", ["A", "B", "C", None, None], failures={3, 4})},
     )
 
@@ -158,7 +160,7 @@ def test_judge_accuracy_leaves_unread_verdicts_out_and_says_what_they_could_chan
 def test_votes_decide_by_majority_and_a_tie_has_no_value():
     grades = ["A", "A", "B", "B", "B", "A", "A", "B", None]
     judged = verdicts("grade", grades, failures={8}, votes=3)
-    inputs = ScoreInputs(rollouts({}, {}, {}), "hotpotqa", {"answer_match": judged})
+    inputs = ScoreInputs(rollouts({}, {}, {}), WORDS, {"answer_match": judged})
 
     found = measured(JudgeAccuracy(), inputs)
 
@@ -168,7 +170,7 @@ def test_votes_decide_by_majority_and_a_tie_has_no_value():
 
 
 def test_scores_that_need_a_judge_give_no_number_without_verdicts():
-    inputs = ScoreInputs(rollouts({}), "hotpotqa")
+    inputs = ScoreInputs(rollouts({}), WORDS)
 
     assert JudgeAccuracy().measure(inputs) == []
     assert AES().measure(inputs) == []
@@ -177,7 +179,7 @@ def test_scores_that_need_a_judge_give_no_number_without_verdicts():
 
 def test_the_same_vote_twice_is_refused():
     judged = pl.concat([verdicts("grade", ["A"])] * 2)
-    inputs = ScoreInputs(rollouts({}), "hotpotqa", {"answer_match": judged})
+    inputs = ScoreInputs(rollouts({}), WORDS, {"answer_match": judged})
 
     with pytest.raises(StageError, match="verdicts have 2 rows that share a key"):
         JudgeAccuracy().measure(inputs)
@@ -204,13 +206,11 @@ def test_aes_equals_the_worked_examples_and_the_formula_on_a_drop(accuracy, toke
 
 
 def test_aes_is_paired_with_its_baseline_by_question():
-    base = ScoreInputs(
-        rollouts({"answer": "x"}, {}, {"completion_tokens": 9999}).head(2), "hotpotqa"
-    )
+    base = ScoreInputs(rollouts({"answer": "x"}, {}, {"completion_tokens": 9999}).head(2), WORDS)
     own = rollouts({"completion_tokens": 50}, {"completion_tokens": 50}, {})
     score = AES(accuracy="exact_match", beta=2)
 
-    (found,) = score.measure(ScoreInputs(own, "hotpotqa", baseline=base))
+    (found,) = score.measure(ScoreInputs(own, WORDS, baseline=base))
 
     # q2 has no partner. Accuracy 0.5 -> 1, tokens 100 -> 50: 1 * 0.5 + 2 * 1
     assert value(found) == pytest.approx(2.5)
@@ -224,7 +224,7 @@ def test_aes_is_paired_with_its_baseline_by_question():
 
 
 def test_tokens_per_correct_pays_for_wrong_replies_too():
-    inputs = ScoreInputs(rollouts({}, {"answer": "x", "completion_tokens": 500}, FAILED), "musique")
+    inputs = ScoreInputs(rollouts({}, {"answer": "x", "completion_tokens": 500}, FAILED), WORDS)
 
     (found,) = TokensPerCorrect(accuracy="exact_match").measure(inputs)
 
@@ -240,7 +240,7 @@ def test_answer_hits_with_and_without_a_judge():
     )
     judged = verdicts("hit", [True, False, True, None])
     right = verdicts("grade", ["A", "B", "B", "B"])
-    inputs = ScoreInputs(frame, "hotpotqa", {"answer_hit": judged, "answer_match": right})
+    inputs = ScoreInputs(frame, WORDS, {"answer_hit": judged, "answer_match": right})
 
     hits = {k: value(m) for k, m in measured(AnswerHitRate(), inputs).items()}
     errors = {k: value(m) for k, m in measured(AnswerInclusiveErrors(), inputs).items()}
@@ -289,7 +289,11 @@ def test_every_score_is_the_same_for_rows_in_any_order(answers, order):
 
     rows = [
         summarise_all(
-            [(m, None) for score in ALL for m in score.measure(ScoreInputs(table, "musique"))],
+            [
+                (m, None)
+                for score in ALL
+                for m in score.measure(ScoreInputs(table, WORDS, official=OfficialScorer()))
+            ],
             resamples=20,
             seed=1,
         )
@@ -301,7 +305,7 @@ def test_every_score_is_the_same_for_rows_in_any_order(answers, order):
 
 
 def test_a_breakdown_is_the_measure_over_some_of_its_questions():
-    inputs = ScoreInputs(rollouts({}, {"answer": "x"}, {}), "hotpotqa")
+    inputs = ScoreInputs(rollouts({}, {"answer": "x"}, {}), WORDS)
     measure = measured(ExactMatch(), inputs)["exact_match"]
 
     part = restricted(measure, pl.Series(["q1", "q2"]))
@@ -312,7 +316,7 @@ def test_a_breakdown_is_the_measure_over_some_of_its_questions():
 def test_a_breakdown_of_the_inputs_does_not_see_what_was_made_of_all_rows():
     from dataclasses import replace
 
-    inputs = ScoreInputs(rollouts({}, {"answer": "x"}), "hotpotqa")
+    inputs = ScoreInputs(rollouts({}, {"answer": "x"}), WORDS)
     ExactMatch().measure(inputs)
 
     part = replace(inputs, rollouts=inputs.rollouts.head(1))

@@ -1,0 +1,188 @@
+"""The base of every verifier: the rule that decides whether a reply to a question is right."""
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from runpy import run_path
+from typing import Any, ClassVar
+
+import polars as pl
+
+from mbt_cli.core.chat import Json
+from mbt_cli.core.model import Plugin
+from mbt_cli.core.questions import Question
+
+_REPLY_KEYS = ("answer", "reply")
+_GOLD_KEYS = ("gold_answer", "gold_aliases")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The outcome of one of several rules that a reply must follow.
+
+    Args:
+        name: Name of the rule.
+        passed: Whether the reply follows it to the letter.
+        passed_loose: Whether it follows it when formatting such as bold marks is removed.
+        detail: Why it does not.
+    """
+
+    name: str
+    passed: bool
+    passed_loose: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a verifier finds about one reply.
+
+    Args:
+        value: How right the reply is, in [0, 1].
+        passed: Whether it counts as right.
+        parts: The outcome of each rule, for verifiers that have several.
+    """
+
+    value: float
+    passed: bool
+    parts: tuple[Part, ...] = ()
+
+
+class Verifier(Plugin):
+    """A rule that decides whether a reply to a question is right."""
+
+    family: ClassVar[str] = "verifiers"
+    reads_reply: ClassVar[bool] = True
+    """Whether it reads a reply beyond its answer tags."""
+
+    @abstractmethod
+    def answer(self, reply: str, *, tagged: str | None = None) -> str | None:
+        """The final answer of a reply; None without one.
+
+        Args:
+            reply: The whole reply, thinking included.
+            tagged: Text of its answer tags where that is known; None: extract it.
+        """
+
+    @abstractmethod
+    def same(self, given: str, wanted: str) -> bool:
+        """Whether two answers are the same."""
+
+    def prepare(self) -> None:
+        """Import what it needs; UsageError where a package is missing."""
+        return
+
+    def check(self, reply: str, question: Question, *, tagged: str | None = None) -> Check:
+        """Check one reply. It passes where its answer is the same as the gold answer or an alias.
+
+        Args:
+            reply: The whole reply, thinking included.
+            question: The question with its gold answer and aliases.
+            tagged: Text of the reply's answer tags where that is known; None: extract it.
+        """
+        answer = self.answer(reply, tagged=tagged)
+        wanted = (question.answer, *question.answer_aliases)
+        passed = answer is not None and any(self.same(answer, text) for text in wanted if text)
+        return Check(float(passed), passed)
+
+    def values(self, rollouts: pl.DataFrame) -> pl.Series:
+        """`check(...).value` of every rollout; null where it failed or has no gold answer.
+
+        Equal rollouts are checked once.
+
+        Args:
+            rollouts: `question_id`, `answer`, `reply`, `failure`, `gold_answer`, `gold_aliases`.
+        """
+        keys = ["question_id", *_REPLY_KEYS, *_GOLD_KEYS]
+        live = pl.col("failure").is_null() & pl.col("gold_answer").is_not_null()
+        rows = rollouts.filter(live).select(keys).unique(maintain_order=True)
+        values = [
+            self.check(row["reply"] or "", _question(row), tagged=row["answer"] or "").value
+            for row in rows.iter_rows(named=True)
+        ]
+        found = rollouts.select(*keys, live=live).join(
+            rows.with_columns(value=pl.Series(values, dtype=pl.Float64)),
+            on=keys,
+            how="left",
+            nulls_equal=True,
+            maintain_order="left",
+        )
+        return found.select(pl.when("live").then("value").alias("value"))["value"]
+
+    def votes(self, rollouts: pl.DataFrame, words: pl.Series) -> pl.Series:
+        """One text per rollout, equal for the same answer to the same question; "" without one.
+
+        The first answer by sample number stands for all that are the same.
+
+        Args:
+            rollouts: `question_id`, `sample`, `answer`, `reply`.
+            words: The tagged answers as normalised words, which scores share.
+        """
+        keys = ["question_id", *_REPLY_KEYS]
+        rows = rollouts.sort("question_id", "sample").select(keys).unique(maintain_order=True)
+        seen: dict[str, list[str]] = {}
+        votes = []
+        for row in rows.iter_rows(named=True):
+            answer = self.answer(row["reply"] or "", tagged=row["answer"] or "")
+            others = seen.setdefault(row["question_id"], [])
+            votes.append("" if answer is None else self._first_same(answer, others))
+        return rollouts.select(keys).join(
+            rows.with_columns(vote=pl.Series(votes, dtype=pl.String)),
+            on=keys,
+            how="left",
+            nulls_equal=True,
+            maintain_order="left",
+        )["vote"]
+
+    def _first_same(self, answer: str, others: list[str]) -> str:
+        """The first of the others that is the same; the answer joins them where none is."""
+        found = answer if answer in others else None
+        found = found or next((other for other in others if self.same(answer, other)), None)
+        if found is None:
+            others.append(answer)
+        return found or answer
+
+
+@dataclass(frozen=True, slots=True)
+class OfficialScorer:
+    """How the scorer that a data set came with compares normalised words.
+
+    Args:
+        name: Its name in the settings of a metric.
+        aliases: Aliases count, each measure taking its best reference; otherwise the gold answer
+            alone counts.
+        strict_closed: F1 is 0 when either side is yes, no or noanswer and they differ.
+        empty_equal: F1 is 1 when normalising leaves nothing of both sides.
+    """
+
+    name: str = "words"
+    aliases: bool = True
+    strict_closed: bool = True
+    empty_equal: bool = False
+
+
+def _question(row: Mapping[str, Any]) -> Question:
+    aliases = tuple(row["gold_aliases"] or ())
+    return Question(row["question_id"], "", row["gold_answer"] or "", aliases)
+
+
+def verifier_reference(verifier: Verifier) -> Json:
+    """The verifier as JSON, for a process that cannot import the registry."""
+    kind = type(verifier)
+    is_in_study = kind.file_sha256 is not None
+    return {
+        "module": inspect.getfile(kind) if is_in_study else kind.__module__,
+        "class": kind.__name__,
+        "settings": verifier.model_dump(mode="json", exclude={"kind"}),
+    }
+
+
+def verifier_from(reference: Json) -> Verifier:
+    """The verifier that `verifier_reference` wrote."""
+    module, name = reference["module"], reference["class"]
+    is_file = module.endswith(".py")
+    kind = run_path(module)[name] if is_file else getattr(import_module(module), name)
+    found: Verifier = kind(**reference["settings"])
+    return found
