@@ -31,7 +31,7 @@ from mbt_cli.manifest.cell import Cell
 from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.stages.base import LoadedInput, Stage, Work, WriteRows, no_rows
-from mbt_cli.stages.imports import sourced_rows
+from mbt_cli.stages.imports import imported_rows
 from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.store import provenance
 from mbt_cli.store.artifacts import JOURNAL, ArtifactWriter, complete_finish
@@ -302,7 +302,7 @@ class Runner:
 def _frames(cell: Cell, work: Work) -> Iterator[pl.DataFrame]:
     """The cell's rows: made, or from what stands in for making them."""
     is_sourced = cell.resolution.source_map is not None
-    return sourced_rows(cell.stage, work) if is_sourced else cell.stage.run(work)
+    return imported_rows(cell.stage, work) if is_sourced else cell.stage.run(work)
 
 
 def server_place(machine: Machine, folder: Path, run: RunSettings) -> ServerPlace:

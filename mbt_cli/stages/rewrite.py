@@ -1,7 +1,6 @@
-"""Rewrite: a teacher turns a student's own trace into a better one."""
+"""Rewrite: a teacher rewrites the traces of a student."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import polars as pl
@@ -23,159 +22,17 @@ from mbt_cli.stages.base import (
     StageInput,
     Work,
 )
-from mbt_cli.stages.gates import MOST_TRACES, Gates, Intake
+from mbt_cli.stages.gates import MOST_TRACES, GateResults, Gates
 from mbt_cli.stages.inputs import RowReader, kept
 from mbt_cli.stages.synthesize import prompt_values, with_own_prompt
 
 _KEY = ["question_id", "sample"]
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Which rollout is rewritten with which solution; texts stay on the disk.
-
-    Args:
-        paired: question_id, sample, solution_address, solution_id, and the numbers of the rows
-            that hold the texts: rollout_row, question_row, solution_row. A question's rollouts
-            stand together, ordered by sample.
-        unpaired: question_id, sample, problem: kept rollouts that cannot be rewritten.
-        counts: Steps of the funnel up to here.
-    """
-
-    paired: pl.DataFrame
-    unpaired: pl.DataFrame
-    counts: Mapping[str, int]
-
-
-def pair_rollouts(work: Work, keep: Keep | None) -> Pairs:
-    """Rollouts that are kept, each with a solution of its own question.
-
-    A solution made for the same sample is taken first, else the question's first by number; a
-    solution that failed is never taken.
-
-    Raises:
-        StageError: A rollout has no question or stands twice, or no rollout at all has a solution.
-    """
-    verifier = work.resolution.verifier_of(work.resolution.axes)
-    rollouts = _with_gold(work, reply=verifier.reads_reply)
-    verdicts = work.rows("verdicts") if work.inputs.get("verdicts") else None
-    chosen = kept(rollouts, keep, verifier=verifier, verdicts=verdicts)
-    solutions = _solutions(work)
-    met = _meet(chosen, solutions).with_columns(_problem().alias("problem"))
-    met = met.sort(pl.col("rollout_row").min().over("question_id"), "sample")
-    paired = met.filter(pl.col("problem").is_null())
-    if paired.is_empty() and (met["problem"] == "no_solution").any():
-        raise StageError(
-            f"none of {met.height} rollouts has a solution in {_addresses(work)}: no question id "
-            "is in both",
-            hint="`solutions` must be made from the same benchmark and split",
-        )
-    counts = {
-        "rollouts": rollouts.height,
-        "kept": chosen.height,
-        "with a solution": paired.height,
-    }
-    return Pairs(paired, met.filter(pl.col("problem").is_not_null()), counts)
-
-
-def _with_gold(work: Work, *, reply: bool) -> pl.DataFrame:
-    """The rollouts' light columns, and the reply if asked for, with their gold answers."""
-    columns = [*_KEY, "answer", "finish_reason", "failure", *(["reply"] if reply else [])]
-    rollouts = (
-        work.lazy("rollouts")
-        .select(*columns, (trace_column() != "").alias("told"))
-        .with_row_index("rollout_row")
-    )
-    questions = (
-        work.lazy("questions")
-        .select(
-            "question_id",
-            pl.col("answer").alias("gold_answer"),
-            pl.col("answer_aliases").alias("gold_aliases"),
-        )
-        .with_row_index("question_row")
-    )
-    joined = rollouts.join(questions, on="question_id", how="left", maintain_order="left")
-    found = joined.collect(engine="streaming").sort("rollout_row")
-    lost = found.filter(pl.col("question_row").is_null())
-    if lost.height:
-        first = lost["question_id"][0]
-        raise StageError(f"{lost.height} rollouts have no question, the first is `{first}`")
-    twice = found.filter(pl.struct(_KEY).is_duplicated())
-    if twice.height:
-        raise StageError(
-            f"question `{twice['question_id'][0]}` has sample {twice['sample'][0]} twice"
-        )
-    return found
-
-
-def _solutions(work: Work) -> pl.DataFrame:
-    """Every solution's keys, ordered so that the first of a question is the one to take."""
-    cells = [
-        cell.rows.select(
-            *_KEY,
-            pl.col("trace_id").alias("solution_id"),
-            pl.col("failure").alias("solution_failure"),
-            # decides between two solutions under one key, whatever the order of the rows
-            pl.col("trace").hash().alias("text"),
-            pl.col("trace").is_not_null().alias("has_text"),
-        ).with_columns(pl.lit(cell.address).alias("solution_address"))
-        for cell in work.inputs["solutions"]
-    ]
-    numbered = pl.concat(cells).with_row_index("solution_row").collect(engine="streaming")
-    return numbered.sort("question_id", "solution_address", "sample", "solution_id", "text")
-
-
-def _meet(rollouts: pl.DataFrame, solutions: pl.DataFrame) -> pl.DataFrame:
-    good = pl.col("solution_failure").is_null() & pl.col("has_text")
-    wanted = ["solution_row", "solution_address", "solution_id"]
-    usable = solutions.filter(good).select(*_KEY, *wanted)
-    same_sample = usable.unique(_KEY, keep="first", maintain_order=True)
-    any_sample = usable.unique("question_id", keep="first", maintain_order=True).drop("sample")
-    failed = solutions.filter(~good).select("question_id", "solution_failure")
-    first_failed = failed.unique("question_id", keep="first", maintain_order=True)
-    met = rollouts.join(same_sample, on=_KEY, how="left", maintain_order="left")
-    met = met.join(any_sample, on="question_id", how="left", suffix="_other", maintain_order="left")
-    met = met.join(first_failed, on="question_id", how="left", maintain_order="left")
-    # all three from the same solution: they are null together
-    return met.with_columns(
-        pl.when(pl.col("solution_row").is_null())
-        .then(pl.col(f"{name}_other"))
-        .otherwise(pl.col(name))
-        .alias(name)
-        for name in wanted
-    ).select(
-        *(*_KEY, "rollout_row", "question_row", *wanted),
-        *("failure", "told", "solution_failure"),
-    )
-
-
-def _problem() -> pl.Expr:
-    """Why a rollout cannot be rewritten; null when it can."""
-    failed = pl.col("solution_failure").fill_null("it has no text")
-    return (
-        pl.when(pl.col("failure").is_not_null())
-        .then(pl.concat_str(pl.lit("rollout_failed: "), pl.col("failure")))
-        .when(~pl.col("told"))
-        .then(pl.lit("rollout_failed: it has no trace"))
-        .when(pl.col("solution_row").is_not_null())
-        .then(None)
-        .when(pl.col("solution_failure").is_not_null())
-        .then(pl.concat_str(pl.lit("solution_failed: "), failed))
-        .otherwise(pl.lit("no_solution"))
-    )
-
-
-def _addresses(work: Work) -> str:
-    return ", ".join(f"`{cell.address}`" for cell in work.inputs["solutions"])
-
-
 _ROLLOUTS_AT_ONCE = 250
 _FAILED_AT_ONCE = 5_000
 
 
 class RewriteStage(Stage):
-    """Have a teacher rewrite every rollout's trace."""
+    """Have a teacher rewrite the trace of every rollout."""
 
     kind: Literal["rewrite"] = "rewrite"
     make: Literal["mbt_r", "plain"]
@@ -185,19 +42,19 @@ class RewriteStage(Stage):
     solutions: StageInput | None = None
     """Worked solutions of the same questions."""
     teacher: str | None = None
-    """Which model rewrites."""
+    """Model that rewrites."""
     traces_per_rollout: Annotated[int, Grows] = Field(ge=1, le=MOST_TRACES)
-    """Rewrites of each rollout."""
+    """Number of rewrites per rollout."""
     keep: Keep | None = None
-    """Which rollouts are worth the price; left out, all that did not fail."""
+    """Which rollouts are rewritten; by default all that did not fail."""
     verdicts: StageInput | None = None
     """Verdicts of `answer_match` that decide what is correct, instead of the verifier."""
     prompt: str | None = None
-    """Another template than the one named like `make`."""
+    """Prompt template; by default the one named like `make`."""
     sampling: SamplingChoice | None = None
-    """Another sampling than the teacher's own."""
+    """Sampling; by default the teacher's."""
     gates: Gates = Gates()
-    """Checks that a text must pass to become data."""
+    """Checks that a text must pass to become training data."""
 
     summary: ClassVar[str] = "have a teacher rewrite a student's traces"
     axes: ClassVar[tuple[str, ...]] = ("benchmark", "split", "model")
@@ -226,49 +83,67 @@ class RewriteStage(Stage):
         return self.keep in VERIFIED and self.verdicts is None
 
     def ask_plan(self, work: Work) -> AskPlan:
-        """Every kept rollout that has a solution, times its traces."""
-        return self._plan(work, pair_rollouts(work, self.keep), Intake(self.gates))
+        """Every kept rollout that has a solution, once per trace."""
+        paired, _, _ = _pair_rollouts(work, self.keep)
+        return self._plan(work, paired, GateResults(self.gates))
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        pairs, intake = pair_rollouts(work, self.keep), Intake(self.gates)
-        for batch in pairs.unpaired.iter_slices(_FAILED_AT_ONCE):
-            failed = [_unpaired_row(work, row) for row in batch.iter_rows(named=True)]
+        paired, unpaired, counts = _pair_rollouts(work, self.keep)
+        for batch in unpaired.iter_slices(_FAILED_AT_ONCE):
+            failed = [
+                failed_row(
+                    rows.TRACES,
+                    row["problem"],
+                    question_id=row["question_id"],
+                    sample=row["sample"],
+                    trace_id=0,
+                    rollout_address=work.input("rollouts").address,
+                    rollout_sample=row["sample"],
+                )
+                for row in batch.iter_rows(named=True)
+            ]
             yield frame_of_rows(failed, rows.TRACES)
-        yield from ask_model(self._plan(work, pairs, intake), work, rows.TRACES)
-        intake.tell(work, pairs.counts)
+        results = GateResults(self.gates)
+        yield from ask_model(self._plan(work, paired, results), work, rows.TRACES)
+        results.record(work, counts)
 
-    def _plan(self, work: Work, pairs: Pairs, intake: Intake) -> AskPlan:
+    def _plan(self, work: Work, paired: pl.DataFrame, results: GateResults) -> AskPlan:
         return AskPlan(
             role="teacher",
             purpose=f"rewrite:{self.make}",
-            prompts=lambda: self._prompts(work, pairs),
-            total=pairs.paired.height * self.traces_per_rollout,
-            row_of=intake.row,
+            prompts=lambda: self._prompts(work, paired),
+            total=paired.height * self.traces_per_rollout,
+            row_of=results.row,
         )
 
-    def _prompts(self, work: Work, pairs: Pairs) -> Iterator[Prompt]:
+    def _prompts(self, work: Work, paired: pl.DataFrame) -> Iterator[Prompt]:
         template = work.resolution.templates["prompt"]
-        for row in _read_together(work, pairs):
+        for row in _with_texts(work, paired):
             trace = trace_of(row["reasoning"], row["reply"])
             own = {"solution": row["solution"], "trace": trace}
             messages = template.fill({**prompt_values(row), **own})
+            made_from = {
+                "sample": row["sample"],
+                "rollout_address": work.input("rollouts").address,
+                "rollout_sample": row["sample"],
+                "solution_address": row["solution_address"],
+                "solution_id": row["solution_id"],
+            }
+            answers = (row["answer"], *(row["answer_aliases"] or ()))
             for trace_id in range(self.traces_per_rollout):
-                seen = {
-                    "answers": (row["answer"], *(row["answer_aliases"] or ())),
-                    "made_from": {**_made_from(work, row), "trace_id": trace_id},
-                }
+                seen = {"answers": answers, "made_from": {**made_from, "trace_id": trace_id}}
                 number = row["sample"] * MOST_TRACES + trace_id
                 yield Prompt(row["question_id"], number, messages, row=seen)
 
 
-def _read_together(work: Work, pairs: Pairs) -> Iterator[dict[str, Any]]:
-    """Each pair with its question, its rollout's text and its solution's, in bounded memory."""
+def _with_texts(work: Work, paired: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """Each pair with the texts of its question, rollout and solution, in bounded memory."""
     questions = RowReader(
         work.lazy("questions").select("question", "context", "answer", "answer_aliases")
     )
     rollouts = RowReader(work.lazy("rollouts").select("reasoning", "reply"))
     solutions = RowReader(work.lazy("solutions").select(pl.col("trace").alias("solution")))
-    for batch in pairs.paired.iter_slices(_ROLLOUTS_AT_ONCE):
+    for batch in paired.iter_slices(_ROLLOUTS_AT_ONCE):
         together = pl.concat(
             [
                 batch,
@@ -281,23 +156,131 @@ def _read_together(work: Work, pairs: Pairs) -> Iterator[dict[str, Any]]:
         yield from together.iter_rows(named=True)
 
 
-def _made_from(work: Work, row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "sample": row["sample"],
-        "rollout_address": work.input("rollouts").address,
-        "rollout_sample": row["sample"],
-        "solution_address": row["solution_address"],
-        "solution_id": row["solution_id"],
+def _pair_rollouts(
+    work: Work, keep: Keep | None
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
+    """The kept rollouts, each with a solution of its own question; texts stay on disk.
+
+    A solution for the same sample is preferred; otherwise the first one of the question is used.
+    Failed solutions are never used.
+
+    Returns:
+        Pairs: question_id, sample, solution_address, solution_id, and the row numbers of the
+        texts (rollout_row, question_row, solution_row), the rollouts of a question consecutive
+        and ordered by sample. Kept rollouts that cannot be rewritten: question_id, sample,
+        problem. The steps of the funnel so far.
+
+    Raises:
+        StageError: A rollout has no question or exists twice, or no rollout has a solution.
+    """
+    verifier = work.resolution.verifier_of(work.resolution.axes)
+    rollouts = _with_gold(work, reply=verifier.reads_reply)
+    verdicts = work.rows("verdicts") if work.inputs.get("verdicts") else None
+    chosen = kept(rollouts, keep, verifier=verifier, verdicts=verdicts)
+    solutions = _solutions(work)
+    joined = _with_solutions(chosen, solutions).with_columns(_problem().alias("problem"))
+    joined = joined.sort(pl.col("rollout_row").min().over("question_id"), "sample")
+    paired = joined.filter(pl.col("problem").is_null())
+    if paired.is_empty() and (joined["problem"] == "no_solution").any():
+        addresses = ", ".join(f"`{cell.address}`" for cell in work.inputs["solutions"])
+        raise StageError(
+            f"none of {joined.height} rollouts has a solution in {addresses}: they share no "
+            "question id",
+            hint="`solutions` must be made from the same benchmark and split",
+        )
+    counts = {
+        "rollouts": rollouts.height,
+        "kept": chosen.height,
+        "with a solution": paired.height,
     }
+    return paired, joined.filter(pl.col("problem").is_not_null()), counts
 
 
-def _unpaired_row(work: Work, row: Mapping[str, Any]) -> dict[str, Any]:
-    return failed_row(
-        rows.TRACES,
-        row["problem"],
-        question_id=row["question_id"],
-        sample=row["sample"],
-        trace_id=0,
-        rollout_address=work.input("rollouts").address,
-        rollout_sample=row["sample"],
+def _with_gold(work: Work, *, reply: bool) -> pl.DataFrame:
+    """The rollouts with their gold answers; `reply` tells whether the reply is read too."""
+    columns = [*_KEY, "answer", "finish_reason", "failure", *(["reply"] if reply else [])]
+    rollouts = (
+        work.lazy("rollouts")
+        .select(*columns, (trace_column() != "").alias("has_trace"))
+        .with_row_index("rollout_row")
+    )
+    questions = (
+        work.lazy("questions")
+        .select(
+            "question_id",
+            pl.col("answer").alias("gold_answer"),
+            pl.col("answer_aliases").alias("gold_aliases"),
+        )
+        .with_row_index("question_row")
+    )
+    joined = rollouts.join(questions, on="question_id", how="left", maintain_order="left")
+    found = joined.collect(engine="streaming").sort("rollout_row")
+    lost = found.filter(pl.col("question_row").is_null())
+    if lost.height:
+        first = lost["question_id"][0]
+        raise StageError(f"{lost.height} rollouts have no question, the first is `{first}`")
+    twice = found.filter(pl.struct(_KEY).is_duplicated())
+    if twice.height:
+        raise StageError(
+            f"question `{twice['question_id'][0]}` has sample {twice['sample'][0]} twice"
+        )
+    return found
+
+
+def _solutions(work: Work) -> pl.DataFrame:
+    """The keys of every solution, the preferred one of a question first."""
+    cells = [
+        cell.rows.select(
+            *_KEY,
+            pl.col("trace_id").alias("solution_id"),
+            pl.col("failure").alias("solution_failure"),
+            # breaks ties between two solutions with one key, in any order of the rows
+            pl.col("trace").hash().alias("text"),
+            pl.col("trace").is_not_null().alias("has_text"),
+        ).with_columns(pl.lit(cell.address).alias("solution_address"))
+        for cell in work.inputs["solutions"]
+    ]
+    numbered = pl.concat(cells).with_row_index("solution_row").collect(engine="streaming")
+    return numbered.sort("question_id", "solution_address", "sample", "solution_id", "text")
+
+
+def _with_solutions(rollouts: pl.DataFrame, solutions: pl.DataFrame) -> pl.DataFrame:
+    good = pl.col("solution_failure").is_null() & pl.col("has_text")
+    wanted = ["solution_row", "solution_address", "solution_id"]
+    usable = solutions.filter(good).select(*_KEY, *wanted)
+    same_sample = usable.unique(_KEY, keep="first", maintain_order=True)
+    any_sample = usable.unique("question_id", keep="first", maintain_order=True).drop("sample")
+    failed = solutions.filter(~good).select("question_id", "solution_failure")
+    first_failed = failed.unique("question_id", keep="first", maintain_order=True)
+    joined = rollouts.join(same_sample, on=_KEY, how="left", maintain_order="left")
+    joined = joined.join(
+        any_sample, on="question_id", how="left", suffix="_other", maintain_order="left"
+    )
+    joined = joined.join(first_failed, on="question_id", how="left", maintain_order="left")
+    # the three columns of one solution are null together
+    return joined.with_columns(
+        pl.when(pl.col("solution_row").is_null())
+        .then(pl.col(f"{name}_other"))
+        .otherwise(pl.col(name))
+        .alias(name)
+        for name in wanted
+    ).select(
+        *(*_KEY, "rollout_row", "question_row", *wanted),
+        *("failure", "has_trace", "solution_failure"),
+    )
+
+
+def _problem() -> pl.Expr:
+    """Why a rollout cannot be rewritten; null if it can."""
+    failed = pl.col("solution_failure").fill_null("it has no text")
+    return (
+        pl.when(pl.col("failure").is_not_null())
+        .then(pl.concat_str(pl.lit("rollout_failed: "), pl.col("failure")))
+        .when(~pl.col("has_trace"))
+        .then(pl.lit("rollout_failed: it has no trace"))
+        .when(pl.col("solution_row").is_not_null())
+        .then(None)
+        .when(pl.col("solution_failure").is_not_null())
+        .then(pl.concat_str(pl.lit("solution_failed: "), failed))
+        .otherwise(pl.lit("no_solution"))
     )

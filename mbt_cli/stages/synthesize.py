@@ -1,4 +1,4 @@
-"""Synthesize: a teacher makes worked solutions, or five-phase traces, from question and answer."""
+"""Synthesize: a teacher writes worked solutions or five-phase traces from question and answer."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +11,7 @@ from mbt_cli.core.model import Grows
 from mbt_cli.core.questions import documents_text
 from mbt_cli.stages.ask import AskPlan, Prompt, ask_model
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, Work
-from mbt_cli.stages.gates import MOST_TRACES, Gates, Intake
+from mbt_cli.stages.gates import MOST_TRACES, GateResults, Gates
 
 _QUESTIONS_AT_ONCE = 500
 
@@ -25,13 +25,13 @@ class SynthesizeStage(Stage):
     teacher: str | None = None
     """Which model writes."""
     traces_per_question: Annotated[int, Grows] = Field(default=1, ge=1, le=MOST_TRACES)
-    """How many are written for each question."""
+    """Number of texts per question."""
     prompt: str | None = None
-    """Another template than the one named like `make`."""
+    """Prompt template; by default the one named like `make`."""
     sampling: SamplingChoice | None = None
-    """Another sampling than the teacher's own."""
+    """Sampling; by default the teacher's."""
     gates: Gates = Gates()
-    """Checks that a text must pass to become data."""
+    """Checks that a text must pass to become training data."""
 
     summary: ClassVar[str] = "have a teacher write solutions or traces"
     axes: ClassVar[tuple[str, ...]] = ("benchmark", "split")
@@ -52,22 +52,22 @@ class SynthesizeStage(Stage):
 
     def ask_plan(self, work: Work) -> AskPlan:
         """Every question times its traces, in the questions' order."""
-        return self._plan(work, Intake(self.gates))
+        return self._plan(work, GateResults(self.gates))
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        intake = Intake(self.gates)
-        plan = self._plan(work, intake)
+        results = GateResults(self.gates)
+        plan = self._plan(work, results)
         yield from ask_model(plan, work, rows.TRACES)
-        intake.tell(work, {"questions": plan.total // self.traces_per_question})
+        results.record(work, {"questions": plan.total // self.traces_per_question})
 
-    def _plan(self, work: Work, intake: Intake) -> AskPlan:
+    def _plan(self, work: Work, results: GateResults) -> AskPlan:
         questions = work.lazy("questions").select(pl.len()).collect().item()
         return AskPlan(
             role="teacher",
             purpose=f"synthesize:{self.make}",
             prompts=lambda: self._prompts(work, questions),
             total=questions * self.traces_per_question,
-            row_of=intake.row,
+            row_of=results.row,
         )
 
     def _prompts(self, work: Work, count: int) -> Iterator[Prompt]:
@@ -86,17 +86,17 @@ class SynthesizeStage(Stage):
 
 
 def with_own_prompt(fields: Any) -> Any:
-    """A stage's fields with the template named like what it makes, where none is said."""
+    """A stage's fields with the template named like `make` as the default of `prompt`."""
     if not isinstance(fields, dict) or fields.get("prompt") is not None:
         return fields
     return {**fields, "prompt": fields.get("make")}
 
 
 def prompt_values(question: Mapping[str, Any]) -> dict[str, str]:
-    """What the templates say of a question.
+    """Values of a template's placeholders.
 
     Args:
-        question: question, context and answer of `rows.QUESTIONS`.
+        question: `question`, `context` and `answer` of `rows.QUESTIONS`.
     """
     return {
         "question": question["question"],

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mbt_cli.stages.gates import Candidate, Gates, Inspector, reason_of
+from mbt_cli.core.chat import Reply
+from mbt_cli.stages.gates import GateResults, Gates
 
 GOOD = (
     "We are asked where the author of The Blue Door was born, so the answer is a town. The novel "
@@ -11,9 +12,14 @@ GOOD = (
 )
 
 
+def reason(results, reply, *, answers=("Dover",), question_id="q1"):
+    """Name of the gate that stops the reply; None if it passes."""
+    failure = results.check(question_id, reply, answers)["failure"]
+    return failure and failure.removeprefix("gate_").partition(":")[0]
+
+
 def problem(text, *, finish="stop", reasoning=None, answers=("Dover",), **settings):
-    candidate = Candidate(text, reasoning, finish, answers)
-    return Inspector(Gates(**settings)).problem("q1", candidate)
+    return reason(GateResults(Gates(**settings)), Reply(text, reasoning, finish), answers=answers)
 
 
 def test_a_good_trace_passes_every_gate():
@@ -21,7 +27,7 @@ def test_a_good_trace_passes_every_gate():
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "expected"),
     [
         ("", "empty"),
         ("  \n ", "empty"),
@@ -50,21 +56,21 @@ def test_a_good_trace_passes_every_gate():
         (GOOD + " So the answer is Dover, that is to say it." * 12, "tail_loop"),
     ],
 )
-def test_a_bad_habit_fails_under_its_own_reason(text, reason):
-    assert reason_of(problem(text) or "passed") == reason
+def test_a_bad_habit_fails_under_its_own_reason(text, expected):
+    assert problem(text) == expected
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter", None])
 def test_a_reply_that_was_cut_is_not_training_data(finish):
-    assert reason_of(problem(GOOD, finish=finish) or "passed") == "not_finished"
+    assert problem(GOOD, finish=finish) == "not_finished"
 
 
 def test_reasoning_in_place_of_a_reply_is_refused():
-    assert reason_of(problem("", reasoning=GOOD) or "passed") == "reasoning_only"
+    assert problem("", reasoning=GOOD) == "reasoning_only"
 
 
 def test_reasoning_pasted_into_the_reply_is_refused():
-    assert reason_of(problem(f"{GOOD} Done.", reasoning=GOOD) or "passed") == "reasoning_in_text"
+    assert problem(f"{GOOD} Done.", reasoning=GOOD) == "reasoning_in_text"
 
 
 def test_own_reasoning_beside_the_reply_is_fine():
@@ -94,7 +100,7 @@ def test_an_alias_counts_as_the_answer():
 def test_an_answer_is_found_as_a_whole_word_only():
     text = GOOD.replace("Dover", "Norway").replace(" No,", " Surely not,")
 
-    assert reason_of(problem(text, answers=("no",)) or "passed") == "no_answer"
+    assert problem(text, answers=("no",)) == "no_answer"
 
 
 def test_an_answer_of_signs_alone_is_found_as_it_stands():
@@ -104,30 +110,23 @@ def test_an_answer_of_signs_alone_is_found_as_it_stands():
     assert problem(GOOD, answers=("+",)) is not None
 
 
-def test_the_second_of_two_equal_traces_is_dropped_and_other_questions_are_not_touched():
-    inspector = Inspector(Gates())
-    same = Candidate(GOOD, None, "stop", ("Dover",))
-    other = Candidate(
-        " ".join(reversed(GOOD.split())), None, "stop", ("Dover",)
-    )  # same words, no run of five in common
+def test_the_second_of_two_equal_traces_is_dropped_and_other_questions_are_not_affected():
+    results = GateResults(Gates())
+    same = Reply(GOOD, None, "stop")
+    # the same words without a common run of five
+    other = Reply(" ".join(reversed(GOOD.split())), None, "stop")
 
-    found = [
-        inspector.problem("q1", same),
-        inspector.problem("q1", same),
-        inspector.problem("q1", other),
-        inspector.problem("q2", same),
-    ]
-
-    assert [reason_of(p) if p else None for p in found] == [None, "near_duplicate", None, None]
+    assert reason(results, same) is None
+    assert reason(results, same) == "near_duplicate"
+    assert reason(results, other) is None
+    assert reason(results, same, question_id="q2") is None
 
 
 def test_a_failed_trace_does_not_count_as_an_earlier_one():
-    inspector = Inspector(Gates())
-    cut = Candidate(GOOD, None, "length", ("Dover",))
-    whole = Candidate(GOOD, None, "stop", ("Dover",))
+    results = GateResults(Gates())
 
-    assert inspector.problem("q1", cut) is not None
-    assert inspector.problem("q1", whole) is None
+    assert reason(results, Reply(GOOD, None, "length")) == "not_finished"
+    assert reason(results, Reply(GOOD, None, "stop")) is None
 
 
 @pytest.mark.parametrize(
@@ -147,4 +146,4 @@ def test_each_gate_can_be_switched_off(setting, text):
 
 
 def test_a_user_can_name_more_leaks():
-    assert reason_of(problem(GOOD, leak_patterns=("another hale",)) or "passed") == "leak"
+    assert problem(GOOD, leak_patterns=("another hale",)) == "leak"

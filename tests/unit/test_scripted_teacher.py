@@ -7,10 +7,10 @@ import pytest
 from mbt_cli.benchmarks.tinyhop.backend import ScriptedBackend
 from mbt_cli.benchmarks.tinyhop.questions import Settings, make_question
 from mbt_cli.benchmarks.tinyhop.teacher import guess_in, lesson_of
-from mbt_cli.core.chat import Request
+from mbt_cli.core.chat import Reply, Request
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.templates import parse_template
-from mbt_cli.stages.gates import Candidate, Gates, Inspector
+from mbt_cli.stages.gates import GateResults, Gates
 from mbt_cli.verifiers.text import exact_match, extract_answer
 
 PROMPTS = Path(__file__).parents[2] / "mbt_cli" / "prompts"
@@ -38,12 +38,12 @@ def text(question, purpose, **more):
 @pytest.mark.parametrize("split", ["train", "validation"])
 @pytest.mark.parametrize("purpose", ["solution", "mbt_s", "mbt_r", "plain"])
 def test_what_it_writes_passes_every_gate(purpose, split):
-    inspector = Inspector(Gates())
+    results = GateResults(Gates())
     for question in questions(split=split):
         choice = ask(question, f"synthesize:{purpose}")
         answers = (question.answer, *question.answer_aliases)
-        candidate = Candidate(choice["message"]["content"], None, choice["finish_reason"], answers)
-        assert inspector.problem(question.question_id, candidate) is None
+        reply = Reply(choice["message"]["content"], None, choice["finish_reason"])
+        assert results.check(question.question_id, reply, answers)["failure"] is None
 
 
 @pytest.mark.parametrize("purpose", ["mbt_s", "mbt_r"])
