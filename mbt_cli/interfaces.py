@@ -14,6 +14,7 @@ from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.jobs import Job
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.model import Plugin as Plugin
+from mbt_cli.core.programs import Draw, Steps
 from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import ServerPlace
@@ -115,6 +116,20 @@ class Judge(Plugin):
     def verdict_without_model(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The verdict that holds by definition, without asking (an empty answer is wrong)."""
         return None
+
+
+class Program(Plugin):
+    """How a model works on one question."""
+
+    @abstractmethod
+    def run(self, question: Mapping[str, Any], messages: tuple[Message, ...], draw: Draw) -> Steps:
+        """A generator that yields requests, is sent their replies, and returns the answer.
+
+        Args:
+            question: question_id, question and context of the question.
+            messages: The stage's prompt, rendered for the question.
+            draw: The only source of randomness.
+        """
 
 
 class Score(Plugin):

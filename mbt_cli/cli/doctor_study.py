@@ -15,14 +15,15 @@ from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.backends.transformers import TransformersBackend
 from mbt_cli.backends.vllm import VLLMBackend, gpus_seen
 from mbt_cli.cli.machine_checks import missing_packages, pip_line
-from mbt_cli.core.chat import Message, Reply, Request
+from mbt_cli.core.chat import Message, Reply
 from mbt_cli.core.findings import Finding, absent, broken, ok
-from mbt_cli.core.keys import sha256_of
+from mbt_cli.core.programs import Result, Task, one_request
 from mbt_cli.core.progress import Silent
 from mbt_cli.engine.fetch import Needed, needed_by
 from mbt_cli.engine.runner import hub_access, server_place
 from mbt_cli.errors import BackendError, Interrupted, MbtError, MissingInputError, Stopped
-from mbt_cli.inference.ask import Asking, ask, replies
+from mbt_cli.inference.ask import ask
+from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.sources import HUB, is_there
 from mbt_cli.plugins import installed_plugins
@@ -89,19 +90,20 @@ def _hint(failure: str, name: str) -> str:
 
 def _ask(name: str, model: Model, machine: Machine) -> Reply:
     """One request with the model's own sampling, but for its length."""
-    body = {**model.sampling.body(), **model.request}
-    request = Request(
-        sha256_of(name), "doctor", 0, (_QUESTION,), seed=0, body=body, purpose="doctor"
-    )
     seconds = min(_SECONDS, model.run.request_timeout_seconds)
     run = model.run.model_copy(
         update={"max_attempts": 1, "request_timeout_seconds": seconds, "server_restarts": 0}
     )
     place = server_place(machine, machine.cache / "doctor", run)
     with tempfile.TemporaryDirectory() as folder:
-        asking = Asking(
-            requests=lambda: [request],
+        batch = RequestBatch(
+            tasks=lambda: [Task("doctor", 0, one_request("doctor", (_QUESTION,)))],
             total=1,
+            purpose="doctor",
+            study_seed=0,
+            identity={"name": name},
+            sampling={},
+            body={**model.sampling.body(), **model.request},
             open=model.backend.open,
             place=replace(place, log=place.log.with_name(f"{name}.server.log")),
             max_tokens=_TOKENS,
@@ -109,8 +111,9 @@ def _ask(name: str, model: Model, machine: Machine) -> Reply:
             sends_seed=model.sampling.seedable,
             model_id=model.id,
         )
-        ask(asking, Path(folder), Silent())
-        return next(reply for _, reply in replies(asking, Path(folder)))
+        results: list[Result] = []
+        ask(batch, Path(folder), Silent(), emit=results.append)
+        return results[0].reply
 
 
 _INDEX = "model.safetensors.index.json"

@@ -27,7 +27,6 @@ class Request:
         messages: The conversation so far.
         seed: Seed of attempt 0, 31 bits; each content retry derives a new one.
         body: Everything else of the JSON body: sampling fields, `response_format`, extras.
-        row: What the asker needs again when the reply is there; never sent.
         purpose: What is asked for, such as `rollout` or `rewrite:mbt_r`; never sent.
     """
 
@@ -37,7 +36,6 @@ class Request:
     messages: tuple[Message, ...]
     seed: int
     body: Mapping[str, Json]
-    row: Mapping[str, Json] = field(default_factory=dict)
     purpose: str = ""
 
 

@@ -13,6 +13,7 @@ from mbt_cli.core.rows import GATE, UNREADABLE
 from mbt_cli.engine.runner import Servers, hub_access, load_input, server_place
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.inference.journal import JournalIndex
+from mbt_cli.inference.loop import first_requests
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.settings import Machine
@@ -67,11 +68,11 @@ def _rehearsed(
         for name, group in cell.resolution.inputs.items()
     }
     work = _work(cell, inputs, state.folder, machine)
-    asking = cell.stage.ask_plan(work).asking(work)
+    batch = cell.stage.request_batch(work)
     new = reused = 0
     first: Sequence[Message] = ()
     with _known(state.folder, retry_failed=retry_failed) as is_known:
-        for request in asking.requests():
+        for request in first_requests(batch):
             first = first or request.messages
             known = is_known(request.key)
             reused, new = reused + known, new + (not known)

@@ -24,7 +24,9 @@ from mbt_cli.core.progress import Progress
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import BackendError, Interrupted, MbtError, StageError, Stopped, UsageError
-from mbt_cli.inference.ask import Asked, ask, import_rows
+from mbt_cli.inference.ask import ask
+from mbt_cli.inference.journal import import_rows
+from mbt_cli.inference.loop import AskReport
 from mbt_cli.interfaces import Backend
 from mbt_cli.launchers.slurm import has_left_queue
 from mbt_cli.manifest.cell import Cell
@@ -136,7 +138,7 @@ class FailureShare:
         )
 
 
-def ask_shard(stage: Stage, work: Work, shard: Shard) -> Asked:
+def ask_shard(stage: Stage, work: Work, shard: Shard) -> AskReport:
     """Send what the journal does not hold of this shard's share.
 
     Raises:
@@ -145,9 +147,9 @@ def ask_shard(stage: Stage, work: Work, shard: Shard) -> Asked:
     address = work.resolution.address
     if not isinstance(stage, AsksModel) or work.resolution.source is not None:
         raise UsageError(f"`{address}` asks no model, so it has no shards")
-    asking = stage.ask_plan(work).asking(work)
-    total = None if asking.total is None else -(-(asking.total - shard.number + 1) // shard.of)
-    share = replace(asking, requests=lambda: shard.share(asking.requests()), total=total)
+    batch = stage.request_batch(work)
+    total = None if batch.total is None else -(-(batch.total - shard.number + 1) // shard.of)
+    share = replace(batch, tasks=lambda: shard.share(batch.tasks()), total=total)
     work.progress.start(f"{address} shard {shard}", total)
     return ask(share, work.journal, work.progress, writer=f"{shard.number}-of-{shard.of}")
 
@@ -207,7 +209,7 @@ class Runner:
                 record_failure(folder, job.cell.address, error, now=datetime.now(UTC))
                 raise
 
-    def run_shard(self, job: CellRun, shard: Shard) -> Asked:
+    def run_shard(self, job: CellRun, shard: Shard) -> AskReport:
         """Ask one shard's share of a cell's requests; `run` makes the rows when all are there.
 
         Raises:

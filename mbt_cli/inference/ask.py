@@ -1,388 +1,341 @@
-"""One model asked one cell's requests.
-
-`ask` sends what the journal does not hold yet, and gives every request with what became of it to
-whoever takes it, in the order of the requests and in bounded memory; `replies` reads the same
-from the journal alone.
-"""
+"""Sends one cell's requests to one model: backend, retries, restarts, and stopping in order."""
 
 import asyncio
+import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import polars as pl
 import uvloop
 
-from mbt_cli.core import rows
-from mbt_cli.core.chat import Endpoint, Reply, Request, Responder
+from mbt_cli.core.chat import Endpoint, Reply, Responder
 from mbt_cli.core.memory import return_freed_memory
-from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.progress import Progress
-from mbt_cli.core.serving import ServerPlace
-from mbt_cli.errors import ArtifactError, BackendError
-from mbt_cli.inference.client import BodyRules, open_client
-from mbt_cli.inference.dispatcher import Dispatcher, Handover, Ledger, Take, outcome_of
-from mbt_cli.inference.journal import JournalIndex, JournalWriter, record_of
-from mbt_cli.inference.queue import Backlog, RetryRules, Ticket
+from mbt_cli.errors import BackendError
+from mbt_cli.inference.client import Client, open_client
+from mbt_cli.inference.journal import JournalIndex, JournalWriter
+from mbt_cli.inference.loop import AskReport, Emit, ProgramLoop
+from mbt_cli.inference.queue import AdaptiveConcurrency, PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
     MalformedReplyError,
-    Outcome,
     Sending,
+    SendResult,
     ServerDiedError,
     failed,
     reply_of,
 )
 from mbt_cli.inference.stopping import StopRequest, raising, stopping
 
-_BATCH_ROWS = 5_000
-_WANTED = [name for name in rows.REPLY if name != "messages"]
-
-
-def import_rows(rows_parquet: Path, journal: Path) -> int:
-    """Write the replies of an artifact into the journal, streaming.
-
-    Doing it again replaces the first import. Rows without a request key (known by definition,
-    never asked) are left out.
-
-    Args:
-        rows_parquet: A rows file that has the columns of `rows.REPLY`.
-        journal: The cell's journal folder; made when it is not there.
-
-    Returns:
-        How many replies and failures were written.
-
-    Raises:
-        ArtifactError: The file cannot be read or the journal cannot be written.
-    """
-    name = sha256(str(rows_parquet.absolute()).encode()).hexdigest()[:12]
-    target = journal / f"imported-{name}.jsonl"
-    partial = target.with_suffix(".partial")
-    count = 0
-    try:
-        journal.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            for row in _rows(rows_parquet):
-                file.write(_record(row))
-                count += 1
-        partial.replace(target)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        partial.unlink(missing_ok=True)
-        raise ArtifactError(
-            f"cannot take over the replies of `{rows_parquet}` into `{journal}`: {error}"
-        ) from error
-    return count
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    lazy = pl.scan_parquet(path).select(_WANTED)
-    height = lazy.select(pl.len()).collect().item()
-    for start in range(0, height, _BATCH_ROWS):
-        batch = lazy.slice(start, _BATCH_ROWS).collect()
-        keyed = batch.filter(pl.col("request_key").is_not_null())
-        yield from keyed.iter_rows(named=True)
-
-
-def _record(row: dict[str, Any]) -> bytes:
-    key = row.pop("request_key")
-    text = row.pop("reply")
-    if (row["failure"] or "").startswith(rows.GATE):
-        row["failure"] = None  # the trace failed a gate, the reply is good
-    return record_of(key, Reply(text=text, **row), None)
-
-
-_LOOKS = 1_000
-
-
-def answer_in_process(backlog: Backlog, ledger: Ledger, responder: Responder) -> None:
-    """Work off the backlog one request after the other.
-
-    A LookupError of the responder (it has nothing to say to this request) becomes the failure
-    `no_reply`; any other exception is a bug and passes.
-    """
-    try:
-        while True:
-            ticket = backlog.take(float("inf"), looks=_LOOKS)
-            if ticket is None and not backlog.has_fresh:
-                return
-            if ticket is not None:
-                backlog.counts.sent += 1
-                ticket.attempts += 1
-                started = time.monotonic()
-                outcome = _outcome(responder, ticket.request, ticket.attempts, started)
-                ledger.keep(ticket, outcome.reply, started)
-    finally:
-        ledger.sync()
-
-
-def _outcome(responder: Responder, request: Request, attempts: int, started: float) -> Outcome:
-    try:
-        completion = responder.respond(request)
-    except LookupError as error:
-        words = str(error.args[0]) if error.args else ""
-        return failed("no_reply", words, Sending(request.seed, attempts), can_pass=False)
-    sending = Sending(request.seed, attempts, time.monotonic() - started)
-    try:
-        return Outcome(reply_of(completion, sending))
-    except MalformedReplyError as error:
-        return failed("malformed_reply", str(error), sending, can_pass=False)
-
-
-@dataclass(frozen=True)
-class Sender:
-    """How one run sends.
-
-    Args:
-        rules: How a request becomes a body.
-        run: Concurrency and time limits.
-        environment: Where a proxy may be named.
-        request: Says which signal asked to stop.
-        workers: Requests in flight at most.
-    """
-
-    rules: BodyRules
-    run: RunSettings
-    environment: Mapping[str, str]
-    request: StopRequest
-    workers: int
-
-    def send_all(self, endpoint: Endpoint, backlog: Backlog, ledger: Ledger) -> None:
-        """Work off the backlog.
-
-        Raises:
-            ServerDiedError: The server died; the backlog holds what is still to be sent.
-            BackendError: No request can succeed, or the endpoint cannot be reached any more.
-            ArtifactError: The journal cannot be written.
-            Interrupted: SIGINT came.
-            Stopped: SIGTERM or SIGUSR1 came.
-        """
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._send_all(endpoint, backlog, ledger))
-
-    async def _send_all(self, endpoint: Endpoint, backlog: Backlog, ledger: Ledger) -> None:
-        async with open_client(endpoint, self.rules, self.run, self.environment) as client:
-            dispatcher = Dispatcher(backlog, ledger, client, self.run, endpoint.alive)
-
-            def stop() -> None:
-                dispatcher.stop(self.request.drain_seconds(self.run.drain_seconds))
-
-            with stopping(self.request, stop):
-                await dispatcher.work_off(self.workers)
-        if self.request.signal:
-            raise self.request.error()
-
-
-__all__ = ["Asked", "Asking", "ask", "import_rows", "replies"]
-
-
-@dataclass(frozen=True)
-class Asking:
-    """One model asked one cell's requests.
-
-    Args:
-        requests: Gives all requests anew at each call, lazily and in the same order.
-        total: How many those are, where that is known.
-        open: The backend's `open`; entered only when something has to be sent.
-        place: Where its server may put things.
-        max_tokens: Tokens a reply may have; `rest` is what the context leaves.
-        run: How it is run on this machine.
-        retry_on: Finish reasons (`length`) and failures (`empty`) asked again with a new seed.
-        retry_max_tokens: Token limit of such a second try; null keeps the first one's.
-        content_attempts: Times one request is asked for its content at most.
-        retry_failed: Ask again for every failure of an earlier run, not only passing ones.
-        sends_seed: Whether the sampling is seedable.
-        model_id: The endpoint's name for the model, for backends that do not say one.
-    """
-
-    requests: Callable[[], Iterable[Request]]
-    total: int | None
-    open: Callable[[ServerPlace], AbstractContextManager[Endpoint | Responder]]
-    place: ServerPlace
-    max_tokens: int | Literal["rest"]
-    run: RunSettings
-    retry_on: tuple[str, ...] = ()
-    retry_max_tokens: int | None = None
-    content_attempts: int = 3
-    retry_failed: bool = False
-    sends_seed: bool = True
-    model_id: str = ""
-
-    @property
-    def retry_rules(self) -> RetryRules:
-        """Which outcomes are asked for again."""
-        return RetryRules(self.retry_on, self.content_attempts, self.retry_failed)
-
-    @property
-    def body_rules(self) -> BodyRules:
-        """How a request becomes a body."""
-        return BodyRules(self.max_tokens, self.retry_max_tokens, self.sends_seed, self.model_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What one `ask` did.
-
-    Args:
-        sent: Requests that went out, each time they did.
-        retried: Of those, the ones that were asked again, for transport or content.
-        reused: Requests whose reply was there already.
-        failed: Requests that end with a failure, reused ones included.
-        prompt_tokens: Of the replies that came in this run.
-        completion_tokens: Likewise.
-        restarts: Times the server died and was started again.
-        seconds: From the first look at the journal to the last reply.
-        version: What the server says it is; null when nothing was sent.
-        flags: The flags it was started with.
-    """
-
-    sent: int = 0
-    retried: int = 0
-    reused: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    restarts: int = 0
-    seconds: float = 0.0
-    version: str | None = None
-    flags: tuple[str, ...] = ()
-
 
 def ask(
-    asking: Asking,
+    batch: RequestBatch,
     journal: Path,
     progress: Progress,
     *,
     writer: str = "0",
-    take: Take | None = None,
-) -> Asked:
-    """Send what the journal does not hold, and keep every reply the moment it arrives.
+    emit: Emit | None = None,
+) -> AskReport:
+    """Send what the journal does not hold, and journal every reply the moment it arrives.
 
-    SIGINT, SIGTERM and SIGUSR1 stop it in order while it runs in the main thread.
+    SIGINT, SIGTERM and SIGUSR1 stop it in order if it runs in the main thread.
 
     Args:
-        asking: What is asked.
-        journal: The cell's journal folder; made when it is not there.
-        progress: Told of every row that is done.
-        writer: Name of this writer's own file; array tasks each have theirs.
-        take: Given every request with what became of it, in the requests' order: each as soon as
-            all before it are settled, while later ones are still in flight.
+        batch: What is asked.
+        journal: The cell's journal folder; created if needed.
+        progress: Receives every row that is done.
+        writer: Name of this writer's own file; each array task has its own.
+        emit: Takes every result in the order of the tasks, while later requests are in flight.
 
     Raises:
         BackendError: The server did not start, died too often, or refuses every request.
         ArtifactError: The journal cannot be written.
-        Interrupted: SIGINT came; everything that had arrived is kept.
-        Stopped: SIGTERM or SIGUSR1 came; everything that had arrived is kept.
+        Interrupted: SIGINT came; every reply that had arrived is kept.
+        Stopped: SIGTERM or SIGUSR1 came; every reply that had arrived is kept.
     """
-    request = StopRequest()
-    with (
-        raising(request),
-        JournalWriter(journal, writer) as file,
-        JournalIndex(journal) as index,
-    ):
+    started = time.monotonic()
+    stop = StopRequest()
+    with raising(stop), JournalWriter(journal, writer) as file, JournalIndex(journal) as index:
         if index.damaged:
-            progress.note(f"{index.damaged} damaged lines of `{journal}` are asked again")
-        backlog = Backlog(asking.requests(), index, asking.retry_rules, progress)
-        handover = None
-        if take is not None:
-            handover = Handover(asking.requests(), backlog, index, take)
-        ledger = Ledger(backlog, file, index, handover)
-        asked = _Run(asking, backlog, ledger, progress, request).work_off()
-        if handover is not None:
-            handover.finish()
-        return asked
+            progress.note(f"{index.damaged} damaged lines in `{journal}`: asking again for them")
+        loop = ProgramLoop(batch, index, file, progress, emit)
+        report = loop.report
+        try:
+            while loop.has_request():
+                try:
+                    _send_all(loop, stop)
+                except ServerDiedError as error:
+                    report.restarts += 1
+                    if report.restarts > batch.run.server_restarts:
+                        raise BackendError(
+                            f"the server died {report.restarts} times in this cell; the last "
+                            f"time: {error}",
+                            hint=error.hint,
+                        ) from error
+                    progress.note(f"restarting the server, which died: {error}")
+            report.seconds = time.monotonic() - started
+            loop.emit_results()
+        finally:
+            loop.close()
+        return report
 
 
-def replies(asking: Asking, journal: Path) -> Iterator[tuple[Request, Reply]]:
-    """Every request with what became of it, in the order of the requests.
+def _send_all(loop: ProgramLoop, stop: StopRequest) -> None:
+    """Open the backend and send everything."""
+    batch, report = loop.batch, loop.report
+    with batch.open(batch.place) as source:
+        report.version = source.version
+        if isinstance(source, Responder):
+            _answer_in_process(loop, source)
+            return
+        report.flags = source.flags
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_send_over_http(loop, source, stop))
+        return_freed_memory()
 
-    A request that was never answered has the failure `not_asked`.
+
+def _answer_in_process(loop: ProgramLoop, responder: Responder) -> None:
+    """Answer one request after the other.
+
+    A LookupError of the responder (it has no reply to this request) becomes the failure
+    `no_reply`; any other exception is a bug and propagates.
     """
-    with JournalIndex(journal) as index:
-        for request in asking.requests():
-            yield request, outcome_of(request, index)
-
-
-class _Run:
-    """One `ask`: opens the endpoint, again when it dies, until the backlog is empty."""
-
-    def __init__(
-        self,
-        asking: Asking,
-        backlog: Backlog,
-        ledger: Ledger,
-        progress: Progress,
-        request: StopRequest,
-    ) -> None:
-        self._asking = asking
-        self._backlog = backlog
-        self._ledger = ledger
-        self._progress = progress
-        self._request = request
-        self._restarts = 0
-        self._source: Endpoint | Responder | None = None
-
-    def work_off(self) -> Asked:
-        started = time.monotonic()
-        while (first := self._first()) is not None:
-            self._backlog.put_first(first)
+    try:
+        while pending := loop.next_request(float("inf")):
+            loop.report.sent += 1
+            pending.attempts += 1
+            started = time.monotonic()
+            sending = Sending(pending.seed, pending.attempts)
             try:
-                self._once()
-            except ServerDiedError as error:
-                self._restart_or_raise(error)
-        return self._asked(time.monotonic() - started)
+                reply = reply_of(responder.respond(pending.sent_request), sending)
+            except LookupError as error:
+                words = str(error.args[0]) if error.args else ""
+                reply = failed("no_reply", words, sending, can_retry=False).reply
+            except MalformedReplyError as error:
+                reply = failed("malformed_reply", str(error), sending, can_retry=False).reply
+            loop.settle(pending, reply, started)
+            loop.emit_results()
+    finally:
+        loop.sync()
 
-    def _first(self) -> Ticket | None:
-        """The next ticket, found before anything is started for it."""
+
+async def _send_over_http(loop: ProgramLoop, endpoint: Endpoint, stop: StopRequest) -> None:
+    """Send everything to an endpoint.
+
+    Raises:
+        ServerDiedError: The server died; what it did not answer is back in the queue.
+        BackendError: No request can succeed, or the endpoint cannot be reached any more.
+        ArtifactError: The journal cannot be written.
+        Interrupted: SIGINT came.
+        Stopped: SIGTERM or SIGUSR1 came.
+    """
+    drain_seconds = loop.batch.run.drain_seconds
+    async with open_client(endpoint, loop.batch) as client:
+        dispatcher = _Dispatcher(loop, client, endpoint.alive)
+        with stopping(stop, lambda: dispatcher.stop(stop.drain_seconds(drain_seconds))):
+            await dispatcher.send_all()
+    if stop.signal:
+        raise stop.error()
+
+
+_TASKS_AT_ONCE = 256
+"""Tasks that are started in a row before other coroutines get their turn."""
+_WATCH_SECONDS = 1.0
+_EMIT_SECONDS = 0.01
+_EMITTED_AT_ONCE = 64
+"""Results emitted at a time: a few milliseconds of work between replies."""
+_FIRST_BACKOFF_SECONDS = 0.5
+_LONGEST_BACKOFF_SECONDS = 30.0
+_REFUSED_BACKOFF_SECONDS = 1.0
+_UNREACHABLE_IN_A_ROW = 3
+
+
+class _Dispatcher:
+    """Keeps requests in flight until every program has its result.
+
+    `concurrency` workers each take a request, send it, settle it, and take the next one: no
+    coroutine per request and no barrier between batches.
+    """
+
+    def __init__(self, loop: ProgramLoop, client: Client, alive: Callable[[], None] | None) -> None:
+        self._loop = loop
+        self._client = client
+        self._run = loop.batch.run
+        self._alive = alive
+        self._concurrency = AdaptiveConcurrency(self._run.concurrency)
+        self._taken: dict[asyncio.Task[None], PendingRequest] = {}
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._idle: set[asyncio.Future[None]] = set()
+        self._good_replies = 0
+        self._unreachable_in_a_row = 0
+        self._stopping = asyncio.Event()
+        self._stopping_now = asyncio.Event()
+        self._drain_seconds = self._run.drain_seconds
+
+    def stop(self, drain_seconds: float) -> None:
+        """Send nothing more and wait for what is in flight; a second call stops at once."""
+        if self._stopping.is_set():
+            self._stopping_now.set()
+        self._drain_seconds = drain_seconds
+        self._stopping.set()
+
+    async def send_all(self) -> None:
+        """Send everything; returns early, with the journal on the disk, after `stop`."""
+        workers = [asyncio.create_task(self._work()) for _ in range(self._run.concurrency)]
+        everything = asyncio.gather(*workers)
+        watch: asyncio.Future[Any] = asyncio.gather(self._watch(), self._emit_when_idle())
+        try:
+            await self._until_done(everything, watch)
+        except ServerDiedError:
+            self._loop.queue.put_back(self._taken.values())
+            raise
+        finally:
+            for task in (*workers, watch):
+                task.cancel()
+            await asyncio.gather(everything, watch, return_exceptions=True)
+            await asyncio.gather(*workers, return_exceptions=True)
+            self._loop.sync()
+
+    async def _until_done(
+        self, everything: "asyncio.Future[list[None]]", watch: "asyncio.Future[Any]"
+    ) -> None:
+        first = asyncio.FIRST_COMPLETED
+        stop = asyncio.create_task(self._stopping.wait())
+        now = asyncio.create_task(self._stopping_now.wait())
+        try:
+            waited: set[asyncio.Future[Any]] = {everything, watch, stop}
+            await asyncio.wait(waited, return_when=first)
+            if stop.done() and not everything.done():
+                limit = self._drain_seconds
+                drained = asyncio.create_task(self._drained())
+                await asyncio.wait({drained, watch, now}, timeout=limit, return_when=first)
+                drained.cancel()
+        finally:
+            stop.cancel()
+            now.cancel()
+        for task in (watch, everything):
+            if task.done():
+                task.result()
+
+    async def _drained(self) -> None:
+        while self._in_flight:
+            await asyncio.wait(list(self._in_flight), timeout=0.05)
+
+    async def _watch(self) -> None:
+        """Check that the server lives, and that the disk has what the journal wrote."""
         while True:
-            ticket = self._backlog.take(float("inf"), looks=1_000)
-            if ticket is not None or not self._backlog.has_fresh:
-                return ticket
+            await asyncio.sleep(_WATCH_SECONDS)
+            self._check_alive()
+            await asyncio.to_thread(self._loop.sync)
 
-    def _once(self) -> None:
-        with self._asking.open(self._asking.place) as source:
-            self._source = source
-            if isinstance(source, Responder):
-                answer_in_process(self._backlog, self._ledger, source)
+    async def _emit_when_idle(self) -> None:
+        """Emit results while there is nothing to do but to wait for replies."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            slept_from = clock()
+            await asyncio.sleep(_EMIT_SECONDS)
+            if clock() - slept_from < 2 * _EMIT_SECONDS:
+                self._loop.emit_results(_EMITTED_AT_ONCE)
+
+    def _check_alive(self) -> None:
+        if self._alive is None:
+            return
+        try:
+            self._alive()
+        except BackendError as error:
+            raise ServerDiedError(error.message, hint=error.hint) from error
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        clock = asyncio.get_running_loop().time
+        while (pending := await self._next_request()) is not None:
+            self._taken[task] = pending
+            await self._concurrency.enter()
+            try:
+                if self._stopping.is_set():
+                    return
+                self._in_flight.add(task)
+                self._loop.report.sent += 1
+                pending.replies_seen = self._good_replies
+                self._settle(pending, await self._client.send(pending), clock())
+                del self._taken[task]
+            finally:
+                self._in_flight.discard(task)
+                self._concurrency.leave()
+
+    async def _next_request(self) -> PendingRequest | None:
+        """The next request; null when there is none left or the run stops."""
+        clock = asyncio.get_running_loop().time
+        loop = self._loop
+        while not self._stopping.is_set():
+            pending = loop.next_request(clock(), tasks=_TASKS_AT_ONCE)
+            if pending is not None:
+                self._wake(loop.queue.ready)
+                return pending
+            if loop.is_finished:
+                self._wake(len(self._idle))
+                return None
+            if loop.has_tasks:
+                await asyncio.sleep(0)  # the journal answers many tasks: let others have a turn
             else:
-                self._send(source)
-                return_freed_memory()
+                await self._wait_for_request()
+        return None
 
-    def _send(self, endpoint: Endpoint) -> None:
-        # the connections and their event loop load only where something is sent
+    async def _wait_for_request(self) -> None:
+        """Wait until a program has more to ask, a retry is due, or everything is finished."""
+        loop = asyncio.get_running_loop()
+        news = loop.create_future()
+        self._idle.add(news)
+        due = self._loop.queue.next_due
+        await asyncio.wait((news,), timeout=None if due is None else max(0.0, due - loop.time()))
+        self._idle.discard(news)
 
-        asking = self._asking
-        sender = Sender(
-            rules=asking.body_rules,
-            run=asking.run,
-            environment=asking.place.environment,
-            request=self._request,
-            workers=min(asking.run.concurrency, asking.total or asking.run.concurrency),
-        )
-        sender.send_all(endpoint, self._backlog, self._ledger)
+    def _wake(self, workers: int) -> None:
+        for _ in range(min(workers, len(self._idle))):
+            news = self._idle.pop()
+            if not news.done():  # its worker may be cancelled
+                news.set_result(None)
 
-    def _restart_or_raise(self, error: ServerDiedError) -> None:
-        self._restarts += 1
-        if self._restarts > self._asking.run.server_restarts:
+    def _settle(self, pending: PendingRequest, result: SendResult, now: float) -> None:
+        pending.attempts += 1
+        pending.charged += 1
+        wait_seconds = self._backoff(pending, result)
+        if result.unreachable:
+            self._check_alive()
+        if result.refused:
+            self._concurrency.refused(now=now, wait_seconds=wait_seconds)
+            if self._good_replies > pending.replies_seen:
+                pending.charged -= 1  # others get through: it is the limit, not this request
+        elif result.reply.failure is None:
+            self._good_replies += 1
+            self._unreachable_in_a_row = 0
+            self._concurrency.succeeded()
+        if result.can_retry and pending.charged < self._run.max_attempts:
+            self._loop.report.retried += 1
+            self._loop.queue.put_later(pending, now + wait_seconds)
+            return
+        if result.unreachable and self._alive is not None:
+            raise ServerDiedError(f"the server runs but cannot be reached: {result.reply.failure}")
+        self._loop.settle(pending, result.reply, now)
+        if result.unreachable:
+            self._give_up_on_endpoint(pending, result.reply)
+
+    def _backoff(self, pending: PendingRequest, result: SendResult) -> float:
+        if result.wait_seconds is not None:
+            return result.wait_seconds
+        first = _REFUSED_BACKOFF_SECONDS if result.refused else _FIRST_BACKOFF_SECONDS
+        longest = min(_LONGEST_BACKOFF_SECONDS, first * 2.0 ** (pending.charged - 1))
+        return longest * random.uniform(0.5, 1.0)
+
+    def _give_up_on_endpoint(self, pending: PendingRequest, reply: Reply) -> None:
+        """Stop when request after request reaches nobody."""
+        if self._good_replies > pending.replies_seen:
+            return
+        self._unreachable_in_a_row += 1
+        if self._unreachable_in_a_row >= _UNREACHABLE_IN_A_ROW:
             raise BackendError(
-                f"the server died {self._restarts} times in this cell; the last time: {error}",
-                hint=error.hint,
-            ) from error
-        self._progress.note(f"the server died and is started again: {error}")
-
-    def _asked(self, seconds: float) -> Asked:
-        counts, source = self._backlog.counts, self._source
-        return Asked(
-            sent=counts.sent,
-            retried=counts.retried,
-            reused=counts.reused,
-            failed=counts.failed,
-            prompt_tokens=counts.prompt_tokens,
-            completion_tokens=counts.completion_tokens,
-            restarts=self._restarts,
-            seconds=seconds,
-            version=source.version if source else None,
-            flags=source.flags if isinstance(source, Endpoint) else (),
-        )
+                f"the endpoint cannot be reached: {reply.failure}",
+                hint="check that the server runs and that `base_url` is right; the same command "
+                "then resumes this run",
+            )

@@ -1,113 +1,78 @@
-"""Sends one request to an OpenAI-compatible endpoint and says what came of it."""
+"""Sends requests to an OpenAI-compatible endpoint.
 
+Plain `http` addresses get mbt's own pool of HTTP/1.1 connections: with a thousand short replies a
+second, a general HTTP client takes more time than anything else. TLS and proxies go through
+aiohttp.
+"""
+
+import asyncio
 import re
+import socket
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from types import MappingProxyType
+from typing import Any, cast
 from urllib.parse import urlsplit
 
-import aiohttp
+import httptools
 import orjson
 
-from mbt_cli.core.chat import Endpoint, Json, Post, Request
+from mbt_cli.core.chat import Endpoint, Json, Post
 from mbt_cli.core.model_settings import RunSettings
-from mbt_cli.inference.connections import pooled_transport
-from mbt_cli.inference.queue import Ticket
+from mbt_cli.inference.queue import PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
     BrokenReplyError,
-    Outcome,
     Sending,
+    SendResult,
     failed,
-    outcome_of_body,
-    outcome_of_status,
+    result_of_body,
+    result_of_status,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class BodyRules:
-    """How a request becomes the JSON body of one endpoint.
-
-    Args:
-        max_tokens: Tokens a reply may have; `rest` leaves it to the server.
-        retry_max_tokens: The same for a request that is asked again for its content.
-        sends_seed: Whether the sampling wants a seed.
-        model_id: The model's name for endpoints that do not bring one of their own.
-    """
-
-    max_tokens: int | Literal["rest"]
-    retry_max_tokens: int | None = None
-    sends_seed: bool = True
-    model_id: str = ""
-
-    def seed(self, endpoint: Endpoint, request: Request) -> int | None:
-        """The seed that goes over the wire; null when none does."""
-        return request.seed if self.sends_seed and endpoint.sends_seed else None
-
-    def body(self, endpoint: Endpoint, ticket: Ticket) -> dict[str, Json]:
-        """The body; what the manifest says in `request` wins over the rest."""
-        request = ticket.request
-        body: dict[str, Json] = dict(endpoint.extra_body)
-        limit: int | str | None = self.max_tokens
-        if ticket.content_attempt and self.retry_max_tokens:
-            limit = self.retry_max_tokens
-        if limit == "rest":
-            limit = endpoint.rest_limit
-        if limit is not None:
-            body[endpoint.token_limit_field] = limit
-        body.update(request.body)
-        body["model"] = endpoint.model or self.model_id
-        body["messages"] = request.messages
-        if (seed := self.seed(endpoint, request)) is not None:
-            body["seed"] = seed
-        if not endpoint.supports_schema:
-            body.pop("response_format", None)
-        return endpoint.shape(body) if endpoint.shape else body
-
 
 _NO_TLS = re.compile("WRONG_VERSION_NUMBER|wrong version number|record layer failure")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Client:
-    """One endpoint, and the way to send a body to it."""
+    """One endpoint, and the way to send a request to it."""
 
-    def __init__(self, endpoint: Endpoint, rules: BodyRules, post: Post) -> None:
+    def __init__(self, endpoint: Endpoint, batch: RequestBatch, post: Post) -> None:
         self._endpoint = endpoint
-        self._rules = rules
+        self._batch = batch
         self._post = post
+        self._sends_seed = batch.sends_seed and endpoint.sends_seed
 
-    async def send(self, ticket: Ticket) -> Outcome:
+    async def send(self, pending: PendingRequest) -> SendResult:
         """Send a request once.
 
         Raises:
             BackendError: No request at all can succeed (401, 403, 404, a redirect, no quota).
         """
-        body = self._rules.body(self._endpoint, ticket)
-        seed = self._rules.seed(self._endpoint, ticket.request)
+        seed = pending.seed if self._sends_seed else None
+        body = self.body(pending)
         started = time.monotonic()
 
         def sending() -> Sending:
-            return Sending(seed, ticket.attempts, time.monotonic() - started)
+            return Sending(seed, pending.attempts + 1, time.monotonic() - started)
 
         try:
             status, headers, content = await self._post(body)
         except TimeoutError:
-            # not sent again in this run: a limit below a slow reply's length multiplies load
-            return failed("timeout", "", sending(), can_pass=False)
+            # not retried in this run: a limit below a slow reply's length multiplies the load
+            return failed("timeout", "", sending(), can_retry=False)
         except BrokenReplyError as error:
-            return failed("malformed_reply", str(error), sending(), can_pass=True)
+            return failed("malformed_reply", str(error), sending(), can_retry=True)
         except OSError as error:
             words = error.strerror or str(error) or type(error).__name__
             if _NO_TLS.search(words):
-                words += " (the server there speaks http: begin `base_url` with http://)"
-            told = f"{self._endpoint.base_url}: {words}"
-            return failed("connection", told, sending(), can_pass=True, unreachable=True)
+                words += " (the server speaks http: begin `base_url` with http://)"
+            message = f"{self._endpoint.base_url}: {words}"
+            return failed("connection", message, sending(), can_retry=True, unreachable=True)
         if status == 200:
-            return outcome_of_body(content, sending())
-        return outcome_of_status(
+            return result_of_body(content, sending())
+        return result_of_status(
             status,
             headers,
             content,
@@ -116,33 +81,44 @@ class Client:
             key_name=self._endpoint.key_name,
         )
 
+    def body(self, pending: PendingRequest) -> dict[str, Json]:
+        """The JSON body; the manifest's `request` table wins over everything but the model."""
+        endpoint, batch, request = self._endpoint, self._batch, pending.request
+        body: dict[str, Json] = dict(endpoint.extra_body)
+        limit: int | str | None = batch.max_tokens
+        if pending.content_attempt and batch.retry_max_tokens:
+            limit = batch.retry_max_tokens
+        if limit == "rest":
+            limit = endpoint.rest_limit
+        if limit is not None:
+            body[endpoint.token_limit_field] = limit
+        body.update(request.body)
+        body["model"] = endpoint.model or batch.model_id
+        body["messages"] = request.messages
+        if self._sends_seed:
+            body["seed"] = pending.seed
+        if not endpoint.supports_schema:
+            body.pop("response_format", None)
+        return endpoint.shape(body) if endpoint.shape else body
+
 
 @asynccontextmanager
-async def open_client(
-    endpoint: Endpoint, rules: BodyRules, run: RunSettings, environment: Mapping[str, str]
-) -> AsyncIterator[Client]:
-    """A client for an endpoint: mbt's own, or the one that the endpoint brings."""
-    if endpoint.transport is not None:
-        async with endpoint.transport(run.request_timeout_seconds) as post:
-            yield Client(endpoint, rules, post)
-        return
-    async with _own_transport(endpoint, run, environment) as post:
-        yield Client(endpoint, rules, post)
-
-
-def _own_transport(
-    endpoint: Endpoint, run: RunSettings, environment: Mapping[str, str]
-) -> AbstractAsyncContextManager[Post]:
+async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[Client]:
+    """A client for an endpoint, over mbt's own connections or those that the endpoint brings."""
+    run = batch.run
     url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
     headers = {"Content-Type": "application/json"}
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
-    proxy = proxy_for(endpoint.base_url, environment)
-    if proxy is None and urlsplit(url).scheme == "http":
-        return pooled_transport(url, headers, run)
-    # a fifth of a second to load, for endpoints out in the world alone
-
-    return aiohttp_transport(url, headers, run, proxy)
+    proxy = proxy_for(endpoint.base_url, batch.place.environment)
+    if endpoint.transport is not None:
+        transport = endpoint.transport(run.request_timeout_seconds)
+    elif proxy is None and urlsplit(url).scheme == "http":
+        transport = pooled_transport(url, headers, run)
+    else:
+        transport = aiohttp_transport(url, headers, run, proxy)
+    async with transport as post:
+        yield Client(endpoint, batch, post)
 
 
 def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
@@ -168,7 +144,9 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
 async def aiohttp_transport(
     url: str, headers: Mapping[str, str], run: RunSettings, proxy: str | None
 ) -> AsyncIterator[Post]:
-    """Posts bodies to one address over a pool of connections as wide as `run.concurrency`."""
+    """Posts bodies to one address over a pool of `run.concurrency` aiohttp connections."""
+    import aiohttp  # takes a fifth of a second, and only TLS and proxies need it
+
     timeout = aiohttp.ClientTimeout(
         total=run.request_timeout_seconds, sock_connect=run.connect_timeout_seconds
     )
@@ -193,3 +171,206 @@ async def aiohttp_transport(
                 raise ConnectionError(str(error) or type(error).__name__) from error
 
         yield post
+
+
+_Answer = tuple[int, Mapping[str, str], bytes]
+_LENGTHS = ("Content-Length", "Transfer-Encoding")
+
+
+@asynccontextmanager
+async def pooled_transport(
+    url: str, headers: Mapping[str, str], run: RunSettings
+) -> AsyncIterator[Post]:
+    """Posts bodies to one address, each over a connection of its own while it waits.
+
+    Args:
+        url: Where to post; plain `http`.
+        headers: Sent with each body.
+        run: Its time limits.
+    """
+    pool = _Pool(url, headers, run)
+    try:
+        yield pool.post
+    finally:
+        await pool.close()
+
+
+class _Pool:
+    """Connections that wait for their next request; as many as its users had in flight at once."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], run: RunSettings) -> None:
+        parts = urlsplit(url)
+        self._name = parts.hostname or ""
+        self._port = parts.port or 80
+        self._head = _head(url, headers)
+        self._run = run
+        self._address: str | None = None  # of the name, once one has answered
+        self._lookup: asyncio.Future[list[Any]] | None = None
+        self._idle: list[_Connection] = []
+        self._open: set[_Connection] = set()
+
+    async def post(self, body: dict[str, Json]) -> _Answer:
+        """Send a body once.
+
+        Raises:
+            TimeoutError: No reply within the request's time.
+            OSError: No connection, or it broke before an answer began.
+            BrokenReplyError: The answer broke off, or is no HTTP.
+        """
+        async with asyncio.timeout(self._run.request_timeout_seconds):
+            connection = self._waiting() or await self._connected()
+            try:
+                # nothing here names the bytes: thousands wait at once, and each would keep its own
+                answer = await connection.send(self._request(body))
+            except BaseException:
+                connection.abort()  # a reply that nobody waits for must not meet the next request
+                raise
+        if connection.is_open:
+            self._idle.append(connection)
+        return answer
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._lookup is not None:
+            self._lookup.cancel()
+        for connection in tuple(self._open):
+            connection.abort()
+        while self._open:
+            await asyncio.sleep(0)
+
+    def _request(self, body: dict[str, Json]) -> bytes:
+        content = orjson.dumps(body)
+        return b"%b%d\r\n\r\n%b" % (self._head, len(content), content)
+
+    def _waiting(self) -> "_Connection | None":
+        while self._idle:
+            if (connection := self._idle.pop()).is_open:
+                return connection
+        return None
+
+    async def _connected(self) -> "_Connection":
+        limit = self._run.connect_timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                if self._address is not None:
+                    return await self._connect(self._address)
+                return await self._first_of(await self._looked_up())
+        except TimeoutError as error:
+            raise ConnectionError(f"no connection within {limit:g} s") from error
+        except OSError:
+            self._address = None
+            raise
+
+    async def _looked_up(self) -> Sequence[str]:
+        """Addresses of the name: looked up once for all that wait, again after a failure."""
+        if self._lookup is None or (self._lookup.done() and self._lookup.exception()):
+            loop = asyncio.get_running_loop()
+            found = loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
+            self._lookup = asyncio.ensure_future(found)
+        return [str(place[0]) for *_, place in await asyncio.shield(self._lookup)]
+
+    async def _first_of(self, addresses: Sequence[str]) -> "_Connection":
+        for address in addresses[:-1]:
+            with suppress(OSError):
+                return await self._connect(address)
+        return await self._connect(addresses[-1])
+
+    async def _connect(self, address: str) -> "_Connection":
+        connection = _Connection(self._open)
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: connection, address, self._port)
+        except BaseException:
+            self._open.discard(connection)  # one that is given up is never told that it is lost
+            raise
+        self._address = address
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: sends a request, gathers the answer; the parser calls the `on_` methods.
+
+    Args:
+        connections: Where it is found while it is open.
+    """
+
+    def __init__(self, connections: "set[_Connection]") -> None:
+        self._connections = connections
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[_Answer] | None = None
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, request: bytes) -> "asyncio.Future[_Answer]":
+        if self._transport is None:
+            raise ConnectionError("the server closed the connection")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return self._answer
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by inheritance
+        self._connections.add(self)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(BrokenReplyError(f"no HTTP: {error}"))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._connections.discard(self)
+        if exc is not None:
+            self._fail(ConnectionError(str(exc) or "the connection broke"))
+        elif not self._headers and not self._body:
+            self._fail(ConnectionError("the server closed the connection"))
+        elif any(name in self._headers for name in _LENGTHS):
+            self._fail(BrokenReplyError("the reply broke off"))
+        else:
+            self._finish()  # a body without a length ends with its connection
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").title()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200:  # 100 Continue and the like: the answer follows
+            self._headers = {}
+            return
+        keeps = self._parser.should_keep_alive() and self._answer is not None
+        self._finish()
+        if not keeps:
+            self.abort()
+
+    def _finish(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            status, headers = self._parser.get_status_code(), MappingProxyType(self._headers)
+            self._answer.set_result((status, headers, b"".join(self._body)))
+        self._answer, self._headers, self._body = None, {}, []
+
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+        self._answer = None
+
+
+def _head(url: str, headers: Mapping[str, str]) -> bytes:
+    """The request up to the number of bytes in its body."""
+    parts = urlsplit(url)
+    own = {"Host": parts.netloc, "Accept-Encoding": "identity"}
+    lines = [f"{name}: {value}\r\n" for name, value in {**own, **headers}.items()]
+    return f"POST {parts.path} HTTP/1.1\r\n{''.join(lines)}Content-Length: ".encode("latin-1")

@@ -9,11 +9,15 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import orjson
+import polars as pl
 
+from mbt_cli.core import rows
 from mbt_cli.core.chat import Json, Reply
 from mbt_cli.errors import ArtifactError
 
@@ -89,7 +93,7 @@ class JournalWriter:
             self._file = os.open(self.path, flags, 0o644)
             self._size = _cut_torn_tail(self._file)
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
 
     def append(self, key: str, reply: Reply, content_attempt: int) -> tuple[int, int]:
         """Hand one reply to the operating system before returning.
@@ -104,7 +108,7 @@ class JournalWriter:
                 written += os.write(self._file, line[written:])
         except OSError as error:
             os.ftruncate(self._file, self._size)
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
         begins, self._size = self._size, self._size + written
         self._unsynced = True
         return begins, written
@@ -116,7 +120,7 @@ class JournalWriter:
             try:
                 os.fsync(self._file)
             except OSError as error:
-                raise _unwritable(self.path, error) from error
+                raise unwritable(self.path, error) from error
 
     def __enter__(self) -> "JournalWriter":
         return self
@@ -167,10 +171,14 @@ class JournalIndex:
 
     def add(
         self, path: Path, extent: tuple[int, int], key: str, reply: Reply, content_attempt: int
-    ) -> None:
-        """Take in what was just appended to a file, given where it begins there and its length."""
+    ) -> bool:
+        """Add a record that was just appended to a file, given its start and length there.
+
+        Returns:
+            Whether it is the best record of its request.
+        """
         standing = Standing(reply.failure, reply.finish_reason, content_attempt, reply.seed)
-        self._place(digest_of(key), standing, _packed(self._numbers[path], *extent))
+        return self._place(digest_of(key), standing, _packed(self._numbers[path], *extent))
 
     def standing(self, key: str) -> Standing | None:
         """What is known of a request; null when it has no record."""
@@ -201,14 +209,15 @@ class JournalIndex:
                 self._place(digest_of(record["key"]), _standing(record), place)
             offset += len(line)
 
-    def _place(self, digest: bytes, standing: Standing, place: int) -> None:
+    def _place(self, digest: bytes, standing: Standing, place: int) -> bool:
         if digest in self._places:
             if standing.rank < self._standings.get(digest, _GOOD).rank:
-                return
+                return False
             self._standings.pop(digest, None)
         self._places[digest] = place
         if standing.failure or standing.finish_reason != "stop" or standing.content_attempt:
             self._standings[digest] = standing
+        return True
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -263,8 +272,65 @@ def _cut_torn_tail(file: int) -> int:
     return end
 
 
-def _unwritable(path: Path, error: OSError) -> ArtifactError:
+def unwritable(path: Path, error: OSError) -> ArtifactError:
+    """The error for a journal that cannot be written."""
     return ArtifactError(
         f"cannot write `{path}`: {error.strerror}; every reply before this one is kept",
         hint="make room or make the folder writable, then run the same command again",
     )
+
+
+_IMPORTED = [name for name in rows.REPLY if name != "messages"]
+_IMPORTED_AT_ONCE = 5_000
+
+
+def import_rows(rows_parquet: Path, journal: Path) -> int:
+    """Write the replies of an artifact into the journal, streaming.
+
+    Doing it again replaces the first import. Rows without a request key (known by definition,
+    never asked) are left out.
+
+    Args:
+        rows_parquet: A rows file that has the columns of `rows.REPLY`.
+        journal: The cell's journal folder; made when it is not there.
+
+    Returns:
+        How many replies and failures were written.
+
+    Raises:
+        ArtifactError: The file cannot be read or the journal cannot be written.
+    """
+    name = sha256(str(rows_parquet.absolute()).encode()).hexdigest()[:12]
+    target = journal / f"imported-{name}.jsonl"
+    partial = target.with_suffix(".partial")
+    count = 0
+    try:
+        journal.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            for row in _artifact_rows(rows_parquet):
+                file.write(_record_of_row(row))
+                count += 1
+        partial.replace(target)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        partial.unlink(missing_ok=True)
+        raise ArtifactError(
+            f"cannot take over the replies of `{rows_parquet}` into `{journal}`: {error}"
+        ) from error
+    return count
+
+
+def _artifact_rows(path: Path) -> Iterator[dict[str, Any]]:
+    lazy = pl.scan_parquet(path).select(_IMPORTED)
+    height = lazy.select(pl.len()).collect().item()
+    for start in range(0, height, _IMPORTED_AT_ONCE):
+        batch = lazy.slice(start, _IMPORTED_AT_ONCE).collect()
+        keyed = batch.filter(pl.col("request_key").is_not_null())
+        yield from keyed.iter_rows(named=True)
+
+
+def _record_of_row(row: dict[str, Any]) -> bytes:
+    key = row.pop("request_key")
+    text = row.pop("reply")
+    if (row["failure"] or "").startswith(rows.GATE):
+        row["failure"] = None  # the trace failed a gate, the reply is good
+    return record_of(key, Reply(text=text, **row), None)

@@ -1,220 +1,253 @@
-"""What is still to be sent: requests read one at a time, retries when they are due."""
+"""What waits to be sent: the batch of one cell, its requests, retries, adaptive concurrency."""
 
+import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from mbt_cli.core.chat import Reply, Request
-from mbt_cli.core.keys import retry_seed
-from mbt_cli.core.progress import Progress
-from mbt_cli.inference.journal import JournalIndex, Standing, digest_of
+from mbt_cli.core.chat import Endpoint, Json, Request, Responder
+from mbt_cli.core.keys import request_key, request_seed, retry_seed
+from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.programs import Ask, Task
+from mbt_cli.core.serving import ServerPlace
+from mbt_cli.inference.journal import Standing
 
-_PASSING = (
+_TRANSIENT = (
     *("timeout", "connection", "malformed_reply"),
     *("http_408", "http_409", "http_425", "http_429", "http_5"),
 )
+"""How failures begin that may be gone when the same request is sent another day."""
+
+_FIRST_STEP = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RetryRules:
-    """Which outcomes are asked for again.
+@dataclass(frozen=True)
+class RequestBatch:
+    """What one cell asks one model.
 
     Args:
-        retry_on: Finish reasons and failures that are asked again with a new seed.
-        content_attempts: Times a request is asked for its content at most, the first included.
-        retry_failed: Ask again for every failure of an earlier run, not only passing ones.
+        tasks: Returns all tasks, not started and in the same order at each call.
+        total: Number of tasks, if known.
+        purpose: What the stage asks for, such as `rollout`; enters every seed.
+        study_seed: `[study] seed`.
+        identity: What the model is; enters every request key.
+        sampling: What changes the reply, token limit included; enters every request key.
+        body: Fields that every request is sent with.
+        open: Opens the backend; called only if something has to be sent.
+        place: Where its server keeps its files.
+        max_tokens: Token limit of a reply; `rest` is what the context leaves.
+        run: Concurrency and time limits on this machine.
+        retry_on: Finish reasons (`length`) and failures (`empty`) that are retried with a new seed.
+        retry_max_tokens: Token limit of such a retry; null keeps the first one's.
+        content_attempts: Maximum number of content attempts per request.
+        retry_failed: Retry every failure of an earlier run, not only transient ones.
+        sends_seed: Whether the sampling is seedable.
+        model_id: The endpoint's name for the model, for backends that do not set one.
     """
 
+    tasks: Callable[[], Iterable[Task]]
+    total: int | None
+    purpose: str
+    study_seed: int
+    identity: Mapping[str, Json]
+    sampling: Mapping[str, Json]
+    body: Mapping[str, Json]
+    open: Callable[[ServerPlace], AbstractContextManager[Endpoint | Responder]]
+    place: ServerPlace
+    max_tokens: int | Literal["rest"]
+    run: RunSettings
     retry_on: tuple[str, ...] = ()
+    retry_max_tokens: int | None = None
     content_attempts: int = 3
     retry_failed: bool = False
+    sends_seed: bool = True
+    model_id: str = ""
 
-    def next_attempt(self, standing: Standing, seed: int) -> int | None:
-        """Content attempt to ask next for a request that has a record; null when it is settled.
+    def request(self, task: Task, ask: Ask, path: tuple[int, ...]) -> Request:
+        """One request of a task, with its seed and key.
+
+        `path`, its place in the task's program, enters the seed, except for the first request.
+        """
+        purpose, sampling, body = self.purpose, self.sampling, self.body
+        if path != _FIRST_STEP:
+            purpose = f"{purpose} step {'.'.join(map(str, path))}"
+        if ask.body:
+            sampling, body = {**sampling, **ask.body}, {**body, **ask.body}
+        seed = request_seed(self.study_seed, purpose, task.question_id, task.sample)
+        return Request(
+            key=request_key(self.identity, ask.messages, sampling, seed),
+            question_id=task.question_id,
+            sample=task.sample,
+            messages=ask.messages,
+            seed=seed,
+            body=body,
+            purpose=self.purpose,
+        )
+
+    def attempt_to_send(self, standing: Standing, seed: int) -> int | None:
+        """Content attempt to send for a request in the journal; null if its reply is final.
 
         Args:
-            standing: What the journal knows of it.
-            seed: The request's own seed, of attempt 0.
+            standing: What the journal knows of the request.
+            seed: The request's seed, of attempt 0.
         """
         attempt = standing.content_attempt
-        if attempt is None:
-            attempt = self._attempt_of_seed(standing.seed, seed)
-        if standing.failure and (self.retry_failed or can_pass(standing.failure)):
+        if attempt is None:  # an imported reply: only its seed says which attempt it was
+            tried = range(self.content_attempts)
+            attempt = next((n for n in tried if standing.seed == retry_seed(seed, n)), 0)
+        failure = standing.failure
+        if failure and (self.retry_failed or failure.startswith(_TRANSIENT)):
             return attempt
-        return self.after(standing.failure, standing.finish_reason, attempt)
+        return self.next_attempt(failure, standing.finish_reason, attempt)
 
-    def after(self, failure: str | None, finish_reason: str | None, attempt: int) -> int | None:
-        """Content attempt that follows an outcome; null when the outcome is final."""
+    def next_attempt(
+        self, failure: str | None, finish_reason: str | None, attempt: int
+    ) -> int | None:
+        """Content attempt that follows a reply; null if the reply is final."""
         reason = failure.partition(":")[0] if failure else finish_reason
-        again = reason in self.retry_on and attempt + 1 < self.content_attempts
-        return attempt + 1 if again else None
-
-    def _attempt_of_seed(self, sent: int | None, seed: int) -> int:
-        attempts = range(self.content_attempts)
-        return next((a for a in attempts if sent == retry_seed(seed, a)), 0)
-
-
-def can_pass(failure: str) -> bool:
-    """Whether a failure may be gone when the same request is sent another day."""
-    return failure.startswith(_PASSING)
+        retries = reason in self.retry_on and attempt + 1 < self.content_attempts
+        return attempt + 1 if retries else None
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """One request on its way.
+class PendingRequest:
+    """A request whose reply is not final yet.
 
     Args:
-        request: With the seed that is sent: of the content attempt, not of attempt 0.
-        content_attempt: 0, then one more each time it is asked again for its content.
-        seed: Seed of attempt 0.
-        attempts: Times it was sent, whatever for.
-        charged: Of those, the times that count towards `max_attempts`.
-        success_seen: Replies the run had got when it was last sent.
+        request: As at attempt 0.
+        content_attempt: 0 at first, then 1, 2, ...
+        attempts: Times it was sent, over all content attempts.
+        charged: Of those, times that count towards `max_attempts`, in this content attempt.
+        replies_seen: Good replies that the run had when the request was last sent.
     """
 
     request: Request
     content_attempt: int
-    seed: int
     attempts: int = 0
     charged: int = 0
-    success_seen: int = 0
-
-    def asked_again(self, content_attempt: int) -> "Ticket":
-        """The same request with the seed of a later content attempt."""
-        ticket = ticket_of(self.request, content_attempt, seed=self.seed)
-        ticket.attempts = self.attempts
-        return ticket
-
-
-def ticket_of(request: Request, content_attempt: int, *, seed: int) -> Ticket:
-    """A request as it is sent at one content attempt."""
-    if content_attempt:
-        request = replace(request, seed=retry_seed(seed, content_attempt))
-    return Ticket(request, content_attempt, seed)
-
-
-@dataclass(slots=True)
-class Counts:
-    """What became of the requests of one run."""
-
-    sent: int = 0
-    retried: int = 0
-    reused: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def settle(self, reply: Reply) -> None:
-        """Count one request that is done."""
-        self.failed += reply.failure is not None
-        self.prompt_tokens += reply.prompt_tokens or 0
-        self.completion_tokens += reply.completion_tokens or 0
-
-
-class Backlog:
-    """Hands out tickets: returned ones first, then due retries, then fresh requests.
-
-    A request that the journal already settles is counted as reused and never handed out, nor is
-    one whose key was handed out before.
-    """
-
-    def __init__(
-        self,
-        requests: Iterable[Request],
-        index: JournalIndex,
-        rules: RetryRules,
-        progress: Progress,
-    ) -> None:
-        self.counts = Counts()
-        self._index = index
-        self._rules = rules
-        self._progress = progress
-        self._fresh: Iterator[Request] | None = iter(requests)
-        self._returned: deque[Ticket] = deque()
-        self._retries: list[tuple[float, int, Ticket]] = []
-        self._retry_number = 0
-        self._handed_out: set[bytes] = set()
-        self._open: set[bytes] = set()
-        self.looked_at = 0
-        """Requests whose turn has come, those that were settled already included."""
-
-    def take(self, now: float, *, looks: int) -> Ticket | None:
-        """A ticket that can be sent now, found among the next `looks` fresh requests at most."""
-        if self._returned:
-            return self._returned.popleft()
-        if self._retries and self._retries[0][0] <= now:
-            return heapq.heappop(self._retries)[2]
-        for _ in range(looks):
-            if self._fresh is None:
-                return None
-            request = next(self._fresh, None)
-            if request is None:
-                self._fresh = None
-                return None
-            self.looked_at += 1
-            if ticket := self._ticket(request):
-                return ticket
-        return None
+    replies_seen: int = 0
 
     @property
-    def has_fresh(self) -> bool:
-        """Whether requests are left that nobody has looked at."""
-        return self._fresh is not None or bool(self._returned)
+    def seed(self) -> int:
+        """The seed of the current content attempt."""
+        return retry_seed(self.request.seed, self.content_attempt)
+
+    @property
+    def sent_request(self) -> Request:
+        """The request with the seed of the current content attempt."""
+        return replace(self.request, seed=self.seed) if self.content_attempt else self.request
+
+
+class RequestQueue:
+    """Pending requests that are not in flight: due retries first, then those that are ready."""
+
+    def __init__(self) -> None:
+        self._ready: deque[PendingRequest] = deque()
+        self._retries: list[tuple[float, int, PendingRequest]] = []
+        self._retry_number = 0
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._retries)
+
+    @property
+    def ready(self) -> int:
+        """Number of requests that can be sent at once."""
+        return len(self._ready)
 
     @property
     def next_due(self) -> float | None:
-        """When the earliest retry is due; null when there is none."""
+        """When the earliest retry is due; null if there is none."""
         return self._retries[0][0] if self._retries else None
 
-    def is_open(self, request: Request) -> bool:
-        """Whether a request was handed out and its outcome is not final yet."""
-        return digest_of(request.key) in self._open
+    def take(self, now: float) -> PendingRequest | None:
+        """A request that can be sent now."""
+        if self._retries and self._retries[0][0] <= now:
+            return heapq.heappop(self._retries)[2]
+        return self._ready.popleft() if self._ready else None
 
-    def settle(self, ticket: Ticket, reply: Reply, now: float) -> None:
-        """Take a final outcome of one content attempt; ask again where the rules say so."""
-        attempt = ticket.content_attempt
-        following = self._rules.after(reply.failure, reply.finish_reason, attempt)
-        if following is not None:
-            self.counts.retried += 1
-            self.again(ticket.asked_again(following), now)
-            return
-        self._open.discard(digest_of(ticket.request.key))
-        self.counts.settle(reply)
-        tokens = (reply.prompt_tokens or 0) + (reply.completion_tokens or 0)
-        self._progress.advance(done=1, failed=int(reply.failure is not None), tokens=tokens)
+    def put(self, pending: PendingRequest) -> None:
+        """Add a request that can be sent at once."""
+        self._ready.append(pending)
 
-    def again(self, ticket: Ticket, due: float) -> None:
-        """Send a ticket once more, not before `due`."""
+    def put_later(self, pending: PendingRequest, due: float) -> None:
+        """Add a request that is not sent before `due`."""
         self._retry_number += 1
-        heapq.heappush(self._retries, (due, self._retry_number, ticket))
+        heapq.heappush(self._retries, (due, self._retry_number, pending))
 
-    def put_first(self, ticket: Ticket) -> None:
-        """Take back a ticket that was only looked at."""
-        self._returned.appendleft(ticket)
+    def put_back(self, unanswered: Iterable[PendingRequest]) -> None:
+        """Add what was taken for a server that died; it and all retries are ready for the next."""
+        waiting = [heapq.heappop(self._retries)[2] for _ in range(len(self._retries))]
+        self._ready.extendleft(reversed([*unanswered, *waiting]))
+        for pending in self._ready:
+            pending.charged = 0
 
-    def bring_back(self, tickets: Iterable[Ticket]) -> None:
-        """Take back what was on its way to a server that died; that sending does not count."""
-        for ticket in tickets:
-            ticket.attempts -= 1
-            self._returned.append(ticket)
-        while self._retries:
-            self._returned.append(heapq.heappop(self._retries)[2])
-        for ticket in self._returned:
-            ticket.charged = 0
 
-    def _ticket(self, request: Request) -> Ticket | None:
-        attempt: int | None = 0
-        digest = digest_of(request.key)
-        standing = self._index.standing(request.key)
-        if standing is not None:
-            attempt = self._rules.next_attempt(standing, request.seed)
-        if attempt is None or digest in self._handed_out:
-            failed = standing is not None and standing.failure is not None
-            self.counts.reused += 1
-            self.counts.failed += failed
-            self._progress.advance(done=1, reused=1, failed=int(failed))
-            return None
-        self._handed_out.add(digest)
-        self._open.add(digest)
-        return ticket_of(request, attempt, seed=request.seed)
+_GROWTH_PER_SUCCESS = 0.125
+_REFUSALS_IN_A_ROW = 3
+
+
+class AdaptiveConcurrency:
+    """Limits the requests in flight, and adapts the limit to what the server accepts.
+
+    Each refusal (429) lowers the limit by one and eight successes raise it by one. A limit above
+    what the server accepts falls to it within one round of requests, and a few stray refusals cost
+    nothing. Several refusals without a success between them pause all sending until the time that
+    the server named.
+
+    Args:
+        most: Upper limit of the requests in flight.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limit = float(most)
+        self._in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._paused_until = 0.0
+        self._refusals_in_a_row = 0
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight now."""
+        return int(self._limit)
+
+    async def enter(self) -> None:
+        """Wait until one more request may be in flight."""
+        loop = asyncio.get_running_loop()
+        while True:
+            pause = self._paused_until - loop.time()
+            if pause > 0:
+                await asyncio.sleep(pause)
+            elif self._in_flight < self.limit:
+                self._in_flight += 1
+                return
+            else:
+                place = loop.create_future()
+                self._waiting.append(place)
+                await place
+
+    def leave(self) -> None:
+        """One request fewer is in flight."""
+        self._in_flight -= 1
+        for _ in range(self.limit - self._in_flight):
+            if not self._waiting:
+                return
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+
+    def succeeded(self) -> None:
+        """Record a good reply."""
+        self._refusals_in_a_row = 0
+        if self._limit < self._most:
+            self._limit = min(self._most, self._limit + _GROWTH_PER_SUCCESS)
+
+    def refused(self, *, now: float, wait_seconds: float) -> None:
+        """Record that the server refused a request because it gets too many."""
+        self._refusals_in_a_row += 1
+        self._limit = max(1.0, self._limit - 1.0)
+        if self._refusals_in_a_row >= _REFUSALS_IN_A_ROW:
+            self._paused_until = max(self._paused_until, now + wait_seconds)

@@ -197,36 +197,36 @@ class BrokenReplyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SendResult:
     """What came of one sending.
 
     Args:
         reply: With `failure` set when there is no good reply.
-        can_pass: Whether the same request may succeed when it is sent again at once.
+        can_retry: Whether the same request may succeed when it is sent again at once.
         refused: The server asked for fewer requests (429).
         unreachable: Nothing came back: no connection, or it broke.
         wait_seconds: What the server's Retry-After says.
     """
 
     reply: Reply
-    can_pass: bool = False
+    can_retry: bool = False
     refused: bool = False
     unreachable: bool = False
     wait_seconds: float | None = None
 
 
-def outcome_of_body(body: bytes, sending: Sending) -> Outcome:
+def result_of_body(body: bytes, sending: Sending) -> SendResult:
     """A body that came with status 200."""
     try:
-        return Outcome(reply_of(orjson.loads(body), sending))
+        return SendResult(reply_of(orjson.loads(body), sending))
     except orjson.JSONDecodeError:
         words = f"{len(body)} bytes that are no JSON"
     except MalformedReplyError as error:
         words = str(error)
-    return failed("malformed_reply", words, sending, can_pass=True)
+    return failed("malformed_reply", words, sending, can_retry=True)
 
 
-def outcome_of_status(
+def result_of_status(
     status: int,
     headers: Mapping[str, str],
     body: bytes,
@@ -234,7 +234,7 @@ def outcome_of_status(
     *,
     address: str,
     key_name: str | None = None,
-) -> Outcome:
+) -> SendResult:
     """A body that came with another status.
 
     Args:
@@ -261,19 +261,19 @@ def outcome_of_status(
         if status == 401 and key_name:
             hint = f"the key in `{key_name}` is not taken: is it whole, and is it this endpoint's?"
         raise BackendError(f"`{address}` answered {status}: {words or 'without a word'}", hint=hint)
-    return Outcome(
+    return SendResult(
         _failure(f"http_{status}", words, sending),
-        can_pass=status in _PASSING_STATUS or status >= 500,
+        can_retry=status in _PASSING_STATUS or status >= 500,
         refused=status == 429,
         wait_seconds=_seconds(headers.get("Retry-After")),
     )
 
 
 def failed(
-    reason: str, words: str, sending: Sending, *, can_pass: bool, unreachable: bool = False
-) -> Outcome:
+    reason: str, words: str, sending: Sending, *, can_retry: bool, unreachable: bool = False
+) -> SendResult:
     """No reply, for a reason of our own naming."""
-    return Outcome(_failure(reason, words, sending), can_pass, unreachable=unreachable)
+    return SendResult(_failure(reason, words, sending), can_retry, unreachable=unreachable)
 
 
 def _failure(reason: str, words: str, sending: Sending) -> Reply:

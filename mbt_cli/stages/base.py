@@ -19,7 +19,7 @@ from mbt_cli.core.progress import Progress
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.templates import Template
-from mbt_cli.inference.ask import Asked
+from mbt_cli.inference.loop import AskReport
 from mbt_cli.interfaces import Backend, Benchmark, Judge, Trainer, Verifier
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import Lineage
@@ -30,8 +30,8 @@ WriteRows = Callable[[pl.DataFrame], None]
 
 
 def no_rows(frame: pl.DataFrame) -> None:
-    """Takes the rows of work that makes none: a shard only asks, a rehearsal does not even that."""
-    raise AssertionError(f"{frame.height} rows are made where nobody takes them")
+    """The `write` of work that makes no rows: shards and dry runs."""
+    raise AssertionError(f"{frame.height} rows were made where none are expected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Resolution:
 class LoadedInput:
     """A cell that is read: its rows are lazy, its bytes are checked.
 
-    `lineage` is None in a rehearsal, where questions are made in memory.
+    `lineage` is None in a dry run, where questions are made in memory.
     """
 
     address: str
@@ -127,7 +127,7 @@ class LoadedInput:
 class Outcome:
     """What a stage leaves for the lineage beside its rows."""
 
-    asked: Asked | None = None
+    asked: AskReport | None = None
     notes: dict[str, Json] = field(default_factory=dict)
     model: Json = None
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from mbt_cli.core.chat import Reply, Request
+from mbt_cli.core.chat import Reply
 from mbt_cli.core.model import Settings
 from mbt_cli.core.notes import FUNNEL
+from mbt_cli.core.programs import Task
 from mbt_cli.core.rows import GATE
 from mbt_cli.stages.base import Work
 from mbt_cli.verifiers.text import containment, normalise
@@ -93,16 +94,16 @@ class GateResults:
         self._unanswered = 0
         self._stopped: Counter[str] = Counter()
 
-    def row(self, request: Request, reply: Reply) -> dict[str, Any]:
+    def row(self, task: Task, reply: Reply) -> dict[str, Any]:
         """The columns of `rows.TRACES` that a reply fills.
 
         Args:
-            request: Its row holds `answers` (gold answer and aliases) and `made_from` (columns).
+            task: Its row holds `answers` (gold answer and aliases) and `made_from` (columns).
             reply: The teacher's reply.
         """
-        made_from: Mapping[str, Any] = request.row["made_from"]
-        checked = self.check(request.question_id, reply, request.row["answers"])
-        return {"question_id": request.question_id, **made_from, **checked}
+        made_from: Mapping[str, Any] = task.row["made_from"]
+        checked = self.check(task.question_id, reply, task.row["answers"])
+        return {"question_id": task.question_id, **made_from, **checked}
 
     def check(self, question_id: str, reply: Reply, answers: Sequence[str]) -> dict[str, Any]:
         """The columns `trace` and `failure`; one of them is null."""

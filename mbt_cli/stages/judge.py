@@ -1,19 +1,22 @@
 """Judge: a model gives a verdict on every rollout."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import Field
 
 from mbt_cli.core import rows
-from mbt_cli.core.chat import Reply, Request
+from mbt_cli.core.chat import Reply
 from mbt_cli.core.model import Grows
+from mbt_cli.core.programs import Task, one_request
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.traces import trace_of
 from mbt_cli.errors import JudgeReplyError, StageError
+from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.interfaces import Judge
-from mbt_cli.stages.ask import AskPlan, Prompt, ask_model, failed_row
+from mbt_cli.stages.ask import ask_model, failed_row, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
 from mbt_cli.stages.inputs import with_questions
 
@@ -48,16 +51,16 @@ class JudgeStage(Stage):
         judge = _judge(resolution)
         return pl.Schema({**rows.VERDICTS, **judge.columns, "asked": pl.Boolean()})
 
-    def ask_plan(self, work: Work) -> AskPlan:
+    def request_batch(self, work: Work) -> RequestBatch:
         """Every rollout whose verdict does not hold by definition, times the votes."""
         judge = _judge(work.resolution)
         todo = self._todo(work, judge)
-        return AskPlan(
+        return request_batch(
+            work,
             role="judge_model",
             purpose=f"judge:{judge.kind}",
-            prompts=lambda: self._prompts(work, judge, todo),
+            tasks=lambda: self._tasks(work, judge, todo),
             total=len(todo) * self.votes,
-            row_of=lambda request, reply: _verdict(judge, request, reply),
         )
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
@@ -65,7 +68,8 @@ class JudgeStage(Stage):
         columns = self.columns(work.resolution)
         known = list(_known_rows(work, judge, columns, self.votes))
         yield frame_of_rows(known, columns)
-        yield from ask_model(self.ask_plan(work), work, columns)
+        batch = self.request_batch(work)
+        yield from ask_model(work, batch, columns, partial(_verdict, judge))
 
     def _todo(self, work: Work, judge: Judge) -> list[dict[str, Any]]:
         return [
@@ -74,7 +78,7 @@ class JudgeStage(Stage):
             if row["failure"] is None and judge.verdict_without_model(_seen_by_judge(row)) is None
         ]
 
-    def _prompts(self, work: Work, judge: Judge, todo: list[dict[str, Any]]) -> Iterator[Prompt]:
+    def _tasks(self, work: Work, judge: Judge, todo: list[dict[str, Any]]) -> Iterator[Task]:
         template = work.resolution.templates["judge"]
         for rollout in todo:
             row = _seen_by_judge(rollout)
@@ -83,7 +87,8 @@ class JudgeStage(Stage):
             for vote in range(self.votes):
                 number = rollout["sample"] + vote * _VOTE_STRIDE
                 seen = {"row": row, "sample": rollout["sample"], "vote": vote}
-                yield Prompt(rollout["question_id"], number, messages, body=body, row=seen)
+                steps = one_request(judge.kind, messages, body)
+                yield Task(rollout["question_id"], number, steps, seen)
 
 
 def _seen_by_judge(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,8 +120,8 @@ def _known_rows(
                 yield {**dict.fromkeys(columns), **keys, "vote": vote, **verdict}
 
 
-def _verdict(judge: Judge, request: Request, reply: Reply) -> dict[str, Any]:
-    seen = request.row
+def _verdict(judge: Judge, task: Task, reply: Reply) -> dict[str, Any]:
+    seen = task.row
     own: dict[str, Any] = dict.fromkeys(judge.columns)
     failure = reply.failure
     if failure is None:
@@ -125,5 +130,5 @@ def _verdict(judge: Judge, request: Request, reply: Reply) -> dict[str, Any]:
         except JudgeReplyError as error:
             # counted and shown: scoring it 0 would charge the judge's fault to the model
             failure = f"{rows.UNREADABLE}: {error}"
-    keys = {"question_id": request.question_id, "sample": seen["sample"], "vote": seen["vote"]}
+    keys = {"question_id": task.question_id, "sample": seen["sample"], "vote": seen["vote"]}
     return {**keys, "asked": True, **own, "failure": failure}

@@ -8,10 +8,12 @@ from pydantic import Field, model_validator
 
 from mbt_cli.core import rows
 from mbt_cli.core.model import Grows
+from mbt_cli.core.programs import Task, one_request
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.traces import trace_column, trace_of
 from mbt_cli.errors import StageError
-from mbt_cli.stages.ask import AskPlan, Prompt, ask_model, failed_row
+from mbt_cli.inference.queue import RequestBatch
+from mbt_cli.stages.ask import ask_model, failed_row, request_batch
 from mbt_cli.stages.base import (
     VERIFIED,
     InputRule,
@@ -82,10 +84,10 @@ class RewriteStage(Stage):
     def uses_verifier(self, resolution: Resolution) -> bool:
         return self.keep in VERIFIED and self.verdicts is None
 
-    def ask_plan(self, work: Work) -> AskPlan:
+    def request_batch(self, work: Work) -> RequestBatch:
         """Every kept rollout that has a solution, once per trace."""
         paired, _, _ = _pair_rollouts(work, self.keep)
-        return self._plan(work, paired, GateResults(self.gates))
+        return self._batch(work, paired)
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         paired, unpaired, counts = _pair_rollouts(work, self.keep)
@@ -104,19 +106,19 @@ class RewriteStage(Stage):
             ]
             yield frame_of_rows(failed, rows.TRACES)
         results = GateResults(self.gates)
-        yield from ask_model(self._plan(work, paired, results), work, rows.TRACES)
+        yield from ask_model(work, self._batch(work, paired), rows.TRACES, results.row)
         results.record(work, counts)
 
-    def _plan(self, work: Work, paired: pl.DataFrame, results: GateResults) -> AskPlan:
-        return AskPlan(
+    def _batch(self, work: Work, paired: pl.DataFrame) -> RequestBatch:
+        return request_batch(
+            work,
             role="teacher",
             purpose=f"rewrite:{self.make}",
-            prompts=lambda: self._prompts(work, paired),
+            tasks=lambda: self._tasks(work, paired),
             total=paired.height * self.traces_per_rollout,
-            row_of=results.row,
         )
 
-    def _prompts(self, work: Work, paired: pl.DataFrame) -> Iterator[Prompt]:
+    def _tasks(self, work: Work, paired: pl.DataFrame) -> Iterator[Task]:
         template = work.resolution.templates["prompt"]
         for row in _with_texts(work, paired):
             trace = trace_of(row["reasoning"], row["reply"])
@@ -133,7 +135,8 @@ class RewriteStage(Stage):
             for trace_id in range(self.traces_per_rollout):
                 seen = {"answers": answers, "made_from": {**made_from, "trace_id": trace_id}}
                 number = row["sample"] * MOST_TRACES + trace_id
-                yield Prompt(row["question_id"], number, messages, row=seen)
+                steps = one_request(self.make, messages)
+                yield Task(row["question_id"], number, steps, seen)
 
 
 def _with_texts(work: Work, paired: pl.DataFrame) -> Iterator[dict[str, Any]]:

@@ -1,16 +1,23 @@
 """Rollout: a model answers every question, once or several times."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import Field
 
 from mbt_cli.core import rows
-from mbt_cli.core.chat import Reply, Request
+from mbt_cli.core.chat import Reply
+from mbt_cli.core.draws import Draws
 from mbt_cli.core.model import Grows
+from mbt_cli.core.programs import Task
 from mbt_cli.core.questions import documents_text
-from mbt_cli.stages.ask import AskPlan, Prompt, RetryOn, ask_model
+from mbt_cli.inference.queue import RequestBatch
+from mbt_cli.interfaces import Program
+from mbt_cli.programs.single import Single
+from mbt_cli.stages.ask import RetryOn, ask_model, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
 from mbt_cli.verifiers.text import extract_answer
 
@@ -46,36 +53,36 @@ class RolloutStage(Stage):
     def columns(self, resolution: Resolution) -> pl.Schema:
         return rows.ROLLOUTS
 
-    def ask_plan(self, work: Work) -> AskPlan:
-        """Every question times its samples, in the questions' order."""
+    def request_batch(self, work: Work) -> RequestBatch:
+        """Every question times its samples, in the order of the questions."""
         questions = work.rows("questions").select("question_id", "question", "context")
-        return AskPlan(
+        batch = request_batch(
+            work,
             role="model",
-            purpose="rollout",
-            prompts=lambda: self._prompts(work, questions),
+            purpose=_PURPOSE,
+            tasks=lambda: self._tasks(work, questions),
             total=questions.height * self.samples,
-            row_of=_rollout,
-            retry_on=self.retry_on,
-            retry_max_tokens=self.retry_max_tokens,
         )
+        return replace(batch, retry_on=tuple(self.retry_on), retry_max_tokens=self.retry_max_tokens)
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        return ask_model(self.ask_plan(work), work, rows.ROLLOUTS)
+        return ask_model(work, self.request_batch(work), rows.ROLLOUTS, _rollout)
 
-    def _prompts(self, work: Work, questions: pl.DataFrame) -> Iterator[Prompt]:
-        template = work.resolution.templates["prompt"]
+    def _tasks(self, work: Work, questions: pl.DataFrame) -> Iterator[Task]:
+        template, program = work.resolution.templates["prompt"], _PROGRAM
         for question in questions.iter_rows(named=True):
+            question_id = question["question_id"]
             documents = documents_text(question["context"] or ())
-            values = {"question": question["question"], "documents": documents}
-            messages = template.fill(values)
+            messages = template.fill({"question": question["question"], "documents": documents})
             for sample in range(self.samples):
-                yield Prompt(question["question_id"], sample, messages)
+                draw = partial(Draws, work.resolution.seed, _PURPOSE, question_id, sample)
+                yield Task(question_id, sample, program.run(question, messages, draw))
 
 
-def _rollout(request: Request, reply: Reply) -> Mapping[str, Any]:
+_PURPOSE = "rollout"
+_PROGRAM: Program = Single()
+
+
+def _rollout(task: Task, reply: Reply) -> Mapping[str, Any]:
     answer = extract_answer(reply.text) if reply.text else ""
-    return {
-        "question_id": request.question_id,
-        "sample": request.sample,
-        "answer": answer or None,
-    }
+    return {"question_id": task.question_id, "sample": task.sample, "answer": answer or None}

@@ -8,8 +8,10 @@ from pydantic import Field, model_validator
 
 from mbt_cli.core import rows
 from mbt_cli.core.model import Grows
+from mbt_cli.core.programs import Task, one_request
 from mbt_cli.core.questions import documents_text
-from mbt_cli.stages.ask import AskPlan, Prompt, ask_model
+from mbt_cli.inference.queue import RequestBatch
+from mbt_cli.stages.ask import ask_model, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, Work
 from mbt_cli.stages.gates import MOST_TRACES, GateResults, Gates
 
@@ -50,27 +52,23 @@ class SynthesizeStage(Stage):
     def columns(self, resolution: Resolution) -> pl.Schema:
         return rows.TRACES
 
-    def ask_plan(self, work: Work) -> AskPlan:
-        """Every question times its traces, in the questions' order."""
-        return self._plan(work, GateResults(self.gates))
-
-    def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        results = GateResults(self.gates)
-        plan = self._plan(work, results)
-        yield from ask_model(plan, work, rows.TRACES)
-        results.record(work, {"questions": plan.total // self.traces_per_question})
-
-    def _plan(self, work: Work, results: GateResults) -> AskPlan:
+    def request_batch(self, work: Work) -> RequestBatch:
+        """Every question times its traces, in the order of the questions."""
         questions = work.lazy("questions").select(pl.len()).collect().item()
-        return AskPlan(
+        return request_batch(
+            work,
             role="teacher",
             purpose=f"synthesize:{self.make}",
-            prompts=lambda: self._prompts(work, questions),
+            tasks=lambda: self._tasks(work, questions),
             total=questions * self.traces_per_question,
-            row_of=results.row,
         )
 
-    def _prompts(self, work: Work, count: int) -> Iterator[Prompt]:
+    def run(self, work: Work) -> Iterator[pl.DataFrame]:
+        batch, results = self.request_batch(work), GateResults(self.gates)
+        yield from ask_model(work, batch, rows.TRACES, results.row)
+        results.record(work, {"questions": (batch.total or 0) // self.traces_per_question})
+
+    def _tasks(self, work: Work, count: int) -> Iterator[Task]:
         template = work.resolution.templates["prompt"]
         questions = work.lazy("questions").select(
             "question_id", "question", "context", "answer", "answer_aliases"
@@ -82,7 +80,8 @@ class SynthesizeStage(Stage):
                 answers = (question["answer"], *(question["answer_aliases"] or ()))
                 for trace_id in range(self.traces_per_question):
                     seen = {"answers": answers, "made_from": {"sample": 0, "trace_id": trace_id}}
-                    yield Prompt(question["question_id"], trace_id, messages, row=seen)
+                    steps = one_request(self.make, messages)
+                    yield Task(question["question_id"], trace_id, steps, seen)
 
 
 def with_own_prompt(fields: Any) -> Any:

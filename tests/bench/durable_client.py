@@ -17,14 +17,15 @@ from pathlib import Path
 
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core import rows
-from mbt_cli.core.chat import Message, Reply, Request
-from mbt_cli.core.keys import request_key, request_seed
+from mbt_cli.core.chat import Message
 from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.programs import Result, Task, one_request
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import MbtError
-from mbt_cli.inference.ask import Asking, ask
+from mbt_cli.inference.ask import ask
+from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.stages.ask import BATCH_ROWS, reply_columns
 from mbt_cli.store.parquet import ParquetStream
 
@@ -32,13 +33,10 @@ PROMPT = "Document text " * 500
 SAMPLING = {"temperature": 0.6, "top_p": 0.95}
 
 
-def requests(backend: OpenAIBackend, total: int) -> Iterator[Request]:
-    identity = backend.identity()
+def tasks(total: int) -> Iterator[Task]:
     for number in range(total):
         messages = (Message(role="user", content=f"{number} {PROMPT}"),)
-        seed = request_seed(42, "bench", str(number), 0)
-        key = request_key(identity, messages, {**SAMPLING, "max_tokens": 2048}, seed)
-        yield Request(key, str(number), 0, messages, seed, SAMPLING)
+        yield Task(str(number), 0, one_request("answer", messages))
 
 
 class Rows:
@@ -48,9 +46,9 @@ class Rows:
         self._stream = ParquetStream(folder / "rows.parquet", rows.ROLLOUTS, {})
         self._batch: list[dict] = []
 
-    def take(self, request: Request, reply: Reply) -> None:
-        own = {"question_id": request.question_id, "sample": 0, "answer": None}
-        self._batch.append({**own, **reply_columns(request, reply)})
+    def add(self, result: Result) -> None:
+        own = {"question_id": result.task.question_id, "sample": 0, "answer": None}
+        self._batch.append({**own, **reply_columns(result.request, result.reply)})
         if len(self._batch) == BATCH_ROWS:
             self._append()
 
@@ -66,9 +64,14 @@ class Rows:
 def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
     backend = OpenAIBackend(base_url=base_url, id="stub")
     folder.mkdir(parents=True, exist_ok=True)
-    asking = Asking(
-        requests=lambda: requests(backend, total),
+    batch = RequestBatch(
+        tasks=lambda: tasks(total),
         total=total,
+        purpose="bench",
+        study_seed=42,
+        identity=backend.identity(),
+        sampling={**SAMPLING, "max_tokens": 2048},
+        body=SAMPLING,
         open=backend.open,
         place=ServerPlace(folder / "server.log", folder / "cache", dict(os.environ)),
         max_tokens=2048,
@@ -77,7 +80,7 @@ def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
     gc.freeze()  # as `mbt rollout` does
     started = time.monotonic()
     written = Rows(folder)
-    asked = ask(asking, folder / "journal", Silent(), take=written.take)
+    asked = ask(batch, folder / "journal", Silent(), emit=written.add)
     answered = time.monotonic()
     parquet_bytes = written.finish()
     ended = time.monotonic()

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from mbt_cli.backends.openai import OpenAIBackend
-from mbt_cli.core.chat import Message, Request
-from mbt_cli.core.keys import request_key, request_seed
+from mbt_cli.core.chat import Message, Reply
 from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.programs import Task, one_request
 from mbt_cli.core.serving import ServerPlace
-from mbt_cli.inference.ask import Asking
+from mbt_cli.inference.journal import JournalIndex
+from mbt_cli.inference.loop import first_requests
+from mbt_cli.inference.queue import RequestBatch
 
 HERE = Path(__file__).parent
 SAMPLING = {"temperature": 0.6, "top_p": 0.95}
@@ -88,11 +90,24 @@ def place(tmp_path) -> ServerPlace:
     )
 
 
-@pytest.fixture
-def asking(place):
-    """An asking of prompts at an address: `asking(server.base_url, ["Who?"], concurrency=4)`."""
+def single(messages):
+    return one_request("answer", messages)
 
-    def make(base_url, prompts, *, backend=None, sampling=SAMPLING, ids=None, **options) -> Asking:
+
+def replies(batch, journal):
+    """Every first request with its reply in the journal; failure `not_asked` without one."""
+    with JournalIndex(journal) as index:
+        for request in first_requests(batch):
+            yield request, index.reply(request.key) or Reply(failure="not_asked", attempts=0)
+
+
+@pytest.fixture
+def batch_of(place):
+    """A batch of prompts for an address: `batch_of(server.base_url, ["Who?"], concurrency=4)`."""
+
+    def make(
+        base_url, prompts, *, backend=None, sampling=SAMPLING, ids=None, program=single, **options
+    ) -> RequestBatch:
         backend = backend or OpenAIBackend(base_url=base_url, id="stub")
         names = ids or [str(n) for n in range(len(prompts))]
         run = RunSettings(
@@ -103,16 +118,19 @@ def asking(place):
             server_restarts=options.pop("server_restarts", 3),
         )
 
-        def requests():
+        def tasks():
             for name, prompt in zip(names, prompts, strict=True):
                 messages = (Message(role="user", content=prompt),)
-                seed = request_seed(42, "test", name, 0)
-                key = request_key(backend.identity(), messages, sampling, seed)
-                yield Request(key, name, 0, messages, seed, sampling)
+                yield Task(name, 0, program(messages))
 
-        return Asking(
-            requests=requests,
+        return RequestBatch(
+            tasks=tasks,
             total=len(prompts),
+            purpose="test",
+            study_seed=42,
+            identity=backend.identity(),
+            sampling=sampling,
+            body=sampling,
             open=backend.open,
             place=place,
             max_tokens=options.pop("max_tokens", 64),

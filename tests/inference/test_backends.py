@@ -10,15 +10,12 @@ from mbt_cli.backends.transformers import TransformersBackend
 from mbt_cli.backends.weights import folder_sha256
 from mbt_cli.core.chat import Endpoint, Request
 from mbt_cli.errors import UsageError
-from mbt_cli.inference.ask import ask, replies
-from mbt_cli.inference.client import BodyRules, proxy_for
-from mbt_cli.inference.queue import Ticket, ticket_of
+from mbt_cli.inference.ask import ask
+from mbt_cli.inference.client import Client, proxy_for
+from mbt_cli.inference.queue import PendingRequest
+from tests.inference.conftest import replies
 
 REQUEST = Request("k" * 64, "q1", 0, ({"role": "user", "content": "Who?"},), 7, {"top_p": 0.9})
-
-
-def ticket(content_attempt: int = 0) -> Ticket:
-    return ticket_of(REQUEST, content_attempt, seed=7)
 
 
 def endpoint(**options) -> Endpoint:
@@ -26,35 +23,39 @@ def endpoint(**options) -> Endpoint:
 
 
 @pytest.mark.parametrize(
-    ("rules", "options", "fields"),
+    ("settings", "options", "fields"),
     [
-        (BodyRules(5), {}, {"max_tokens": 5, "seed": 7}),
-        (BodyRules("rest"), {}, {"seed": 7}),
-        (BodyRules("rest"), {"rest_limit": 900}, {"max_tokens": 900, "seed": 7}),
+        ({}, {}, {"max_tokens": 5, "seed": 7}),
+        ({"max_tokens": "rest"}, {}, {"seed": 7}),
+        ({"max_tokens": "rest"}, {"rest_limit": 900}, {"max_tokens": 900, "seed": 7}),
         (
-            BodyRules(5),
+            {},
             {"token_limit_field": "max_completion_tokens"},
             {"max_completion_tokens": 5, "seed": 7},
         ),
-        (BodyRules(5, sends_seed=False), {}, {"max_tokens": 5}),
-        (BodyRules(5), {"sends_seed": False}, {"max_tokens": 5}),
+        ({"sends_seed": False}, {}, {"max_tokens": 5}),
+        ({}, {"sends_seed": False}, {"max_tokens": 5}),
         (
-            BodyRules(5),
+            {},
             {"extra_body": {"top_k": 0, "top_p": 1}},
             {"max_tokens": 5, "seed": 7, "top_k": 0},
         ),
     ],
     ids=["limit", "rest", "rest-by-us", "new-name", "not-seedable", "no-seed", "extra"],
 )
-def test_a_body_holds_what_the_endpoint_understands(rules, options, fields):
-    body = rules.body(endpoint(**options), ticket())
+def test_a_body_holds_what_the_endpoint_understands(batch_of, settings, options, fields):
+    batch = batch_of("http://127.0.0.1:1/v1", [], **{"max_tokens": 5, **settings})
+
+    body = Client(endpoint(**options), batch, post=None).body(PendingRequest(REQUEST, 0))
 
     messages = ({"role": "user", "content": "Who?"},)
     assert body == {"top_p": 0.9, "model": "m", "messages": messages, **fields}
 
 
-def test_a_second_try_has_its_own_seed_and_limit():
-    body = BodyRules(5, retry_max_tokens=50).body(endpoint(), ticket(1))
+def test_a_content_retry_has_its_own_seed_and_limit(batch_of):
+    batch = batch_of("http://127.0.0.1:1/v1", [], max_tokens=5, retry_max_tokens=50)
+
+    body = Client(endpoint(), batch, post=None).body(PendingRequest(REQUEST, 1))
 
     assert body["max_tokens"] == 50
     assert body["seed"] != 7
@@ -120,9 +121,9 @@ def test_a_proxy_is_used_where_the_environment_names_one(address, environment, p
     assert proxy_for(address, environment) == proxy
 
 
-def test_canned_replies_are_the_same_for_the_same_question_and_sample(asking, progress, tmp_path):
+def test_canned_replies_are_the_same_for_the_same_question_and_sample(batch_of, progress, tmp_path):
     backend = CannedBackend(replies=["one", "two", "three"], by_question={"3": "mine"})
-    plan = asking("", [f"question {n}" for n in range(50)], backend=backend)
+    plan = batch_of("", [f"question {n}" for n in range(50)], backend=backend)
 
     ask(plan, tmp_path / "first", progress)
     ask(plan, tmp_path / "second", progress)
@@ -133,11 +134,11 @@ def test_canned_replies_are_the_same_for_the_same_question_and_sample(asking, pr
     assert set(first) == {"one", "two", "three", "mine"}
 
 
-def test_a_script_answers_its_questions_and_fails_the_others(asking, progress, tmp_path):
+def test_a_script_answers_its_questions_and_fails_the_others(batch_of, progress, tmp_path):
     script = tmp_path / "script.jsonl"
     lines = [{"question_id": "0", "reply": "Oslo", "reasoning": "Hm."}]
     script.write_text("\n".join(json.dumps(line) for line in lines))
-    plan = asking("", ["one", "two"], backend=RecordedBackend(file=str(script)))
+    plan = batch_of("", ["one", "two"], backend=RecordedBackend(file=str(script)))
 
     ask(plan, tmp_path / "journal", progress)
 

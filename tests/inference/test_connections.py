@@ -10,8 +10,7 @@ import pytest
 import uvloop
 
 from mbt_cli.core.model_settings import RunSettings
-from mbt_cli.inference.client import aiohttp_transport
-from mbt_cli.inference.connections import pooled_transport
+from mbt_cli.inference.client import aiohttp_transport, pooled_transport
 from mbt_cli.inference.replies import BrokenReplyError
 
 RUN = RunSettings(request_timeout_seconds=20, connect_timeout_seconds=10)

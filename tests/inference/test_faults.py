@@ -4,17 +4,18 @@ import pytest
 
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.errors import BackendError
-from mbt_cli.inference.ask import ask, replies
+from mbt_cli.inference.ask import ask
+from tests.inference.conftest import replies
 
 
 def test_every_row_is_answered_once_through_refusals_errors_drops_and_garbage(
-    serve, asking, progress, tmp_path
+    serve, batch_of, progress, tmp_path
 ):
     prompts = [f"question {n}" for n in range(1000)]
     faults = ("--refuse", "0.05", "--fail", "0.05", "--drop", "0.02", "--garbage", "0.01")
 
     with serve(*faults, "--cut", "0.01") as server:
-        plan = asking(server.base_url, prompts, concurrency=128)
+        plan = batch_of(server.base_url, prompts, concurrency=128)
         asked = ask(plan, tmp_path / "journal", progress)
         stats = server.stats()
 
@@ -27,12 +28,12 @@ def test_every_row_is_answered_once_through_refusals_errors_drops_and_garbage(
 
 
 def test_one_prompt_that_is_too_long_fails_alone_with_the_words_of_the_server(
-    serve, asking, progress, tmp_path
+    serve, batch_of, progress, tmp_path
 ):
     prompts = ["TOO-LONG" if n == 17 else f"question {n}" for n in range(64)]
 
     with serve() as server:
-        plan = asking(server.base_url, prompts)
+        plan = batch_of(server.base_url, prompts)
         asked = ask(plan, tmp_path / "journal", progress)
 
     failures = {
@@ -47,10 +48,10 @@ def test_one_prompt_that_is_too_long_fails_alone_with_the_words_of_the_server(
 
 
 def test_a_row_that_breaks_the_server_each_time_fails_after_max_attempts(
-    serve, asking, progress, tmp_path
+    serve, batch_of, progress, tmp_path
 ):
     with serve() as server:
-        plan = asking(server.base_url, ["BROKEN", "question"], max_attempts=2)
+        plan = batch_of(server.base_url, ["BROKEN", "question"], max_attempts=2)
         asked = ask(plan, tmp_path / "journal", progress)
 
     (_, broken), (_, good) = replies(plan, tmp_path / "journal")
@@ -60,10 +61,10 @@ def test_a_row_that_breaks_the_server_each_time_fails_after_max_attempts(
 
 
 def test_filtered_and_empty_replies_are_failures_that_keep_their_text(
-    serve, asking, progress, tmp_path
+    serve, batch_of, progress, tmp_path
 ):
     with serve() as server:
-        plan = asking(server.base_url, ["FILTERED", "EMPTY"])
+        plan = batch_of(server.base_url, ["FILTERED", "EMPTY"])
         ask(plan, tmp_path / "journal", progress)
 
     (_, filtered), (_, empty) = replies(plan, tmp_path / "journal")
@@ -73,10 +74,10 @@ def test_filtered_and_empty_replies_are_failures_that_keep_their_text(
 
 
 def test_a_reply_slower_than_the_time_limit_fails_without_being_sent_again(
-    serve, asking, progress, tmp_path
+    serve, batch_of, progress, tmp_path
 ):
     with serve("--latency", "5") as server:
-        plan = asking(server.base_url, ["question"], request_timeout_seconds=0.2)
+        plan = batch_of(server.base_url, ["question"], request_timeout_seconds=0.2)
         asked = ask(plan, tmp_path / "journal", progress)
 
     ((_, reply),) = replies(plan, tmp_path / "journal")
@@ -84,10 +85,10 @@ def test_a_reply_slower_than_the_time_limit_fails_without_being_sent_again(
 
 
 def test_a_wrong_key_stops_at_once_and_is_not_repeated_in_the_message(
-    serve, asking, progress, tmp_path
+    serve, batch_of, progress, tmp_path
 ):
     with serve("--key", "sk-secret-key-123") as server:
-        plan = asking(server.base_url, [f"question {n}" for n in range(50)], concurrency=1)
+        plan = batch_of(server.base_url, [f"question {n}" for n in range(50)], concurrency=1)
         with pytest.raises(BackendError, match="401") as raised:
             ask(plan, tmp_path / "journal", progress)
         stats = server.stats()
@@ -98,26 +99,26 @@ def test_a_wrong_key_stops_at_once_and_is_not_repeated_in_the_message(
 
 
 def test_an_endpoint_that_is_not_there_stops_the_run_instead_of_failing_every_row(
-    asking, progress, tmp_path
+    batch_of, progress, tmp_path
 ):
     prompts = [f"question {n}" for n in range(500)]
-    plan = asking("http://127.0.0.1:9/v1", prompts, max_attempts=2)
+    plan = batch_of("http://127.0.0.1:9/v1", prompts, max_attempts=2)
 
     with pytest.raises(BackendError, match="cannot be reached"):
         ask(plan, tmp_path / "journal", progress)
 
 
 def test_an_external_server_that_dies_stops_the_run_and_the_rest_is_asked_later(
-    serve, asking, progress, tmp_path
+    serve, batch_of, progress, tmp_path
 ):
     prompts = [f"question {n}" for n in range(200)]
     with serve("--die-after", "80") as server:
-        plan = asking(server.base_url, prompts, max_attempts=2)
+        plan = batch_of(server.base_url, prompts, max_attempts=2)
         with pytest.raises(BackendError):
             ask(plan, tmp_path / "journal", progress)
 
     with serve() as other:
-        later = asking(other.base_url, prompts, max_attempts=2)
+        later = batch_of(other.base_url, prompts, max_attempts=2)
         asked = ask(later, tmp_path / "journal", progress)
         stats = other.stats()
 
@@ -127,20 +128,20 @@ def test_an_external_server_that_dies_stops_the_run_and_the_rest_is_asked_later(
     assert {r.failure for _, r in replies(later, tmp_path / "journal")} == {None}
 
 
-def test_the_window_is_as_wide_as_concurrency_and_no_wider(serve, asking, progress, tmp_path):
+def test_the_window_is_as_wide_as_concurrency_and_no_wider(serve, batch_of, progress, tmp_path):
     with serve("--latency", "0.05") as server:
-        plan = asking(server.base_url, [f"question {n}" for n in range(300)], concurrency=40)
+        plan = batch_of(server.base_url, [f"question {n}" for n in range(300)], concurrency=40)
         ask(plan, tmp_path / "journal", progress)
         stats = server.stats()
 
     assert stats["most_in_flight"] == 40
 
 
-def test_the_sdk_client_keeps_the_same_promises(serve, asking, progress, tmp_path):
+def test_the_sdk_client_keeps_the_same_promises(serve, batch_of, progress, tmp_path):
     prompts = ["TOO-LONG" if n == 3 else f"question {n}" for n in range(60)]
     with serve("--refuse", "0.05", "--fail", "0.05", "--drop", "0.02") as server:
         backend = OpenAIBackend(base_url=server.base_url, id="stub", client="sdk")
-        plan = asking("", prompts, backend=backend)
+        plan = batch_of("", prompts, backend=backend)
         asked = ask(plan, tmp_path / "journal", progress)
         stats = server.stats()
 

@@ -12,42 +12,44 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.chat import Reply
-from mbt_cli.inference.ask import ask, import_rows, replies
-from mbt_cli.inference.journal import JournalIndex, JournalWriter
+from mbt_cli.inference.ask import ask
+from mbt_cli.inference.journal import JournalIndex, JournalWriter, import_rows
+from mbt_cli.inference.loop import first_requests
+from tests.inference.conftest import replies
 
 DRIVER = Path(__file__).parents[1] / "bench" / "durable_client.py"
 PROMPTS = [f"question {n}" for n in range(40)]
 
 
-def run_again(asking, server, progress, journal, prompts, **options):
-    return ask(asking(server.base_url, prompts, **options), journal, progress)
+def run_again(batch_of, server, progress, journal, prompts, **options):
+    return ask(batch_of(server.base_url, prompts, **options), journal, progress)
 
 
-def test_a_finished_cell_sends_nothing_and_starts_no_server(asking, serve, progress, tmp_path):
+def test_a_finished_cell_sends_nothing_and_starts_no_server(batch_of, serve, progress, tmp_path):
     with serve() as server:
-        run_again(asking, server, progress, tmp_path / "journal", PROMPTS)
+        run_again(batch_of, server, progress, tmp_path / "journal", PROMPTS)
 
     # the server is gone: anything sent now would raise
-    asked = run_again(asking, server, progress, tmp_path / "journal", PROMPTS)
+    asked = run_again(batch_of, server, progress, tmp_path / "journal", PROMPTS)
 
     assert (asked.sent, asked.reused, asked.version) == (0, 40, None)
 
 
-def test_a_larger_limit_sends_only_what_is_new(asking, serve, progress, tmp_path):
+def test_a_larger_limit_sends_only_what_is_new(batch_of, serve, progress, tmp_path):
     with serve() as server:
-        run_again(asking, server, progress, tmp_path / "journal", PROMPTS[:10])
-        asked = run_again(asking, server, progress, tmp_path / "journal", PROMPTS)
+        run_again(batch_of, server, progress, tmp_path / "journal", PROMPTS[:10])
+        asked = run_again(batch_of, server, progress, tmp_path / "journal", PROMPTS)
 
     assert (asked.sent, asked.reused) == (30, 10)
 
 
 def test_reordered_questions_send_nothing_and_come_in_their_new_order(
-    asking, serve, progress, tmp_path
+    batch_of, serve, progress, tmp_path
 ):
     ids = [str(n) for n in range(40)]
     with serve() as server:
-        run_again(asking, server, progress, tmp_path / "journal", PROMPTS, ids=ids)
-    turned = asking(server.base_url, PROMPTS[::-1], ids=ids[::-1])
+        run_again(batch_of, server, progress, tmp_path / "journal", PROMPTS, ids=ids)
+    turned = batch_of(server.base_url, PROMPTS[::-1], ids=ids[::-1])
 
     asked = ask(turned, tmp_path / "journal", progress)
 
@@ -65,32 +67,32 @@ def test_reordered_questions_send_nothing_and_come_in_their_new_order(
     ],
     ids=["temperature", "seed", "prompt"],
 )
-def test_a_change_that_changes_replies_reuses_nothing(asking, serve, progress, tmp_path, changed):
+def test_a_change_that_changes_replies_reuses_nothing(batch_of, serve, progress, tmp_path, changed):
     options = {"prompts": PROMPTS, **changed}
     with serve() as server:
-        run_again(asking, server, progress, tmp_path / "journal", PROMPTS)
-        asked = run_again(asking, server, progress, tmp_path / "journal", **options)
+        run_again(batch_of, server, progress, tmp_path / "journal", PROMPTS)
+        asked = run_again(batch_of, server, progress, tmp_path / "journal", **options)
 
     assert (asked.sent, asked.reused) == (40, 0)
 
 
-def test_a_refused_row_is_asked_again_only_with_retry_failed(asking, serve, progress, tmp_path):
+def test_a_refused_row_is_asked_again_only_with_retry_failed(batch_of, serve, progress, tmp_path):
     prompts = ["TOO-LONG", "question"]
     with serve() as server:
-        run_again(asking, server, progress, tmp_path / "journal", prompts)
-        again = run_again(asking, server, progress, tmp_path / "journal", prompts)
+        run_again(batch_of, server, progress, tmp_path / "journal", prompts)
+        again = run_again(batch_of, server, progress, tmp_path / "journal", prompts)
         forced = run_again(
-            asking, server, progress, tmp_path / "journal", prompts, retry_failed=True
+            batch_of, server, progress, tmp_path / "journal", prompts, retry_failed=True
         )
 
     assert (again.sent, again.reused, again.failed) == (0, 2, 1)
     assert (forced.sent, forced.reused, forced.failed) == (1, 1, 1)
 
 
-def test_a_row_that_failed_for_a_passing_reason_is_asked_again(asking, serve, progress, tmp_path):
+def test_a_row_that_failed_for_a_passing_reason_is_asked_again(batch_of, serve, progress, tmp_path):
     with serve() as server:
-        plan = asking(server.base_url, ["question"])
-        (request,) = plan.requests()
+        plan = batch_of(server.base_url, ["question"])
+        (request,) = first_requests(plan)
         with JournalWriter(tmp_path / "journal", "0") as writer:
             writer.append(request.key, Reply(failure="http_503: overloaded"), 0)
         asked = ask(plan, tmp_path / "journal", progress)
@@ -99,11 +101,11 @@ def test_a_row_that_failed_for_a_passing_reason_is_asked_again(asking, serve, pr
 
 
 def test_a_cut_reply_is_asked_again_with_another_seed_and_a_larger_limit(
-    asking, serve, progress, tmp_path
+    batch_of, serve, progress, tmp_path
 ):
     prompts = [f"CUT-ONCE {n}" for n in range(30)]
     with serve() as server:
-        plan = asking(
+        plan = batch_of(
             server.base_url,
             prompts,
             retry_on=("length",),
@@ -123,9 +125,9 @@ def test_a_cut_reply_is_asked_again_with_another_seed_and_a_larger_limit(
     assert (again.sent, again.reused) == (0, 30)
 
 
-def test_the_last_of_several_cut_replies_is_kept_as_it_is(asking, serve, progress, tmp_path):
+def test_the_last_of_several_cut_replies_is_kept_as_it_is(batch_of, serve, progress, tmp_path):
     with serve() as server:
-        plan = asking(server.base_url, ["CUT"], retry_on=("length",), content_attempts=3)
+        plan = batch_of(server.base_url, ["CUT"], retry_on=("length",), content_attempts=3)
         asked = ask(plan, tmp_path / "journal", progress)
 
     ((_, reply),) = replies(plan, tmp_path / "journal")
@@ -133,9 +135,9 @@ def test_the_last_of_several_cut_replies_is_kept_as_it_is(asking, serve, progres
     assert (reply.finish_reason, reply.failure, reply.attempts) == ("length", None, 3)
 
 
-def test_replies_of_an_earlier_artifact_are_reused(asking, serve, progress, tmp_path):
+def test_replies_of_an_earlier_artifact_are_reused(batch_of, serve, progress, tmp_path):
     with serve() as server:
-        plan = asking(server.base_url, PROMPTS)
+        plan = batch_of(server.base_url, PROMPTS)
         ask(plan, tmp_path / "journal", progress)
         rows = [
             {
@@ -156,9 +158,9 @@ def test_replies_of_an_earlier_artifact_are_reused(asking, serve, progress, tmp_
     assert list(replies(plan, tmp_path / "other")) == list(replies(plan, tmp_path / "journal"))
 
 
-def test_a_torn_last_record_is_cut_and_asked_again(asking, serve, progress, tmp_path):
+def test_a_torn_last_record_is_cut_and_asked_again(batch_of, serve, progress, tmp_path):
     with serve() as server:
-        plan = asking(server.base_url, PROMPTS)
+        plan = batch_of(server.base_url, PROMPTS)
         ask(plan, tmp_path / "journal", progress)
         (file,) = (tmp_path / "journal").iterdir()
         file.write_bytes(file.read_bytes()[:-20])
@@ -171,9 +173,11 @@ def test_a_torn_last_record_is_cut_and_asked_again(asking, serve, progress, tmp_
         assert index.damaged == 0
 
 
-def test_a_damaged_record_in_the_middle_costs_that_record_alone(asking, serve, progress, tmp_path):
+def test_a_damaged_record_in_the_middle_costs_that_record_alone(
+    batch_of, serve, progress, tmp_path
+):
     with serve() as server:
-        plan = asking(server.base_url, PROMPTS)
+        plan = batch_of(server.base_url, PROMPTS)
         ask(plan, tmp_path / "journal", progress)
         (file,) = (tmp_path / "journal").iterdir()
         lines = file.read_bytes().splitlines(keepends=True)
@@ -186,10 +190,10 @@ def test_a_damaged_record_in_the_middle_costs_that_record_alone(asking, serve, p
     assert len(progress.notes) == 1
 
 
-def test_two_writers_share_a_journal_folder(asking, serve, progress, tmp_path):
+def test_two_writers_share_a_journal_folder(batch_of, serve, progress, tmp_path):
     with serve() as server:
-        ask(asking(server.base_url, PROMPTS[:20]), tmp_path / "journal", progress, writer="0")
-        whole = asking(server.base_url, PROMPTS)
+        ask(batch_of(server.base_url, PROMPTS[:20]), tmp_path / "journal", progress, writer="0")
+        whole = batch_of(server.base_url, PROMPTS)
         asked = ask(whole, tmp_path / "journal", progress, writer="1")
 
     assert (asked.sent, asked.reused) == (20, 20)

@@ -12,7 +12,7 @@ import pytest
 
 from mbt_cli.backends.vllm import VLLMBackend
 from mbt_cli.errors import BackendError
-from mbt_cli.inference.ask import ask, replies
+from mbt_cli.inference.ask import ask
 from mbt_cli.inference.server import (
     Cause,
     ServerCommand,
@@ -20,6 +20,7 @@ from mbt_cli.inference.server import (
     reserved_port,
     running_server,
 )
+from tests.inference.conftest import replies
 
 HERE = Path(__file__).parent
 PRETENDER = """#!{python}
@@ -64,11 +65,11 @@ def processes_with(text: str) -> list[str]:
 
 
 def test_a_server_gets_its_flags_a_key_and_a_port_and_leaves_no_process(
-    executable, asking, place, progress, tmp_path
+    executable, batch_of, place, progress, tmp_path
 ):
     mark = f"MBT_TEST_MARK={tmp_path}"
     own = backend(executable, environment={"MBT_TEST_MARK": str(tmp_path)})
-    plan = asking("", ["one", "two"], backend=own)
+    plan = batch_of("", ["one", "two"], backend=own)
 
     asked = ask(plan, tmp_path / "journal", progress)
 
@@ -96,11 +97,11 @@ def test_what_a_server_prints_is_logged_byte_by_byte_but_for_secrets(tmp_path):
 
 
 def test_a_server_that_dies_is_started_again_and_loses_nothing(
-    executable, asking, progress, tmp_path
+    executable, batch_of, progress, tmp_path
 ):
     # it dies after 30 replies and those in flight may still come: 100 rows take a few starts
     own = backend(executable, environment={"FAULTS": "--die-after 30 --latency 0.02"})
-    plan = asking("", [f"question {n}" for n in range(100)], backend=own, max_attempts=2)
+    plan = batch_of("", [f"question {n}" for n in range(100)], backend=own, max_attempts=2)
 
     asked = ask(plan, tmp_path / "journal", progress)
 
@@ -110,10 +111,10 @@ def test_a_server_that_dies_is_started_again_and_loses_nothing(
 
 
 def test_a_server_that_keeps_dying_ends_the_run_with_its_last_words(
-    executable, asking, progress, tmp_path
+    executable, batch_of, progress, tmp_path
 ):
     own = backend(executable, environment={"FAULTS": "--die-after 5"})
-    plan = asking("", [f"question {n}" for n in range(100)], backend=own, server_restarts=1)
+    plan = batch_of("", [f"question {n}" for n in range(100)], backend=own, server_restarts=1)
 
     with pytest.raises(BackendError, match="died 2 times") as raised:
         ask(plan, tmp_path / "journal", progress)
@@ -196,7 +197,7 @@ def test_a_wanted_port_that_is_taken_is_an_error():
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from mbt_cli.core.places import ServerPlace
+from mbt_cli.core.serving import ServerPlace
 from mbt_cli.inference.server import ServerCommand, running_server
 place = ServerPlace(Path(sys.argv[1]), Path("."), dict(os.environ), 60)
 fault_server = sys.argv[2]

@@ -32,8 +32,9 @@ def inputs(count, rollouts, solutions):
 
 def conversations(made, work):
     return {
-        (p.question_id, p.row["made_from"]["sample"], p.row["made_from"]["trace_id"]): p.messages
-        for p in made.ask_plan(work).prompts()
+        (task.question_id, *map(task.row["made_from"].get, ("sample", "trace_id"))): asked.messages
+        for task in made.request_batch(work).tasks()
+        for asked in next(task.steps)
     }
 
 
@@ -138,8 +139,8 @@ def test_a_row_says_which_rollout_and_solution_it_was_made_from(tmp_path):
 def test_more_traces_a_rollout_keep_the_seeds_of_those_that_were_there(tmp_path):
     work = work_of(stage(), tmp_path, inputs(2, [rollout(1, 1)], [solution(1)]))
 
-    few = [p.sample for p in stage(traces_per_rollout=2).ask_plan(work).prompts()]
-    many = [p.sample for p in stage(traces_per_rollout=5).ask_plan(work).prompts()]
+    few = [t.sample for t in stage(traces_per_rollout=2).request_batch(work).tasks()]
+    many = [t.sample for t in stage(traces_per_rollout=5).request_batch(work).tasks()]
 
     assert many[:2] == few
 
@@ -164,12 +165,12 @@ def test_keep_filters_before_anything_is_asked(tmp_path, keep, left):
     ]
     work = work_of(stage(), tmp_path, inputs(5, rollouts, [solution(n) for n in range(5)]))
 
-    plan = stage(keep=keep).ask_plan(work)
+    batch = stage(keep=keep).request_batch(work)
 
-    asked = [p.question_id for p in plan.prompts()]
+    asked = [t.question_id for t in batch.tasks()]
     # the one that failed is never asked; without `keep` it stays as a failed row
     assert asked == [q for q in left if q != "q4"]
-    assert plan.total == len(asked)
+    assert batch.total == len(asked)
 
 
 def test_verdicts_say_what_is_correct_where_they_are_named(tmp_path):
@@ -184,8 +185,8 @@ def test_verdicts_say_what_is_correct_where_they_are_named(tmp_path):
     )
     work = work_of(stage(), tmp_path, given)
 
-    correct = [p.question_id for p in stage(keep="correct").ask_plan(work).prompts()]
-    wrong = [p.question_id for p in stage(keep="wrong").ask_plan(work).prompts()]
+    correct = [t.question_id for t in stage(keep="correct").request_batch(work).tasks()]
+    wrong = [t.question_id for t in stage(keep="wrong").request_batch(work).tasks()]
 
     # q2 is undecided, q3 was never judged
     assert (correct, wrong) == (["q0"], ["q1"])
@@ -235,7 +236,7 @@ def test_solutions_of_another_benchmark_stop_the_cell_before_it_asks(tmp_path):
     )
 
     with pytest.raises(StageError, match="none of 2 rollouts has a solution"):
-        stage().ask_plan(work)
+        stage().request_batch(work)
 
 
 @pytest.mark.parametrize(
@@ -250,4 +251,4 @@ def test_rollouts_that_cannot_be_told_apart_or_placed_are_refused(tmp_path, roll
     work = work_of(stage(), tmp_path, inputs(2, rollouts, [solution(0)]))
 
     with pytest.raises(StageError, match=words):
-        stage().ask_plan(work)
+        stage().request_batch(work)

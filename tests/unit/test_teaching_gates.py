@@ -2,7 +2,7 @@
 
 import pytest
 
-from mbt_cli.inference.ask import import_rows
+from mbt_cli.inference.journal import import_rows
 from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.synthesize import SynthesizeStage
 from tests.unit.teaching import GOOD, canned, questions, rows_of, work_of

@@ -1,0 +1,344 @@
+"""Runs the programs of one cell: their requests into the queue, their replies back, results out.
+
+A reply is written to the journal before the program sees it. A request whose reply is in the
+journal is answered from there, so a run that was killed resumes by running the programs again.
+Results come out in the order of the tasks. Those that wait for an earlier one stay in memory up to
+a limit, and move to a temporary file beyond it.
+"""
+
+import os
+import pickle
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import IO, Any
+
+from mbt_cli.core.chat import Reply, Request
+from mbt_cli.core.programs import Ask, Result, Step, Steps, Task
+from mbt_cli.core.progress import Progress
+from mbt_cli.inference.journal import JournalIndex, JournalWriter, digest_of, unwritable
+from mbt_cli.inference.queue import PendingRequest, RequestBatch, RequestQueue
+
+Emit = Callable[[Result], None]
+"""Takes a finished task."""
+
+_HELD_STEPS = 1_000
+"""Steps of finished tasks that stay in memory while an earlier task is unfinished."""
+_EMITTED_AT_ONCE = 64
+
+
+@dataclass(slots=True)
+class AskReport:
+    """What asking one cell's requests came to.
+
+    Args:
+        sent: Requests sent, retries included.
+        retried: Of those, retries, for transport or content.
+        reused: Requests whose reply was there already.
+        failed: Requests that ended with a failure, reused ones included.
+        prompt_tokens: Of the replies that came in this run.
+        completion_tokens: Of the replies that came in this run.
+        restarts: Times the server died and was restarted.
+        seconds: From opening the journal to the last reply.
+        version: The server's version; null if nothing was sent.
+        flags: The flags the server was started with.
+    """
+
+    sent: int = 0
+    retried: int = 0
+    reused: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    restarts: int = 0
+    seconds: float = 0.0
+    version: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _TaskRun:
+    """A task that has started and whose result is not emitted yet.
+
+    Args:
+        sends: Whether a request was sent for it.
+        reply: What its program returned.
+        spilled: Place of its reply and steps in the temporary file.
+    """
+
+    task: Task
+    steps: list[Step]
+    sends: bool = False
+    is_done: bool = False
+    reply: Reply | None = None
+    spilled: tuple[int, int] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Branch:
+    """A running program: a task's own, or one that another program yielded.
+
+    Args:
+        path: Place in the task's program; empty for the task's own.
+        parent: The branch that yielded it, and the slot for its value there.
+        replies: What the program is sent next.
+        missing: How many of them are not there yet.
+    """
+
+    run: _TaskRun
+    steps: Steps
+    path: tuple[int, ...] = ()
+    parent: "tuple[_Branch, int] | None" = None
+    yields: int = 0
+    replies: list[Any] | None = None
+    missing: int = 0
+
+
+class ProgramLoop:
+    """Runs the programs of one batch.
+
+    Args:
+        emit: Takes the results in the order of the tasks; null if nobody needs them.
+    """
+
+    def __init__(
+        self,
+        batch: RequestBatch,
+        index: JournalIndex,
+        writer: JournalWriter,
+        progress: Progress,
+        emit: Emit | None,
+    ) -> None:
+        self.batch = batch
+        self.queue = RequestQueue()
+        self.report = AskReport()
+        self._index = index
+        self._writer = writer
+        self._progress = progress
+        self._emit = emit
+        self._tasks: Iterator[Task] | None = iter(batch.tasks())
+        self._waiting: dict[bytes, tuple[PendingRequest, list[tuple[_Branch, int, Step]]]] = {}
+        self._failed: set[bytes] = set()
+        self._results: deque[_TaskRun] = deque()
+        self._held_steps = 0
+        self._spill = _Spill(writer.path.parent)
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether tasks are left that have not started."""
+        return self._tasks is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every task has its result."""
+        return self._tasks is None and not self._waiting
+
+    def next_request(self, now: float, *, tasks: int | None = None) -> PendingRequest | None:
+        """A request that can be sent now, found by starting at most so many `tasks`.
+
+        Starting tasks that the journal answers takes time, in which others may want a turn.
+        """
+        while (pending := self.queue.take(now)) is None:
+            if tasks == 0 or not self._start_task():
+                return None
+            tasks = None if tasks is None else tasks - 1
+        return pending
+
+    def has_request(self) -> bool:
+        """Start tasks until a request has to be sent; False if the journal answers all of them."""
+        while not self.queue:
+            if not self._start_task():
+                return False
+        return True
+
+    def settle(self, pending: PendingRequest, reply: Reply, now: float) -> None:
+        """Journal the outcome of a content attempt, then hand it to the programs that wait."""
+        request, attempt = pending.request, pending.content_attempt
+        extent = self._writer.append(request.key, reply, attempt)
+        is_best = self._index.add(self._writer.path, extent, request.key, reply, attempt)
+        following = self.batch.next_attempt(reply.failure, reply.finish_reason, attempt)
+        if following is not None:
+            self.report.retried += 1
+            pending.content_attempt, pending.charged = following, 0
+            self.queue.put_later(pending, now)
+            return
+        prompt_tokens, completion_tokens = reply.prompt_tokens or 0, reply.completion_tokens or 0
+        self.report.prompt_tokens += prompt_tokens
+        self.report.completion_tokens += completion_tokens
+        self._progress.advance(tokens=prompt_tokens + completion_tokens)
+        if not is_best:
+            reply = self._index.reply(request.key) or reply
+        digest = digest_of(request.key)
+        if reply.failure is not None:
+            self._failed.add(digest)
+        for branch, slot, step in self._waiting.pop(digest)[1]:
+            self._answer(branch, slot, step, reply)
+
+    def emit_results(self, most: int | None = None) -> None:
+        """Emit finished tasks up to the first unfinished one, at most `most`."""
+        while self._emit is not None and self._results and self._results[0].is_done and most != 0:
+            run = self._results.popleft()
+            if run.spilled is not None:
+                run.reply, run.steps = self._spill.take(run.spilled)
+            else:
+                self._held_steps -= len(run.steps)
+            assert run.reply is not None
+            run.steps.sort(key=attrgetter("path"))
+            self._emit(Result(run.task, run.reply, run.steps))
+            most = None if most is None else most - 1
+
+    def sync(self) -> None:
+        """Wait until the journal is on the disk."""
+        self._writer.sync()
+
+    def close(self) -> None:
+        """Remove the temporary file."""
+        self._spill.close()
+
+    def _start_task(self) -> bool:
+        """Start the next task; False if there is none."""
+        task = None if self._tasks is None else next(self._tasks, None)
+        if task is None:
+            self._tasks = None
+            return False
+        run = _TaskRun(task, [])
+        if self._emit is not None:
+            self._results.append(run)
+        self._advance(_Branch(run, task.steps))
+        return True
+
+    def _advance(self, branch: _Branch) -> None:
+        """Run a program until it waits for a reply that is not there, or returns."""
+        while True:
+            try:
+                items = (
+                    next(branch.steps)
+                    if branch.replies is None
+                    else branch.steps.send(branch.replies)
+                )
+            except StopIteration as stop:
+                self._return(branch, stop.value)
+                return
+            branch.replies = [None] * len(items)
+            branch.missing = len(items) + 1  # so that no reply resumes it before all are asked
+            for slot, item in enumerate(items):
+                path = (*branch.path, branch.yields, slot)
+                if isinstance(item, Ask):
+                    self._ask(branch, slot, item, path)
+                else:
+                    self._advance(_Branch(branch.run, item, path, (branch, slot)))
+            branch.yields += 1
+            branch.missing -= 1
+            if branch.missing:
+                return
+
+    def _ask(self, branch: _Branch, slot: int, ask: Ask, path: tuple[int, ...]) -> None:
+        """Answer a request from the journal, or queue it."""
+        request = self.batch.request(branch.run.task, ask, path)
+        step = Step(path, ask.name, request, _NO_REPLY)
+        branch.run.steps.append(step)
+        digest = digest_of(request.key)
+        if same := self._waiting.get(digest):
+            self.report.reused += 1
+            same[1].append((branch, slot, step))
+            return
+        attempt: int | None = 0
+        standing = self._index.standing(request.key)
+        if standing is not None:
+            attempt = self.batch.attempt_to_send(standing, request.seed)
+            if attempt is None or digest in self._failed:
+                self.report.reused += 1
+                self._answer(branch, slot, step, self._index.reply(request.key) or _NO_REPLY)
+                return
+        branch.run.sends = True
+        pending = PendingRequest(request, attempt or 0)
+        self._waiting[digest] = pending, [(branch, slot, step)]
+        self.queue.put(pending)
+
+    def _answer(self, branch: _Branch, slot: int, step: Step, reply: Reply) -> None:
+        step.reply = reply
+        self.report.failed += reply.failure is not None
+        self._fill(branch, slot, reply)
+
+    def _fill(self, branch: _Branch, slot: int, value: Any) -> None:
+        """Give a branch a reply or a returned value; resume it when it has all of them."""
+        assert branch.replies is not None
+        branch.replies[slot] = value
+        branch.missing -= 1
+        if not branch.missing:
+            self._advance(branch)
+
+    def _return(self, branch: _Branch, value: Any) -> None:
+        if branch.parent is not None:
+            self._fill(*branch.parent, value)
+            return
+        if not isinstance(value, Reply):
+            raise TypeError(f"a program returned a {type(value).__name__} instead of a Reply")
+        run = branch.run
+        run.is_done, run.reply = True, value
+        failed = int(value.failure is not None)
+        self._progress.advance(done=1, failed=failed, reused=int(not run.sends))
+        if self._emit is None:
+            return
+        self._held_steps += len(run.steps)
+        if self._held_steps > _HELD_STEPS:
+            self.emit_results(_EMITTED_AT_ONCE)
+        if self._held_steps > _HELD_STEPS and not self._results[0].is_done:
+            run.spilled = self._spill.put((run.reply, run.steps))
+            self._held_steps -= len(run.steps)
+            run.reply, run.steps = None, []
+
+
+def first_requests(batch: RequestBatch) -> Iterator[Request]:
+    """The requests that every task sends first, in the order of the tasks."""
+
+    def first(task: Task, steps: Steps, path: tuple[int, ...]) -> Iterator[Request]:
+        for slot, item in enumerate(next(steps, ())):
+            place = (*path, 0, slot)
+            if isinstance(item, Ask):
+                yield batch.request(task, item, place)
+            else:
+                yield from first(task, item, place)
+
+    for task in batch.tasks():
+        yield from first(task, task.steps, ())
+
+
+_NO_REPLY = Reply(failure="not_asked", attempts=0)
+
+
+class _Spill:
+    """A temporary file of pickled values; gone with the process, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self._size = 0
+
+    def put(self, value: Any) -> tuple[int, int]:
+        """Write a value; returns its place."""
+        content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  closed by close()
+            offset = 0
+            while offset < len(content):
+                offset += os.pwrite(self._file.fileno(), content[offset:], self._size + offset)
+        except OSError as error:
+            raise unwritable(self._folder, error) from error
+        place = self._size, len(content)
+        self._size += len(content)
+        return place
+
+    def take(self, place: tuple[int, int]) -> Any:
+        """Read a value back."""
+        assert self._file is not None
+        offset, length = place
+        return pickle.loads(os.pread(self._file.fileno(), length, offset))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
