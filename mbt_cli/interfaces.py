@@ -17,6 +17,7 @@ from mbt_cli.core.model import Plugin as Plugin
 from mbt_cli.core.programs import Draw, Steps
 from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
+from mbt_cli.core.scales import Scale
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.core.templates import Template
@@ -85,36 +86,38 @@ class Backend(Plugin):
 
 
 class Judge(Plugin):
-    """A question put to a judge model about one rollout joined with its question."""
+    """A question to a judge model about one rollout and its question."""
 
     family: ClassVar[str] = "judges"
 
+    quantity: ClassVar[str]
+    """What its verdicts measure, such as `correctness`. Scores look verdicts up by this name."""
+    scale: ClassVar[Scale]
+    """The values of a verdict, and how several votes become one value."""
     columns: ClassVar[Mapping[str, pl.DataType]]
-    """What a verdict says, beside the reply columns."""
-    compared_column: ClassVar[str]
-    """Of those, the one on which two judges agree or not."""
+    """Columns of a verdict, in addition to the reply columns."""
     reply_schema: ClassVar[Mapping[str, Json]]
-    """JSON Schema that constrains the reply where the backend can."""
+    """JSON Schema of the reply, for backends that support constrained decoding."""
     placeholders: ClassVar[frozenset[str]]
-    """What its prompt template may hold."""
+    """Placeholders that its prompt template may use."""
 
     template: str
-    """Name of its prompt template, or the path of one's own."""
+    """Prompt template: the name of a shipped one, or a path."""
 
     @abstractmethod
     def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
         """The conversation for one row."""
 
     def schema_for(self, row: Mapping[str, Any]) -> Mapping[str, Json]:
-        """`reply_schema`, or a tighter one where the row says what a reply may hold."""
+        """`reply_schema`, or a stricter one if the row limits what a reply may contain."""
         return self.reply_schema
 
     @abstractmethod
     def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The verdict's columns; JudgeReplyError when the reply cannot be read for sure."""
+        """The verdict's columns; JudgeReplyError if the reply is not unambiguous."""
 
     def verdict_without_model(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The verdict that holds by definition, without asking (an empty answer is wrong)."""
+        """The verdict that holds by definition, so that no request is sent; None: ask the model."""
         return None
 
 
@@ -140,7 +143,7 @@ class Score(Plugin):
     """Whether the verifier of the benchmark enters the fingerprint."""
 
     def needs(self) -> Collection[str]:
-        """What it gives no number without: kinds of judges, `baseline`."""
+        """What it needs to give any number: quantities of judges, `baseline`."""
         return ()
 
     @abstractmethod

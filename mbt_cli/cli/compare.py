@@ -115,9 +115,9 @@ def agreement_json(first: Path, second: Path, found: JudgeAgreement) -> str:
     told = {
         "first": str(first),
         "second": str(second),
-        "column": found.column,
+        "column": found.scale.column,
         "kappa": found.kappa,
-        "read": found.read,
+        "read": found.parsed,
         "same": found.same,
         "confusion": found.table.to_dicts(),
     }
@@ -126,24 +126,20 @@ def agreement_json(first: Path, second: Path, found: JudgeAgreement) -> str:
 
 def agreement_view(first: Path, second: Path, found: JudgeAgreement) -> RenderableType:
     """Kappa in a line, and what each said, the first judge in rows."""
-    said = sorted({*found.table["first"], *found.table["second"]}, key=_last)
+    values = {*found.table["first"], *found.table["second"]}
+    said = [*found.scale.ordered(values - {*NO_VERDICT}), *sorted(values & {*NO_VERDICT})]
     counts = {(row["first"], row["second"]): row["count"] for row in found.table.to_dicts()}
-    table = Table(title=f"{found.column}: first judge in rows, second in columns")
+    table = Table(title=f"{found.scale.column}: first judge in rows, second in columns")
     table.title_justify = "left"
     table.add_column("")
     for name in said:
         table.add_column(Text(name), justify="right")
     for row in said:
         table.add_row(Text(row), *(str(counts.get((row, column), 0)) for column in said))
-    share = number_text(found.same / found.read, unit="percent")
+    share = number_text(found.same / found.parsed, unit="percent")
     kappa = number_text(found.kappa, decimals=3)
-    line = f"Cohen's kappa {kappa}; the same in {found.same} of {found.read} ({share} %)"
+    line = f"Cohen's kappa {kappa}; the same in {found.same} of {found.parsed} ({share} %)"
     return Group(Text(f"first:  {first}\nsecond: {second}"), Text(line), table)
-
-
-def _last(name: str) -> tuple[bool, str]:
-    """What is no verdict stands behind the verdicts."""
-    return name in NO_VERDICT, name
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""What a score is given and what it gives back: per-question columns and an estimator."""
+"""What a score reads, and what it returns: per-question columns and an estimator."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.scales import Scale
 from mbt_cli.core.verifier import OfficialScorer, Verifier
 
 Made = TypeVar("Made")
@@ -18,31 +19,48 @@ Means = Mapping[str, npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Verdicts of one judge on the rollouts of a cell.
+
+    Args:
+        rows: `rows.VERDICTS` with the judge's own columns, joined with rollouts by key.
+        scale: The values that a verdict can take.
+    """
+
+    rows: pl.DataFrame
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreInputs:
-    """Everything one scored cell knows.
+    """The data of one scored cell.
 
     Args:
         rollouts: `rows.ROLLOUTS` joined with the question's columns (not `context`).
         verifier: The benchmark's own: decides whether a reply is right.
-        verdicts: Judge name to its verdict rows on these rollouts, joined by key.
+        verdicts: What a judge measures (`Judge.quantity`) to its verdicts on these rollouts.
         baseline: The same for the baseline cell, on the same benchmark and split.
-        official: How the benchmark's own scorer compares words, where it has one.
-        made: What scores of this cell have made for each other, see `once`.
+        official: How the benchmark's own scorer compares words, if it does.
+        made: Results that scores of this cell share, see `once`.
     """
 
     rollouts: pl.DataFrame
     verifier: Verifier
-    verdicts: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    verdicts: Mapping[str, Verdicts] = field(default_factory=dict)
     baseline: "ScoreInputs | None" = None
     official: OfficialScorer | None = None
-    # not an argument: a copy with other rows must not see what was made of these
+    # not an argument: a copy with other rows must not share these results
     made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made by the first score that asks for `name` and kept for the rest."""
+        """The result of `make`, computed on the first call with `name` and kept for later ones."""
         if name not in self.made:
             self.made[name] = make()
         return cast(Made, self.made[name])
+
+
+JUDGED_BY = ":"
+"""Between the name of a metric and the judge model, where several judge models gave verdicts."""
 
 
 def mean_of_value(means: Means) -> npt.NDArray[np.float64]:
@@ -58,14 +76,14 @@ class Measure:
         metric: Its name in tables, such as `exact_match` or `pass@4`.
         unit: `percent`, `tokens`, `share`, `index`, ... (`percent`: values 0..1, shown x 100).
         questions: One row per question: `question_id`, `n`, `failed`, and one or more float
-            columns; `value` is what `rows.SCORES` keeps. Null where every sample failed.
-        estimate: Means of those columns to the number; called with means over bootstrap
+            columns; `rows.SCORES` keeps `value`. Null where every sample failed.
+        estimate: Means of those columns to the number; called with the means of bootstrap
             resamples as arrays.
-        settings: What a reader must know to recompute it, such as constants.
-        binary: Values are 0 or 1 per sample, so an exact McNemar test fits where every question
-            has one sample.
-        interval: `wilson` for a plain share of questions; where a question has several samples
-            the bootstrap is taken all the same.
+        settings: What a reader needs to recompute it, such as constants.
+        binary: Values are 0 or 1 per sample, so an exact McNemar test applies where every
+            question has one sample.
+        interval: `wilson` for a plain share of questions. The bootstrap is used anyway where a
+            question has several samples.
     """
 
     metric: str

@@ -1,7 +1,7 @@
-"""Two judge cells over the same rollouts: how far the judges agree."""
+"""Compare two cells: paired differences of metrics, or the agreement of two judges."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -9,12 +9,15 @@ from pydantic import TypeAdapter
 
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.scales import Scale
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import benchmark_of
-from mbt_cli.registry import JUDGES, AnyScore
+from mbt_cli.registry import AnyScore
 from mbt_cli.scores.comparison import Comparison, compare
-from mbt_cli.scores.votes import both_read, cohens_kappa, confusion
-from mbt_cli.stages.inputs import by_judge, joined_with_questions
+from mbt_cli.scores.votes import both_parsed, cohens_kappa, confusion
+from mbt_cli.stages.inputs import joined_with_questions
+from mbt_cli.stages.judge import recorded_judge
+from mbt_cli.stages.score import JudgedCell, judge_views, measures, verdicts_by_judge
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows, require_lineage
 
@@ -22,62 +25,53 @@ _METRICS: TypeAdapter[list[AnyScore]] = TypeAdapter(list[AnyScore])
 _OF_ROLLOUTS = ("exact_match", "f1_score", "answer_rate", "degeneration", "tokens")
 
 
-def compared(first: Path, second: Path, *, resamples: int, seed: int) -> Comparison:
-    """Compare two rollout or score cells, metric by metric, paired by question.
-
-    Args:
-        first: Folder of a finished cell.
-        second: Folder of another, of the same kind.
-        resamples: Bootstrap resamples.
-        seed: The same seed gives the same intervals.
-
-    Raises:
-        UsageError: The cells are of other kinds, or have no question in common.
-        MissingInputError: One of them, or what it was made from, is not there.
-    """
-    return compare(_measures(first), _measures(second), resamples=resamples, seed=seed)
-
-
 def pairs(first: Sequence[Path], second: Sequence[Path]) -> list[tuple[Path, Path]]:
-    """Cells of two sets that belong together: equal on every axis on which the sets overlap.
+    """Pairs of cells from two sets: equal on every axis on which the sets have a value in common.
 
     Raises:
-        UsageError: No cell of the one meets a cell of the other.
+        UsageError: There is no such pair.
     """
-    ours = {folder: _axes(folder) for folder in first}
-    theirs = {folder: _axes(folder) for folder in second}
+    ours = {folder: axes_of(require_lineage(folder).address) for folder in first}
+    theirs = {folder: axes_of(require_lineage(folder).address) for folder in second}
     names = {axis for axes in (*ours.values(), *theirs.values()) for axis in axes}
     shared = [
         axis
         for axis in sorted(names)
         if {a.get(axis) for a in ours.values()} & {a.get(axis) for a in theirs.values()}
     ]
-    met = [
+    found = [
         (left, right)
         for left, left_axes in ours.items()
         for right, right_axes in theirs.items()
         if all(left_axes.get(a) == right_axes.get(a) for a in shared)
     ]
-    if not met:
-        raise UsageError("no cell of the first meets a cell of the second on their shared axes")
-    return met
+    if not found:
+        raise UsageError("no cell of the first set matches a cell of the second on shared axes")
+    return found
 
 
-def _axes(folder: Path) -> Mapping[str, str]:
-    return axes_of(require_lineage(folder).address)
+def compared(first: Path, second: Path, *, resamples: int, seed: int) -> Comparison:
+    """Compare two rollout or score cells, metric by metric, paired by question.
+
+    Args:
+        first: Folder of a finished cell.
+        second: Folder of another cell of the same kind.
+        resamples: Bootstrap resamples.
+        seed: The same seed gives the same intervals.
+
+    Raises:
+        UsageError: The cells are not rollout or score cells.
+        MissingInputError: A cell, or one of its inputs, does not exist.
+    """
+    return compare(_measures(first), _measures(second), resamples=resamples, seed=seed)
 
 
 def _measures(folder: Path) -> list[Measure]:
     lineage = require_lineage(folder)
     study = folder.parents[lineage.address.count("/")]
-    inputs, metrics = _inputs(folder, lineage, study)
-    return [measure for metric in metrics for measure in metric.measure(inputs)]
-
-
-def _inputs(folder: Path, lineage: Lineage, study: Path) -> tuple[ScoreInputs, Sequence[AnyScore]]:
     if lineage.kind == "rollout":
         metrics = _METRICS.validate_python(list(_OF_ROLLOUTS))
-        return _score_inputs(folder, lineage, study, ()), metrics
+        return measures(metrics, judge_views(_judged_cell(study, lineage.address, ()), None))
     if lineage.kind != "score":
         raise UsageError(
             f"`{folder}` is a {lineage.kind} cell", hint="compare two rollout or two score cells"
@@ -89,47 +83,44 @@ def _inputs(folder: Path, lineage: Lineage, study: Path) -> tuple[ScoreInputs, S
         if "file_sha256" not in metric
     ]
     reads: Mapping[str, Sequence[str]] = lineage.notes["reads"]
-    own = _read(study, reads["rollouts"][0], reads.get("verdicts", ()))
+    own = _judged_cell(study, reads["rollouts"][0], reads.get("verdicts", ()))
+    baseline = None
     if reads.get("baseline_rollouts"):
-        below = _read(study, reads["baseline_rollouts"][0], reads.get("baseline_verdicts", ()))
-        own = replace(own, baseline=below)
-    return own, _METRICS.validate_python(written)
+        verdicts = reads.get("baseline_verdicts", ())
+        baseline = _judged_cell(study, reads["baseline_rollouts"][0], verdicts)
+    return measures(_METRICS.validate_python(written), judge_views(own, baseline))
 
 
-def _read(study: Path, rollouts: str, verdicts: Sequence[str]) -> ScoreInputs:
-    folder = study / rollouts
-    return _score_inputs(folder, require_lineage(folder), study, [study / v for v in verdicts])
-
-
-def _score_inputs(
-    folder: Path, lineage: Lineage, study: Path, verdicts: Sequence[Path]
-) -> ScoreInputs:
+def _judged_cell(study: Path, rollouts: str, verdicts: Sequence[str]) -> JudgedCell:
+    lineage = require_lineage(study / rollouts)
     questions = next(a for a in lineage.inputs if a.startswith("questions/"))
     benchmark = benchmark_of(require_lineage(study / questions).spec)
-    rollouts = joined_with_questions(read_rows(folder, lineage), read_rows(study / questions))
-    return ScoreInputs(
-        rollouts=rollouts,
+    inputs = ScoreInputs(
+        rollouts=joined_with_questions(
+            read_rows(study / rollouts, lineage), read_rows(study / questions)
+        ),
         verifier=benchmark.verifier,
         official=benchmark.official,
-        verdicts=by_judge((require_lineage(path), read_rows(path)) for path in verdicts),
     )
+    folders = [study / address for address in verdicts]
+    return inputs, verdicts_by_judge((require_lineage(f), read_rows(f)) for f in folders)
 
 
 @dataclass(frozen=True)
 class JudgeAgreement:
-    """What two judges say of the same rollouts.
+    """Agreement of two judges on the same rollouts.
 
     Args:
-        column: What they were compared on, such as `grade`.
-        kappa: Cohen's kappa over what both could read; NaN where it is not defined.
-        read: Verdicts that both could read.
-        same: Of those, the ones on which they agree.
-        table: `first`, `second`, `count`, as `core.agreement.confusion` gives it.
+        scale: The scale of both judges.
+        kappa: Cohen's kappa over the votes that both parsed; NaN if it is undefined.
+        parsed: Number of those votes.
+        same: Number of those votes on which the judges agree.
+        table: `first`, `second`, `count`, see `scores.votes.confusion`.
     """
 
-    column: str
+    scale: Scale
     kappa: float
-    read: int
+    parsed: int
     same: int
     table: pl.DataFrame
 
@@ -143,34 +134,34 @@ def agreement(first: Path, second: Path) -> JudgeAgreement:
     """Cohen's kappa and the confusion table of two judge cells.
 
     Raises:
-        UsageError: The two gave verdicts of other kinds, or on no rollout in common.
-        MissingInputError: One of them is not there.
+        UsageError: The judges have different scales, or no rollout with two parsed verdicts.
+        MissingInputError: A cell does not exist.
     """
     lineages = [require_lineage(folder) for folder in (first, second)]
-    columns = [_compared_column(lineage) for lineage in lineages]
-    if columns[0] != columns[1]:
+    scale, other = (_scale(lineage) for lineage in lineages)
+    if scale != other:
         raise UsageError(
-            f"`{first}` says `{columns[0]}`, `{second}` says `{columns[1]}`",
-            hint="compare two cells of the same judge prompt",
+            f"the verdicts of `{first}` are `{scale.column}`, those of `{second}` `{other.column}`",
+            hint="compare two cells of the same judge",
         )
-    said = [
+    left, right = (
         read_rows(folder, lineage)
-        .select("question_id", "sample", "vote", columns[0], "failure")
+        .select("question_id", "sample", "vote", scale.column, "failure")
         .collect()
         for folder, lineage in zip((first, second), lineages, strict=True)
-    ]
-    table = confusion(said[0], said[1], columns[0])
-    both = both_read(table)
-    if both.is_empty():
-        raise UsageError("no rollout has a verdict that both judges gave and that can be read")
-    same = both.filter(pl.col("first") == pl.col("second"))
+    )
+    table = confusion(left, right, scale.column)
+    parsed = both_parsed(table)
+    if parsed.is_empty():
+        raise UsageError("no rollout has a parsed verdict of both judges")
+    same = parsed.filter(pl.col("first") == pl.col("second"))
     return JudgeAgreement(
-        columns[0], cohens_kappa(table), int(both["count"].sum()), int(same["count"].sum()), table
+        scale, cohens_kappa(table), int(parsed["count"].sum()), int(same["count"].sum()), table
     )
 
 
-def _compared_column(lineage: Lineage) -> str:
-    written = {k: v for k, v in lineage.spec["judge"].items() if k != "version"}
-    if "file_sha256" in written:
-        raise UsageError(f"the judge `{written['kind']}` is defined in a file of its study")
-    return JUDGES.make(written).compared_column
+def _scale(lineage: Lineage) -> Scale:
+    judge = recorded_judge(lineage)
+    if judge is None:
+        raise UsageError(f"the judge `{lineage.spec['judge']['kind']}` is not installed")
+    return judge.scale

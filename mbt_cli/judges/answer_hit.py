@@ -1,4 +1,4 @@
-"""AnswerHit: does the trace reach the gold answer anywhere, even if it drops it again?"""
+"""AnswerHit: does the trace reach the gold answer anywhere, even if it is dropped later?"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
+from mbt_cli.core.scales import Scale, YesNo
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import is_cut
 from mbt_cli.interfaces import Judge
@@ -30,17 +31,18 @@ _YES = ("YES", "TRUE")
 
 
 class AnswerHit(Judge):
-    """Says whether the trace anywhere derives or identifies the gold answer with some support.
+    """Whether the trace anywhere derives or identifies the gold answer with some support.
 
-    An empty trace is no hit and is not sent. A reply that was cut is not sent either: its `hit`
-    is null, and each score says what it takes that for.
+    An empty trace is not a hit, without a request. A truncated reply is not sent to the judge:
+    its `hit` is null and counts as no hit.
     """
 
+    quantity: ClassVar[str] = "answer_in_trace"
+    scale: ClassVar[Scale] = YesNo("hit", if_null=False)
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "gold_answer", "gold_answers", "trace"}
     )
     columns: ClassVar[Mapping[str, pl.DataType]] = {"hit": pl.Boolean()}
-    compared_column: ClassVar[str] = "hit"
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {"answer_hit": {"type": "string", "enum": ["YES", "NO"]}},
@@ -50,7 +52,7 @@ class AnswerHit(Judge):
 
     kind: Literal["answer_hit"] = "answer_hit"
     template: str = "answer_hit"
-    """Prompt template: the name of a shipped one or a file."""
+    """Prompt template: the name of a shipped one, or a path."""
 
     def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
         return template.fill(
@@ -86,5 +88,5 @@ def _opening(line: str) -> Sequence[str]:
     match = _REASONED.fullmatch(line)
     if match is None:
         return []
-    # capitals further on are a second verdict, not a word of the sentence
+    # in capitals it is a second verdict, not a word of the sentence
     return [match["word"].upper(), *re.findall(r"\b(?:YES|NO)\b", line)]

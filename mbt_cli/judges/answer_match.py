@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
+from mbt_cli.core.scales import Labels, Scale
 from mbt_cli.core.templates import Template
 from mbt_cli.interfaces import Judge
 from mbt_cli.judges.replies import (
@@ -23,7 +24,7 @@ _WORD = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT)"
 _GRADE = rf"(?P<letter>[ABC])(?:\s*[-–—:=(.,)]+\s*(?P<said>{_WORD})\b)?|(?P<word>{_WORD})"  # noqa: RUF001
 _OPEN, _CLOSE = r"[\"'(\[{]*", r"[\"')\]}]*"
 _BARE = re.compile(rf"\W*(?:\\boxed\{{)?{_OPEN}(?:{_GRADE}){_CLOSE}[\s.!$]*", re.IGNORECASE)
-# `A: same city` and `B. The answer ...`, but neither `C. S. Lewis wrote it` nor `A correct one is`
+# `A: same city` and `B. The answer ...`, but not `C. S. Lewis wrote it` or `A correct one is`
 _REASONED = re.compile(
     r"\W*(?P<letter>[ABC])(?:\s*[:)–—-]\s*\S|[.,]\s+(?:the|it|this|that|because|since|as|both|given"  # noqa: RUF001
     r"|predicted|answer|reference|explanation|reason(?:ing)?|justification)\b).*",
@@ -44,16 +45,17 @@ _LABEL = re.compile(
 
 
 class AnswerMatch(Judge):
-    """Grades the final answer against the gold answer and its aliases: A, B or C.
+    """Grade of the final answer against the gold answer and its aliases.
 
-    A correct, B incorrect, C not attempted. A rollout without an answer is B and is not sent.
+    A: correct, B: incorrect, C: not attempted. A rollout without an answer is B, without a request.
     """
 
+    quantity: ClassVar[str] = "correctness"
+    scale: ClassVar[Scale] = Labels("grade", ("A", "B", "C"), right="A")
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "gold_answer", "gold_answers", "answer"}
     )
     columns: ClassVar[Mapping[str, pl.DataType]] = {"grade": pl.String()}
-    compared_column: ClassVar[str] = "grade"
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {"grade": {"type": "string", "enum": ["A", "B", "C"]}},
@@ -63,7 +65,7 @@ class AnswerMatch(Judge):
 
     kind: Literal["answer_match"] = "answer_match"
     template: str = "answer_match"
-    """Prompt template: the name of a shipped one or a file."""
+    """Prompt template: the name of a shipped one, or a path."""
 
     def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
         return template.fill(
@@ -87,16 +89,16 @@ class AnswerMatch(Judge):
 
 
 def _opening(line: str) -> Sequence[str]:
-    """The grade that a line opens with, and every other grade that its reasoning names."""
+    """The grade at the start of a line, and all other grades that the line names."""
     match = _REASONED.fullmatch(line)
-    if match is None or _BARE.fullmatch(line):  # bare and yet no grade: `A: INCORRECT`
+    if match is None or _BARE.fullmatch(line):  # a bare contradiction: `A: INCORRECT`
         return []
     letter = match["letter"].upper()
     return [letter, *_OTHER_GRADES[letter].findall(line)]
 
 
 def _grade(value: str) -> str | None:
-    """The grade that a short piece of text says; None when it says none, or two."""
+    """The one grade that a short text states; None if it states none, or two."""
     match = _BARE.fullmatch(value)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Phases: which of the five metacognitive phases a trace shows, and how high its level is (MQI)."""
+"""Phases: which of the five metacognitive phases a trace shows, and its level from 0 to 5 (MQI)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
+from mbt_cli.core.scales import Points, Scale
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import is_cut
 from mbt_cli.errors import JudgeReplyError
@@ -36,11 +37,11 @@ _PHASE = re.compile(r"(?:phase\s*)?([1-5])(?:\.0+)?\s*(?:\([^()]*\))?", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the judge saw.
+    """The judge's observation of a trace.
 
     Args:
         level: L_obs, 0..5.
-        phases: Phases present, 1..5, each once, in the order they were given.
+        phases: Phases present, 1..5, each once, in the order of the reply.
         confidence: In [0, 1].
     """
 
@@ -50,14 +51,14 @@ class Observed:
 
 
 def read_observed(text: str) -> Observed:
-    r"""Level, phases and confidence: JSON with the three keys, or the three lines asked for.
+    r"""Level, phases and confidence from a JSON object with the three keys, or from three lines.
 
     Args:
-        text: The reply; plain lines may bear no decoration (see `judge_replies.undecorated`).
+        text: The reply, without decoration (see `replies.undecorated`).
 
     Raises:
-        JudgeReplyError: A line is missing, the level is no integer from 0 to 5, a phase none from
-            1 to 5, phases are not separated, or the confidence is not in [0, 1].
+        JudgeReplyError: A line is missing, the level is not an integer from 0 to 5, a phase is not
+            one from 1 to 5, phases are not separated, or the confidence is not in [0, 1].
 
     Example:
         >>> read_observed("L_OBS: 3\nPHASES: 1, 2, 2\nCONFIDENCE: 90%")
@@ -82,17 +83,19 @@ def read_observed(text: str) -> Observed:
 def _phase(item: str) -> int:
     match = _PHASE.fullmatch(item)
     if match is None:
-        raise JudgeReplyError(f"{PHASES} holds {shown(item)}, which is no phase from 1 to 5")
+        raise JudgeReplyError(f"{PHASES} holds {shown(item)}, which is not a phase from 1 to 5")
     return int(match[1])
 
 
 class Phases(Judge):
-    """Rates the metacognition of a trace: level 0..5, phases present, confidence.
+    """The metacognition of a trace: level 0..5, phases present, confidence.
 
-    An empty trace is a direct answer: level 0 without phases, by the rubric, and is not sent. A
-    reply that was cut is not sent either: its columns are null.
+    An empty trace is a direct answer, which the rubric puts at level 0 without phases; no request
+    is sent. A truncated reply is not sent to the judge either: its columns are null.
     """
 
+    quantity: ClassVar[str] = "metacognition"
+    scale: ClassVar[Scale] = Points("l_obs", high=5)
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "gold_answer", "gold_answers", "difficulty", "trace"}
     )
@@ -102,7 +105,6 @@ class Phases(Judge):
         "phases": pl.List(pl.Int64()),
         "confidence": pl.Float64(),
     }
-    compared_column: ClassVar[str] = "l_obs"
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {
@@ -120,7 +122,7 @@ class Phases(Judge):
 
     kind: Literal["phases"] = "phases"
     template: str = "phases"
-    """Prompt template: the name of a shipped one or a file."""
+    """Prompt template: the name of a shipped one, or a path."""
 
     def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
         return template.fill(

@@ -1,5 +1,6 @@
 """Redundancy: where the trace first reaches the answer, and which paragraphs add nothing (RRP)."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
+from mbt_cli.core.scales import Points, Scale
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import is_cut, paragraphs
 from mbt_cli.errors import JudgeReplyError
@@ -26,6 +28,8 @@ from mbt_cli.judges.replies import (
     undecorated,
 )
 
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
 ANSWER, REDUNDANT, CONFIDENCE, NOTES = (
     "ANSWER_PARAGRAPH_MARKER",
     "REDUNDANT_PARAGRAPH_MARKERS",
@@ -41,12 +45,12 @@ _AROUND_ONE = re.compile(r"[\s\"'.]*(?:\([^()]*\))?[\s\"'.]*")
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What the judge marked in a trace of N paragraphs.
+    """The judge's marks in a trace of N paragraphs.
 
     Args:
-        answer: Paragraph in which the gold answer is first reached, 1..N; 0 if it never is.
+        answer: Paragraph that first reaches the gold answer, 1..N; 0: none does.
         redundant: Redundant paragraphs, each once, ascending.
-        confidence: The judge's own, in [0, 1].
+        confidence: The judge's confidence, in [0, 1].
     """
 
     answer: int
@@ -55,15 +59,15 @@ class Marks:
 
 
 def read_marks(text: str, paragraphs: int) -> Marks:
-    """The judge's marks: JSON with the four keys, or the four lines as they are asked for.
+    """The judge's marks from a JSON object with the keys, or from the labelled lines.
 
     Args:
-        text: The reply; plain lines may bear no decoration (see `judge_replies.undecorated`).
-        paragraphs: How many the trace has.
+        text: The reply, without decoration (see `replies.undecorated`).
+        paragraphs: Number of paragraphs in the trace.
 
     Raises:
-        JudgeReplyError: A line is missing, a marker is no marker or not in the trace, NONE stands
-            in a list, or the confidence is not in [0, 1].
+        JudgeReplyError: A line is missing, a marker is malformed or not in the trace, a list
+            contains NONE, or the confidence is not in [0, 1].
     """
     keys = (ANSWER, REDUNDANT, CONFIDENCE)
     verdict = json_verdict(text, [key.lower() for key in keys])
@@ -85,26 +89,11 @@ def read_marks(text: str, paragraphs: int) -> Marks:
     )
 
 
-def sentence_counts(marks: Marks, parts: Sequence[str]) -> Mapping[str, Any]:
-    """Columns of the counts: `first_correct` (-1 if never) and the sentences.
-
-    Example:
-        >>> sentence_counts(Marks(1, (2,), 0.9), ["One. Two.", "Again."])
-        {'first_correct': 2, 'redundant_sentences': 1, 'total_sentences': 3}
-    """
-    sizes = [sentence_count(part) for part in parts]
-    return {
-        "first_correct": sum(sizes[: marks.answer]) if marks.answer else -1,
-        "redundant_sentences": sum(sizes[k - 1] for k in marks.redundant),
-        "total_sentences": sum(sizes),
-    }
-
-
 def _markers(text: str, between: re.Pattern[str]) -> list[str]:
-    """What stands in each marker of a text that holds markers and nothing else."""
+    """The number in each marker of a text that consists of markers only."""
     found = [match["number"].upper() for match in _MARKER.finditer(text)]
     if not found or not between.fullmatch(_MARKER.sub("", text)):
-        raise JudgeReplyError(f"{shown(text)} is not made of markers such as `[[M03]]`")
+        raise JudgeReplyError(f"{shown(text)} is not a list of markers such as `[[M03]]`")
     return found
 
 
@@ -113,13 +102,13 @@ def _is_never(number: str) -> bool:
 
 
 def _paragraph(number: str, paragraphs: int) -> int:
-    """Paragraph that a marker closes; the last one has [[M_END]] and no number of its own."""
+    """The paragraph before a marker; the last paragraph has [[M_END]] instead of a number."""
     if number == "_END":
         return paragraphs
     if not 1 <= int(number) < paragraphs:
         last = f"[[M{paragraphs - 1:02d}]] and " if paragraphs > 1 else ""
         raise JudgeReplyError(
-            f"`[[M{number}]]` is not in the trace, whose last are {last}[[M_END]]"
+            f"`[[M{number}]]` is not in the trace; its last markers are {last}[[M_END]]"
         )
     return int(number)
 
@@ -129,26 +118,27 @@ _MARKER_LINE: Json = {"type": "string", "pattern": r"^\[\[M(_END|[0-9]{2,4})\]\]
 
 
 class Redundancy(Judge):
-    """Marks the paragraph that first reaches the gold answer, and the redundant paragraphs.
+    """The paragraph that first reaches the gold answer, and the redundant paragraphs.
 
-    The trace is shown with a marker after each paragraph but the last. An empty trace, and one
-    whose reply was cut, is not sent: its columns are null.
+    The prompt shows the trace with a marker after each paragraph except the last. Empty traces and
+    truncated replies are not sent to the judge: their columns are null.
     """
 
+    quantity: ClassVar[str] = "trace_redundancy"
+    scale: ClassVar[Scale] = Points("answer_paragraph", high=math.inf)
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "gold_answer", "gold_answers", "marked_trace", "paragraphs"}
     )
     version: ClassVar[int] = 2
     columns: ClassVar[Mapping[str, pl.DataType]] = {
         "paragraphs": pl.Int64(),
-        "answer_paragraph": pl.Int64(),  # 0 if the answer is never reached
+        "answer_paragraph": pl.Int64(),  # 0: none reaches the answer
         "redundant_paragraphs": pl.List(pl.Int64()),
-        "first_correct": pl.Int64(),  # sentences up to the answer paragraph's end, -1 if never
+        "first_correct": pl.Int64(),  # sentences up to the end of that paragraph, or -1
         "redundant_sentences": pl.Int64(),
         "total_sentences": pl.Int64(),
         "confidence": pl.Float64(),
     }
-    compared_column: ClassVar[str] = "answer_paragraph"
     reply_schema: ClassVar[Mapping[str, Json]] = {
         "type": "object",
         "properties": {
@@ -166,7 +156,7 @@ class Redundancy(Judge):
 
     kind: Literal["redundancy"] = "redundancy"
     template: str = "redundancy"
-    """Prompt template: the name of a shipped one or a file."""
+    """Prompt template: the name of a shipped one, or a path."""
 
     def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
         parts = paragraphs(row["trace"])
@@ -181,7 +171,7 @@ class Redundancy(Judge):
         )
 
     def schema_for(self, row: Mapping[str, Any]) -> Mapping[str, Json]:
-        """Markers of this trace alone, each as often as there are paragraphs at most."""
+        """Allows the markers of this trace only, and at most one per paragraph."""
         count = len(paragraphs(row["trace"]))
         markers: Json = [*(f"[[M{number:02d}]]" for number in range(1, count)), _END]
         return {
@@ -214,11 +204,8 @@ class Redundancy(Judge):
         return None
 
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-
-
 def mark(parts: Sequence[str]) -> str:
-    r"""Paragraphs with a marker [[Mk]] after each but the last.
+    r"""The paragraphs with a marker [[Mk]] after each except the last.
 
     Example:
         >>> mark(["One.", "Two."])
@@ -228,8 +215,23 @@ def mark(parts: Sequence[str]) -> str:
     return "\n\n".join(marked[:-1])
 
 
+def sentence_counts(marks: Marks, parts: Sequence[str]) -> Mapping[str, Any]:
+    """Columns of sentence counts; `first_correct` is -1 if no paragraph reaches the answer.
+
+    Example:
+        >>> sentence_counts(Marks(1, (2,), 0.9), ["One. Two.", "Again."])
+        {'first_correct': 2, 'redundant_sentences': 1, 'total_sentences': 3}
+    """
+    sizes = [sentence_count(part) for part in parts]
+    return {
+        "first_correct": sum(sizes[: marks.answer]) if marks.answer else -1,
+        "redundant_sentences": sum(sizes[k - 1] for k in marks.redundant),
+        "total_sentences": sum(sizes),
+    }
+
+
 def sentence_count(paragraph: str) -> int:
-    """Pieces between white space that follows . ! or ?, at least 1.
+    """Number of sentences, split at white space after . ! or ?; at least 1.
 
     Example:
         >>> sentence_count("Dr. Who came. Then left.")

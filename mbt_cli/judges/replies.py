@@ -1,4 +1,4 @@
-"""What judges are shown of a rollout and its question, and what they share of their replies."""
+"""Parsing of judge replies: decoration, JSON, labelled lines, lists, confidences."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def judged_text(reply: str) -> str:
     """The reply without its thinking, stripped.
 
     Raises:
-        JudgeReplyError: Nothing is left.
+        JudgeReplyError: The rest is empty.
     """
     text = outside_thinking(reply).strip()
     if not text:
@@ -28,7 +28,7 @@ def judged_text(reply: str) -> str:
 
 
 def undecorated(text: str) -> str:
-    r"""Text without bold marks, backticks, headings, quote marks and list marks.
+    r"""The text without Markdown for bold, code, headings, quotes and lists.
 
     Example:
         >>> undecorated("## **GRADE:** `A`\n- CONFIDENCE: 1")
@@ -56,10 +56,10 @@ def json_objects(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def json_verdict(text: str, keys: Sequence[str]) -> Mapping[str, Any] | None:
-    """The one JSON object in a text that has all the keys; None when there is none.
+    """The values of `keys` from the JSON object that has all of them; None if there is none.
 
     Raises:
-        JudgeReplyError: There are several and they differ in those keys.
+        JudgeReplyError: Several objects have them, with different values.
     """
     found = [
         {key: value[key] for key in keys}
@@ -67,7 +67,7 @@ def json_verdict(text: str, keys: Sequence[str]) -> Mapping[str, Any] | None:
         if all(key in value for key in keys)
     ]
     if any(other != found[0] for other in found[1:]):
-        raise JudgeReplyError(f"several verdicts that differ: {shown(json.dumps(found))}")
+        raise JudgeReplyError(f"several different verdicts: {shown(json.dumps(found))}")
     return found[0] if found else None
 
 
@@ -80,17 +80,17 @@ def stated_choice(
 ) -> str:
     """The one choice that a plain reply states.
 
-    Looked at: what stands behind a label (group `value`), the first and the last line where they
-    are nothing but a choice, and a first line that opens with a choice and goes on.
+    A choice counts after a label, alone on the first or the last line, or at the start of a first
+    line that goes on.
 
     Args:
         plain: Undecorated text.
-        choice: The choice that a piece of text is, or None.
-        label: Pattern of a labelled line.
-        opening: Choices in a first line that is more than a choice.
+        choice: Returns the choice that a short text consists of, or None.
+        label: Pattern of a labelled line; its group `value` is the text after the label.
+        opening: Returns the choices in a first line that is more than a choice.
 
     Raises:
-        JudgeReplyError: No choice is stated, or several that differ.
+        JudgeReplyError: The reply states no choice, or several different ones.
     """
     lines = [line for line in plain.splitlines() if line.strip()]
     pieces = [match["value"] for match in label.finditer(plain)]
@@ -104,18 +104,18 @@ def stated_choice(
 
 
 def labelled_lines(text: str, labels: Sequence[str], *, ends: Sequence[str] = ()) -> dict[str, str]:
-    r"""What stands behind each label at the start of a line, up to the next label.
+    r"""The text after each label at the start of a line, up to the next label.
 
     Args:
         text: Undecorated text.
-        labels: Labels wanted, matched in any case.
-        ends: Further labels that end a value and are not returned.
+        labels: Labels to find, case-insensitive.
+        ends: Other labels that end a value.
 
     Returns:
-        Label to its text; labels that are missing are left out.
+        Label to its text, for the labels found.
 
     Raises:
-        JudgeReplyError: A label stands there twice with different values.
+        JudgeReplyError: A label appears twice with different values.
 
     Example:
         >>> labelled_lines("PHASES: 1,\n2\nNotes: none", ["PHASES"], ends=["NOTES"])
@@ -131,21 +131,21 @@ def labelled_lines(text: str, labels: Sequence[str], *, ends: Sequence[str] = ()
         if label is None:
             continue
         if found.setdefault(label, value.strip()) != value.strip():
-            raise JudgeReplyError(f"{label} stands there twice with different values")
+            raise JudgeReplyError(f"{label} appears twice with different values")
     return found
 
 
 def shown(text: str) -> str:
-    """A piece of a reply for a message: one line, at most 80 characters."""
+    """An excerpt of a reply for a message: one line, at most 80 characters."""
     line = " ".join(text.split())
     return f"`{line[:_SHOWN]}...`" if len(line) > _SHOWN else f"`{line}`"
 
 
 def confidence(text: str) -> float:
-    """A confidence in [0, 1], written as a number or in per cent.
+    """A confidence in [0, 1], from a number or a percentage.
 
     Raises:
-        JudgeReplyError: Not a number, not in range, or a bare number that could be per cent.
+        JudgeReplyError: The text is not a number in range.
 
     Example:
         >>> confidence("0.9"), confidence("85%"), confidence(".5 (fairly sure)")
@@ -154,7 +154,7 @@ def confidence(text: str) -> float:
     match = _NUMBER.fullmatch(text.strip())
     value = float(match["number"]) if match else -1.0
     if match and match["percent"]:
-        # `0.9 %` may mean either
+        # `0.9 %` is ambiguous
         value = value / 100 if value == 0 or value > 1 else -1.0
     if not 0 <= value <= 1:
         raise JudgeReplyError(f"CONFIDENCE is not a number from 0 to 1: {shown(text)}")
@@ -162,7 +162,7 @@ def confidence(text: str) -> float:
 
 
 def is_none(text: str) -> bool:
-    """Whether a list was given as NONE, in any case and brackets.
+    """Whether a list is written as NONE, in any case and brackets.
 
     Example:
         >>> is_none("[None].")
@@ -172,10 +172,10 @@ def is_none(text: str) -> bool:
 
 
 def list_items(text: str) -> list[str]:
-    r"""Items of a list written with commas, semicolons, lines or `and`, brackets stripped.
+    r"""Items of a list separated by commas, semicolons, line breaks or `and`, without brackets.
 
     Raises:
-        JudgeReplyError: An item is empty, as in `1,,2`, or there is none at all.
+        JudgeReplyError: The list or an item is empty, as in `1,,2`.
 
     Example:
         >>> list_items("[1, 2 and 3]"), list_items("{1\n2}")
@@ -191,12 +191,12 @@ def list_items(text: str) -> list[str]:
 
 
 def first_line(text: str) -> str:
-    """The first line of a value; what stands below it belongs to nothing that was asked for."""
+    """The first line of a value; the lines below it were not asked for."""
     return (text.splitlines() or [""])[0]
 
 
 def as_text(value: Any) -> str:
-    """A JSON value as the plain line that says the same; an empty list is NONE.
+    """A JSON value as the equivalent plain line; an empty list is NONE.
 
     Example:
         >>> as_text([1, 2]), as_text([]), as_text(0.5)
@@ -208,11 +208,10 @@ def as_text(value: Any) -> str:
 
 
 CONFIDENCE_SCHEMA: Json = {"type": "number", "enum": [step / 20 for step in range(21)]}
-"""From 0 to 1 in steps of 0.05: a number without end lets a small model write digits until it is
-cut."""
+"""Steps of 0.05. With an unlimited number, a small model may write digits up to its token limit."""
 
 
 def gold_answers_text(row: Mapping[str, Any]) -> str:
-    """The gold answer and its aliases for a prompt, one a line."""
+    """The gold answer and its aliases for a prompt, one per line."""
     aliases = [alias for alias in row["gold_aliases"] or [] if alias != row["gold_answer"]]
     return "\n".join(f"- {text}" for text in (row["gold_answer"], *aliases))

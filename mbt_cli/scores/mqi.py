@@ -1,4 +1,4 @@
-"""MQI: how much metacognition a trace shows for its length."""
+"""MQI: the metacognition that a trace shows, relative to its length."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,15 @@ from mbt_cli.scores.scoring import (
     live_only,
     mean_measure,
     mean_over_questions,
+    mean_votes,
     rollout_values,
     samples,
 )
-from mbt_cli.scores.votes import majority, mean_vote
+from mbt_cli.scores.votes import failed_votes
 
 Floats = npt.NDArray[np.float64]
 
+_METACOGNITION = "metacognition"
 _PHASES = range(1, 6)
 
 
@@ -36,45 +38,45 @@ class MQI(Score):
 
     Formula: MQI = L_obs x T_base / T, with L_obs the judge's level 0..5, T the completion tokens
     of the rollout and T_base the baseline's mean completion tokens. `mqi` is the mean over
-    samples, `mqi_of_means` the method-level form: mean L_obs x T_base / mean T. Beside them
+    samples, `mqi_of_means` the method-level form: mean L_obs x T_base / mean T. Also
     `mqi_level`: mean L_obs; `mqi_phase_1` .. `mqi_phase_5`: share of traces that show the phase
     (understanding, planning, execution and monitoring, self-correction, verification);
     `mqi_gamma`: Goodman-Kruskal gamma between the judge's confidence and the answer being right,
-    over samples; `mqi_not_judged`: share of rollouts that were cut; `mqi_unread`: share of votes
-    not readable.
+    over samples; `mqi_not_judged`: share of truncated rollouts; `mqi_unread`: share of votes that
+    could not be parsed.
     Unit: index; level 0..5; per cent; gamma -1..1.
     Reads: verdicts of `phases`: `l_obs`, `phases`, `confidence`; rollouts `completion_tokens`;
     whatever `accuracy` reads. Several votes on a trace are averaged.
-    Empty trace: level 0 by the rubric. Cut, unread, failed: no value, counted. No verdicts: no
-    numbers; neither a baseline nor `base_tokens`: neither `mqi` nor `mqi_of_means`. Gamma is
-    undefined without one right and one wrong sample on different confidences, and left out
-    without what `accuracy` reads.
-    Known holes: the mean over samples is ruled by the shortest replies; T_base is taken as known,
-    so its own uncertainty is not in the interval; a cut reply would have a low MQI but is left
+    Empty trace: level 0 by the rubric. Truncated, unparsed, failed: no value, counted. No verdicts:
+    no numbers; neither a baseline nor `base_tokens`: no `mqi` and no `mqi_of_means`. Gamma is
+    undefined without one right and one wrong sample at different confidences, and absent if
+    `accuracy` has nothing to read.
+    Known holes: the shortest replies dominate the mean over samples; T_base is taken as exact, so
+    its own uncertainty is not in the interval; a truncated reply would have a low MQI but is left
     out: read `mqi_not_judged`.
     """
 
     kind: Literal["mqi"] = "mqi"
     base_tokens: float | None = Field(default=None, gt=0)
-    """T_base in tokens; left out: the baseline cell's mean over all its replies."""
+    """T_base in tokens. Default: the mean over all replies of the baseline cell."""
     accuracy: Accuracy = "judge_accuracy"
-    """Which measure says that an answer is right, for gamma; right means 1."""
+    """The measure that says whether an answer is right (1), for gamma."""
 
     def needs(self) -> Collection[str]:
-        return ("phases", *judges_behind(self.accuracy))
+        return (_METACOGNITION, *judges_behind(self.accuracy))
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
-        verdicts = inputs.verdicts.get("phases")
+        verdicts = inputs.verdicts.get(_METACOGNITION)
         if verdicts is None:
             return []
-        level = _mean_of_votes(inputs, pl.col("l_obs"))
-        readable = majority(inputs.rollouts, verdicts, pl.lit(True))
+        level = mean_votes(inputs, _METACOGNITION, verdicts.scale.number())
         shares = {
-            f"mqi_phase_{k}": _mean_of_votes(inputs, pl.col("phases").list.contains(k))
+            f"mqi_phase_{k}": mean_votes(inputs, _METACOGNITION, pl.col("phases").list.contains(k))
             for k in _PHASES
         }
         shares["mqi_not_judged"] = cut_values(inputs)
-        shares["mqi_unread"] = live_only(inputs, readable.unread)
+        unparsed = failed_votes(inputs.rollouts, verdicts.rows)
+        shares["mqi_unread"] = live_only(inputs, unparsed)
         return [
             *self._index(inputs, level),
             mean_measure(inputs, "mqi_level", level, unit="level"),
@@ -109,10 +111,10 @@ class MQI(Score):
         accuracy = accuracy_values(inputs, self.accuracy)
         if accuracy is None:
             return []
-        sure = _mean_of_votes(inputs, pl.col("confidence"))
+        sure = mean_votes(inputs, _METACOGNITION, pl.col("confidence"))
         known = ~np.isnan(sure) & ~np.isnan(accuracy)
         columns = {"value": np.where(known, 0.0, np.nan)}
-        # shares of each (confidence, right) are means, so gamma can be resampled like the rest
+        # gamma as a function of means: the share of each (confidence, right)
         levels = np.unique(sure[known])
         for k, level in enumerate(levels):
             for name, is_it in (("right", accuracy == 1), ("wrong", accuracy < 1)):
@@ -147,10 +149,6 @@ def _gamma_estimate(means: Means) -> Floats:
     return gamma_of_shares(right, wrong)
 
 
-def _mean_of_votes(inputs: ScoreInputs, part: pl.Expr) -> Values:
-    return live_only(inputs, mean_vote(inputs.rollouts, inputs.verdicts["phases"], part))
-
-
 def _base_tokens(inputs: ScoreInputs) -> float | None:
     if inputs.baseline is None:
         return None
@@ -161,15 +159,15 @@ def _base_tokens(inputs: ScoreInputs) -> float | None:
 def gamma_of_shares(right: Floats, wrong: Floats) -> Floats:
     """Goodman-Kruskal gamma between an ordered level and right / wrong.
 
-    (concordant - discordant) / (concordant + discordant) over pairs of one right and one wrong
-    item; pairs on the same level do not count.
+    (concordant - discordant) / (concordant + discordant) over pairs of a right and a wrong item
+    on different levels.
 
     Args:
         right: Weight of right items on each level, levels ascending, shape (levels, resamples).
-        wrong: Weight of wrong items likewise.
+        wrong: Weight of wrong items, likewise.
 
     Returns:
-        Shape (resamples,); NaN where no pair is either.
+        Shape (resamples,); NaN without such a pair.
 
     Example:
         >>> gamma_of_shares(np.array([[1.0], [2.0]]), np.array([[2.0], [1.0]])).tolist()

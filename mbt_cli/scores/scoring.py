@@ -1,4 +1,4 @@
-"""What scores have in common: one pass over a cell's rows, shared by all that ask."""
+"""What scores share: values per rollout, computed once a cell, and the means over questions."""
 
 from collections.abc import Collection, Mapping
 from typing import Literal
@@ -10,44 +10,11 @@ from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.traces import cut_column
 from mbt_cli.scores.samples import Samples, Values, samples_of
-from mbt_cli.scores.votes import Voted, majority
+from mbt_cli.scores.votes import Votes, combined, mean_vote
 from mbt_cli.verifiers.math import MathVerifier
 from mbt_cli.verifiers.text import TextVerifier, answer_metrics
 
-
-def samples(inputs: ScoreInputs) -> Samples:
-    """Which question and sample each rollout is; StageError when two rows are the same one."""
-    return inputs.once("samples", lambda: samples_of(inputs.rollouts))
-
-
-def answer_values(inputs: ScoreInputs, column: str) -> Values:
-    """A column of `answer_metrics`, one value per rollout, NaN where it failed."""
-    return answer_frame(inputs)[column].to_numpy()
-
-
-def answer_frame(inputs: ScoreInputs) -> pl.DataFrame:
-    """`answer_metrics` of the cell's rollouts."""
-    question = samples(inputs).question
-    return inputs.once(
-        "answer_metrics",
-        lambda: answer_metrics(inputs.rollouts, inputs.official, question=question),
-    )
-
-
-def rollout_values(inputs: ScoreInputs, expression: pl.Expr) -> Values:
-    """A numeric or Boolean expression over the rollouts, NaN where null or the rollout failed."""
-    live = pl.when(pl.col("failure").is_null()).then(expression.cast(pl.Float64))
-    return inputs.rollouts.select(live.fill_null(np.nan)).to_series().to_numpy()
-
-
-def correct_votes(inputs: ScoreInputs) -> Voted | None:
-    """Whether the answer judge found each rollout correct; None when it was not asked."""
-    verdicts = inputs.verdicts.get("answer_match")
-    if verdicts is None:
-        return None
-    is_correct = pl.col("grade") == "A"
-    return inputs.once("answer_match", lambda: majority(inputs.rollouts, verdicts, is_correct))
-
+_CORRECTNESS = "correctness"
 
 Accuracy = Literal[
     "judge_accuracy",
@@ -59,28 +26,32 @@ Accuracy = Literal[
     "official_f1",
     "math_match",
 ]
-"""Which measure a score takes for being right."""
+"""The measure that says how right an answer is."""
 
 
-def judges_behind(accuracy: Accuracy) -> Collection[str]:
-    """Kinds of judges that a measure of being right needs."""
-    return ("answer_match",) if accuracy == "judge_accuracy" else ()
+def samples(inputs: ScoreInputs) -> Samples:
+    """The question and sample of each rollout; StageError if a rollout is repeated."""
+    return inputs.once("samples", lambda: samples_of(inputs.rollouts))
 
 
-def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
-    """How right each rollout is, in [0, 1]; None when the judge that says it was not asked."""
-    if accuracy == "math_match":
-        return math_values(inputs)
-    if accuracy != "judge_accuracy":
-        return answer_values(inputs, accuracy)
-    votes = correct_votes(inputs)
-    return None if votes is None else live_only(inputs, votes.value)
+def answer_frame(inputs: ScoreInputs) -> pl.DataFrame:
+    """`answer_metrics` of the cell's rollouts."""
+    question = samples(inputs).question
+    return inputs.once(
+        "answer_metrics",
+        lambda: answer_metrics(inputs.rollouts, inputs.official, question=question),
+    )
+
+
+def answer_values(inputs: ScoreInputs, column: str) -> Values:
+    """A column of `answer_metrics`: one value per rollout, NaN if the rollout failed."""
+    return answer_frame(inputs)[column].to_numpy()
 
 
 def math_values(inputs: ScoreInputs) -> Values:
-    """How right each math answer is, NaN where the rollout failed.
+    """How right each math answer is; NaN if the rollout failed.
 
-    By the benchmark's own verifier, or by that of math where the benchmark compares words.
+    By the benchmark's own verifier, or by that of math if the benchmark compares words.
     """
     is_words = isinstance(inputs.verifier, TextVerifier)
     verifier = MathVerifier() if is_words else inputs.verifier
@@ -95,9 +66,70 @@ def votes(inputs: ScoreInputs) -> pl.Series:
     return inputs.once("votes", lambda: inputs.verifier.votes(inputs.rollouts, words))
 
 
+def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
+    """How right each rollout is, from 0 to 1; None if that needs verdicts and there are none."""
+    if accuracy == "math_match":
+        return math_values(inputs)
+    if accuracy != "judge_accuracy":
+        return answer_values(inputs, accuracy)
+    votes = correctness_votes(inputs)
+    return None if votes is None else live_only(inputs, votes.value)
+
+
+def judges_behind(accuracy: Accuracy) -> Collection[str]:
+    """Quantities of the judges that an accuracy needs."""
+    return (_CORRECTNESS,) if accuracy == "judge_accuracy" else ()
+
+
+def correctness_votes(inputs: ScoreInputs) -> Votes | None:
+    """Votes on the correctness of each answer, from 0 to 1; None without verdicts."""
+    return votes_on(inputs, _CORRECTNESS)
+
+
+def votes_on(inputs: ScoreInputs, quantity: str) -> Votes | None:
+    """Combined votes on a quantity of a judge, scaled to 0..1; None without verdicts on it."""
+    verdicts = inputs.verdicts.get(quantity)
+    if verdicts is None:
+        return None
+    scale = verdicts.scale
+    number = scale.number()
+    if (scale.low, scale.high) != (0, 1):
+        number = (number - scale.low) / (scale.high - scale.low)
+    return inputs.once(
+        f"votes on {quantity}",
+        lambda: combined(inputs.rollouts, verdicts.rows, number, scale.combine),
+    )
+
+
+def mean_votes(inputs: ScoreInputs, quantity: str, number: pl.Expr) -> Values:
+    """Mean over each rollout's votes of an expression over the verdicts' columns.
+
+    NaN if the rollout failed or no vote has a value.
+    """
+    return live_only(inputs, mean_vote(inputs.rollouts, inputs.verdicts[quantity].rows, number))
+
+
+def rollout_values(inputs: ScoreInputs, expression: pl.Expr) -> Values:
+    """A numeric or Boolean expression over the rollouts; NaN if null or the rollout failed."""
+    live = pl.when(pl.col("failure").is_null()).then(expression.cast(pl.Float64))
+    return inputs.rollouts.select(live.fill_null(np.nan)).to_series().to_numpy()
+
+
+def cut_values(inputs: ScoreInputs) -> Values:
+    """1 for a truncated reply, else 0; NaN if the rollout failed."""
+    return rollout_values(inputs, cut_column())
+
+
 def live_only(inputs: ScoreInputs, values: Values) -> Values:
-    """The values with NaN where the rollout itself failed."""
+    """The values, with NaN for rollouts that failed."""
     return np.where(samples(inputs).failed, np.nan, values)
+
+
+def mean_over_questions(inputs: ScoreInputs, values: Values) -> float | None:
+    """Mean over questions of the mean over samples; None if it is 0 or there are no values."""
+    column = samples(inputs).per_question({"value": values})["value"].drop_nulls().to_numpy()
+    mean = float(np.mean(column)) if len(column) else 0.0
+    return mean or None
 
 
 def mean_measure(
@@ -114,11 +146,11 @@ def mean_measure(
     Args:
         inputs: The cell.
         metric: Name of the number in tables.
-        values: One value per rollout, NaN where it has none.
+        values: One value per rollout, NaN if it has none.
         unit: Of the values; `percent` values are in [0, 1].
-        shape: `binary` for 0 / 1 values (McNemar fits), `share` for those whose interval is
-            Wilson's, `number` for the rest.
-        settings: What a reader must know to recompute it.
+        shape: `binary` for 0 / 1 values (McNemar applies), `share` for 0 / 1 values with Wilson's
+            interval, `number` for the rest.
+        settings: What a reader needs to recompute it.
     """
     return Measure(
         metric=metric,
@@ -128,15 +160,3 @@ def mean_measure(
         binary=shape != "number",
         interval="wilson" if shape == "share" else "bootstrap",
     )
-
-
-def mean_over_questions(inputs: ScoreInputs, values: Values) -> float | None:
-    """Mean over questions of the mean over samples; None where nothing has a value or it is 0."""
-    column = samples(inputs).per_question({"value": values})["value"].drop_nulls().to_numpy()
-    mean = float(np.mean(column)) if len(column) else 0.0
-    return mean or None
-
-
-def cut_values(inputs: ScoreInputs) -> Values:
-    """1 where the reply was cut, 0 where it was not, NaN where the rollout failed."""
-    return rollout_values(inputs, cut_column())

@@ -1,14 +1,11 @@
 """Rows of an artifact by their number, a batch at a time, so that memory stays bounded."""
 
-from collections.abc import Iterable
-
 import polars as pl
 
 from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Verifier
 from mbt_cli.stages.base import Keep, Work
-from mbt_cli.store.lineage import Lineage
 
 _QUESTION_COLUMNS = (
     "question_id",
@@ -105,27 +102,6 @@ def _right_by_votes(rollouts: pl.DataFrame, verdicts: pl.DataFrame) -> pl.Series
     return keys.join(
         shares, on=["question_id", "sample"], how="left", maintain_order="left"
     ).to_series(2)
-
-
-def by_judge(cells: Iterable[tuple[Lineage, pl.LazyFrame]]) -> dict[str, pl.DataFrame]:
-    """Kind of the judge to its verdicts, without the messages.
-
-    A judge counts by its kind, under whatever name the manifest has it.
-
-    Raises:
-        StageError: Two cells hold verdicts of one kind on the same rollouts.
-    """
-    found: dict[str, tuple[str, pl.LazyFrame]] = {}
-    for lineage, rows in cells:
-        kind = str(lineage.spec["judge"]["kind"])
-        if kind in found:
-            raise StageError(
-                f"`{found[kind][0]}` and `{lineage.address}` are both verdicts of `{kind}`",
-                hint="let a score read one of them: "
-                'verdicts = { stage = "...", where = { judge = "..." } }',
-            )
-        found[kind] = (lineage.address, rows)
-    return {kind: rows.drop("messages").collect() for kind, (_, rows) in found.items()}
 
 
 _SPREAD = 4

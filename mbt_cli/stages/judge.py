@@ -16,12 +16,14 @@ from mbt_cli.core.traces import trace_of
 from mbt_cli.errors import JudgeReplyError, StageError
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.interfaces import Judge
+from mbt_cli.registry import JUDGES
 from mbt_cli.stages.ask import ask_model, failed_row, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
 from mbt_cli.stages.inputs import with_questions
+from mbt_cli.store.lineage import Lineage
 
 _VOTE_STRIDE = 1 << 20
-"""Between the seeds of two votes: more votes or more samples leave every earlier seed as it was."""
+"""Distance between the seeds of two votes: more votes or samples leave earlier seeds unchanged."""
 
 
 class JudgeStage(Stage):
@@ -29,15 +31,15 @@ class JudgeStage(Stage):
 
     kind: Literal["judge"] = "judge"
     rollouts: StageInput
-    """Rollout stages that are judged."""
+    """Rollout stages to judge."""
     judge_model: str
-    """Which model judges."""
+    """The model that judges."""
     votes: Annotated[int, Grows] = Field(default=1, ge=1)
-    """Verdicts per rollout."""
+    """Number of verdicts per rollout."""
     constrained: bool = True
-    """Hold the reply to the judge's JSON schema where the backend can."""
+    """Constrain replies to the judge's JSON schema if the backend supports it."""
     sampling: SamplingChoice | None = None
-    """Another sampling than the judge model's own."""
+    """Sampling to use instead of the judge model's own."""
 
     summary: ClassVar[str] = "ask a judge model for a verdict on every rollout"
     axes: ClassVar[tuple[str, ...]] = ("benchmark", "split", "judge")
@@ -52,7 +54,7 @@ class JudgeStage(Stage):
         return pl.Schema({**rows.VERDICTS, **judge.columns, "asked": pl.Boolean()})
 
     def request_batch(self, work: Work) -> RequestBatch:
-        """Every rollout whose verdict does not hold by definition, times the votes."""
+        """One request per vote for every rollout whose verdict needs a model."""
         judge = _judge(work.resolution)
         todo = self._todo(work, judge)
         return request_batch(
@@ -66,8 +68,8 @@ class JudgeStage(Stage):
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         judge = _judge(work.resolution)
         columns = self.columns(work.resolution)
-        known = list(_known_rows(work, judge, columns, self.votes))
-        yield frame_of_rows(known, columns)
+        without_model = list(_rows_without_model(work, judge, columns, self.votes))
+        yield frame_of_rows(without_model, columns)
         batch = self.request_batch(work)
         yield from ask_model(work, batch, columns, partial(_verdict, judge))
 
@@ -91,6 +93,14 @@ class JudgeStage(Stage):
                 yield Task(rollout["question_id"], number, steps, seen)
 
 
+def recorded_judge(lineage: Lineage) -> Judge | None:
+    """The judge behind a finished cell; None if it is a plug-in that is not loaded."""
+    spec = lineage.spec["judge"]
+    if JUDGES.find(spec["kind"]) is None:
+        return None
+    return JUDGES.make({k: v for k, v in spec.items() if k not in ("version", "file_sha256")})
+
+
 def _seen_by_judge(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "trace": trace_of(row["reasoning"], row["reply"])}
 
@@ -106,10 +116,10 @@ def _response_format(judge: Judge, row: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _known_rows(
+def _rows_without_model(
     work: Work, judge: Judge, columns: pl.Schema, votes: int
 ) -> Iterator[dict[str, Any]]:
-    """Verdicts that nobody has to be asked for, and rollouts that have nothing to judge."""
+    """Verdicts that hold by definition, and failures of rollouts that have no reply to judge."""
     for row in with_questions(work).iter_rows(named=True):
         keys = {"question_id": row["question_id"], "sample": row["sample"], "asked": False}
         if row["failure"] is not None:
@@ -128,7 +138,7 @@ def _verdict(judge: Judge, task: Task, reply: Reply) -> dict[str, Any]:
         try:
             own = dict(judge.parse(reply.text or "", seen["row"]))
         except JudgeReplyError as error:
-            # counted and shown: scoring it 0 would charge the judge's fault to the model
+            # not a 0, which would blame the judged model for a fault of the judge
             failure = f"{rows.UNREADABLE}: {error}"
     keys = {"question_id": task.question_id, "sample": seen["sample"], "vote": seen["vote"]}
     return {**keys, "asked": True, **own, "failure": failure}

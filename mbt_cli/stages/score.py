@@ -1,7 +1,8 @@
-"""Score: numbers with their intervals, failures and differences from a baseline."""
+"""Score: metrics with intervals, failure counts and differences from a baseline."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import polars as pl
@@ -9,12 +10,14 @@ from pydantic import Field
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
-from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
 from mbt_cli.errors import StageError
-from mbt_cli.registry import AnyScore
+from mbt_cli.registry import JUDGES, AnyScore
 from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work
-from mbt_cli.stages.inputs import by_judge, with_questions
+from mbt_cli.stages.inputs import with_questions
+from mbt_cli.stages.judge import recorded_judge
+from mbt_cli.store.lineage import Lineage
 
 _BASELINE = "baseline_"
 EMBEDDED = "smollm2-135m"
@@ -52,74 +55,154 @@ class ScoreStage(Stage):
 
     def problems(self, read: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
         for number, metric in enumerate(self.metrics):
-            judges = sorted({*metric.needs()} - {"baseline"})
-            if judges and self.verdicts is None:
-                what = f"`{metric.kind}` needs verdicts of the judge `{judges[0]}`"
+            quantities = sorted({*metric.needs()} - {"baseline"})
+            if quantities and self.verdicts is None:
+                judges = " or ".join(f"`{kind}`" for kind in _judges_of(quantities[0]))
+                what = f"`{metric.kind}` needs verdicts of the judge {judges}"
                 yield f"metrics.{number}", f"{what}: name a judge stage in `verdicts`"
             if "baseline" in metric.needs() and self.baseline is None:
                 what = f"`{metric.kind}` compares with a baseline"
-                yield f"metrics.{number}", f"{what}: say `baseline = {{ AXIS = VALUE }}`"
+                yield f"metrics.{number}", f"{what}: add `baseline = {{ AXIS = VALUE }}`"
 
     def uses_verifier(self, resolution: Resolution) -> bool:
         return any(metric.uses_verifier for metric in self.metrics)
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        own = _score_inputs(work, "")
+        own = _judged_cell(work, "")
         if own is None:
             raise StageError("a score cell has no rollouts")
-        baseline = _score_inputs(work, _BASELINE)
-        read = work.resolution.inputs
+        read, seed = work.resolution.inputs, work.resolution.seed
+        views = judge_views(own, _judged_cell(work, _BASELINE))
         is_baseline = read["rollouts"] == read.get(f"{_BASELINE}rollouts")
-        settings = _Summing(self.metrics, self.resamples, work.resolution.seed, is_baseline)
-        own = replace(own, baseline=baseline)
-        summaries = list(settings.summaries(own, None, None))
+        summaries = self._summaries(views, is_baseline, seed)
         for by in self.by:
-            for group in own.rollouts[by].drop_nulls().unique().sort():
-                summaries.extend(settings.summaries(_only(own, by, group), by, str(group)))
+            for group in own[0].rollouts[by].drop_nulls().unique().sort():
+                part = {model: _only(inputs, by, group) for model, inputs in views.items()}
+                grouped = self._summaries(part, is_baseline, seed)
+                summaries += [{**row, "by": by, "group": str(group)} for row in grouped]
         pl.DataFrame(summaries, schema=rows.SUMMARY).write_parquet(work.files / "summary.parquet")
         work.outcome.notes.update(_models_behind(work))
-        work.outcome.notes["reads"] = {k: list(v) for k, v in work.resolution.inputs.items()}
-        for measure in _measures(self.metrics, own):
+        work.outcome.notes["reads"] = {k: list(v) for k, v in read.items()}
+        for measure in measures(self.metrics, views):
             yield _score_rows(measure)
 
-
-@dataclass(frozen=True)
-class _Summing:
-    metrics: Sequence[AnyScore]
-    resamples: int
-    seed: int
-    is_baseline: bool
-    """Whether the cell is what it would be compared with; then it has no difference."""
-
-    def summaries(
-        self, inputs: ScoreInputs, by: str | None, group: str | None
-    ) -> Iterator[Mapping[str, Any]]:
-        """Rows of `rows.SUMMARY`, each metric against the same metric of the baseline."""
+    def _summaries(self, views: "JudgeViews", is_baseline: bool, seed: int) -> list[dict[str, Any]]:
+        """Rows of `rows.SUMMARY`, with the difference from the baseline unless this is it."""
         below = {}
-        if inputs.baseline is not None and not self.is_baseline:
-            below = {m.metric: m for m in _measures(self.metrics, inputs.baseline)}
-        pairs = [(m, below.get(m.metric)) for m in _measures(self.metrics, inputs)]
-        for row in summarise_all(pairs, resamples=self.resamples, seed=self.seed):
-            yield {**row, "by": by, "group": group}
+        if not is_baseline:
+            baselines = {k: view.baseline for k, view in views.items() if view.baseline is not None}
+            below = {m.metric: m for m in measures(self.metrics, baselines)}
+        pairs = [(m, below.get(m.metric)) for m in measures(self.metrics, views)]
+        return summarise_all(pairs, resamples=self.resamples, seed=seed)
 
 
-def _score_inputs(work: Work, prefix: str) -> ScoreInputs | None:
+JudgedCell = tuple[ScoreInputs, Mapping[tuple[str, str], Verdicts]]
+"""A cell without verdicts, and its verdicts by what they measure and by the judge model."""
+
+JudgeViews = Mapping[str | None, ScoreInputs]
+"""A cell with the verdicts of one judge model at a time.
+
+If several judge models measured the same quantity, each has a view. The view None has all other
+verdicts; it is the only one where there is no such choice."""
+
+
+def judge_views(own: JudgedCell, baseline: JudgedCell | None) -> JudgeViews:
+    """A cell and its baseline, once per judge model that has to be told apart."""
+    sides = [side for side in (own, baseline) if side is not None]
+    shared = {
+        quantity
+        for _, verdicts in sides
+        for quantity, count in Counter(quantity for quantity, _ in verdicts).items()
+        if count > 1
+    }
+    models = {m: None for _, verdicts in sides for quantity, m in verdicts if quantity in shared}
+
+    def view(side: JudgedCell, model: str | None) -> ScoreInputs:
+        inputs, verdicts = side
+        chosen = {q: v for (q, m), v in verdicts.items() if q not in shared or m == model}
+        return replace(inputs, verdicts=chosen)
+
+    return {
+        model: replace(view(own, model), baseline=baseline and view(baseline, model))
+        for model in (None, *models)
+    }
+
+
+def measures(metrics: Sequence[AnyScore], views: JudgeViews) -> list[Measure]:
+    """Every measure of a cell; those that depend on the choice of a judge model, once per model.
+
+    The name of the model follows the name of the metric, as in `judge_accuracy:gpt-oss-20b`.
+    """
+    found: list[Measure] = []
+    for metric in metrics:
+        common = metric.measure(views[None])
+        names = {measure.metric for measure in common}
+        found += common
+        found += [
+            replace(
+                measure,
+                metric=f"{measure.metric}{JUDGED_BY}{model}",
+                settings={**measure.settings, "judge_model": model},
+            )
+            for model, inputs in views.items()
+            if model is not None
+            for measure in metric.measure(inputs)
+            if measure.metric not in names
+        ]
+    return found
+
+
+def verdicts_by_judge(
+    cells: Iterable[tuple[Lineage, pl.LazyFrame]],
+) -> dict[tuple[str, str], Verdicts]:
+    """Verdicts, without the messages, by what they measure and by the judge model.
+
+    The name that the manifest gives a judge does not matter. Cells of judges that are not loaded
+    are left out.
+
+    Raises:
+        StageError: Two cells have the same key.
+    """
+    found: dict[tuple[str, str], tuple[str, Verdicts]] = {}
+    for lineage, frame in cells:
+        judge = recorded_judge(lineage)
+        if judge is None:
+            continue
+        key = (judge.quantity, str((lineage.model or {}).get("name", "")))
+        if key in found:
+            raise StageError(
+                f"`{found[key][0]}` and `{lineage.address}` are both verdicts of "
+                f"`{judge.kind}` by the same model",
+                hint="read one of them per score: "
+                'verdicts = { stage = "...", where = { judge = "..." } }',
+            )
+        verdicts = Verdicts(frame.drop("messages").collect(), judge.scale)
+        found[key] = (lineage.address, verdicts)
+    return {key: verdicts for key, (_, verdicts) in found.items()}
+
+
+def _judged_cell(work: Work, prefix: str) -> JudgedCell | None:
     if not work.inputs.get(f"{prefix}rollouts") or work.resolution.benchmark is None:
         return None
-    return ScoreInputs(
+    inputs = ScoreInputs(
         rollouts=with_questions(work, f"{prefix}rollouts"),
         verifier=work.resolution.benchmark.verifier,
         official=work.resolution.benchmark.official,
-        verdicts=by_judge(
-            (cell.lineage, cell.rows)
-            for cell in work.inputs.get(f"{prefix}verdicts", ())
-            if cell.lineage is not None
-        ),
+    )
+    return inputs, verdicts_by_judge(
+        (cell.lineage, cell.rows)
+        for cell in work.inputs.get(f"{prefix}verdicts", ())
+        if cell.lineage is not None
     )
 
 
+def _judges_of(quantity: str) -> list[str]:
+    """Kinds of the judges that measure a quantity."""
+    return [kind for kind, judge in JUDGES.kinds().items() if judge.quantity == quantity]
+
+
 def _models_behind(work: Work) -> dict[str, Json]:
-    """Which models answered and judged, and what each of them is, for a table's notes."""
+    """The models that answered and judged, and what each of them is, for the notes of tables."""
     asked = [cell.lineage.model or {} for cell in work.inputs["rollouts"] if cell.lineage]
     judged = [cell.lineage.model or {} for cell in work.inputs.get("verdicts", ()) if cell.lineage]
     return {
@@ -135,17 +218,13 @@ def _nature(backend: Mapping[str, Json]) -> str:
     return "embedded" if embedded else kind
 
 
-def _measures(metrics: Sequence[AnyScore], inputs: ScoreInputs) -> list[Measure]:
-    return [measure for metric in metrics for measure in metric.measure(inputs)]
-
-
 def _only(inputs: ScoreInputs, by: str, group: object) -> ScoreInputs:
-    """The same inputs for the questions of one group, the baseline's too."""
+    """The same inputs for the questions of one group, for the baseline too."""
     rollouts = inputs.rollouts.filter(pl.col(by) == group)
     ids = rollouts.select("question_id").unique()
     verdicts = {
-        judge: frame.join(ids, on="question_id", how="semi")
-        for judge, frame in inputs.verdicts.items()
+        quantity: replace(found, rows=found.rows.join(ids, on="question_id", how="semi"))
+        for quantity, found in inputs.verdicts.items()
     }
     baseline = None if inputs.baseline is None else _only(inputs.baseline, by, group)
     return replace(inputs, rollouts=rollouts, verdicts=verdicts, baseline=baseline)

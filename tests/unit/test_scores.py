@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mbt_cli.core.measures import ScoreInputs
+from mbt_cli.core.measures import ScoreInputs, Verdicts
+from mbt_cli.core.scales import Points
 from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.errors import StageError
+from mbt_cli.judges.answer_hit import AnswerHit
+from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.scores.answers import (
     AnswerRate,
     Containment,
@@ -25,6 +28,7 @@ from mbt_cli.scores.judged import AnswerHitRate, AnswerInclusiveErrors, JudgeAcc
 from mbt_cli.scores.lengths import AES, Degeneration, Tokens, TokensPerCorrect, aes
 from mbt_cli.scores.summaries import restricted, summarise, summarise_all
 from mbt_cli.verifiers.text import TextVerifier
+from tests.unit.judged import judged
 
 WORDS = TextVerifier()
 
@@ -145,7 +149,7 @@ def test_judge_accuracy_leaves_unread_verdicts_out_and_says_what_they_could_chan
     inputs = ScoreInputs(
         rollouts({}, {}, {}, {}, FAILED),
         WORDS,
-        {"answer_match": verdicts("grade", ["A", "B", "C", None, None], failures={3, 4})},
+        judged({AnswerMatch: verdicts("grade", ["A", "B", "C", None, None], failures={3, 4})}),
     )
 
     found = measured(JudgeAccuracy(), inputs)
@@ -159,14 +163,28 @@ def test_judge_accuracy_leaves_unread_verdicts_out_and_says_what_they_could_chan
 
 def test_votes_decide_by_majority_and_a_tie_has_no_value():
     grades = ["A", "A", "B", "B", "B", "A", "A", "B", None]
-    judged = verdicts("grade", grades, failures={8}, votes=3)
-    inputs = ScoreInputs(rollouts({}, {}, {}), WORDS, {"answer_match": judged})
+    found = verdicts("grade", grades, failures={8}, votes=3)
+    inputs = ScoreInputs(rollouts({}, {}, {}), WORDS, judged({AnswerMatch: found}))
 
     found = measured(JudgeAccuracy(), inputs)
 
     assert found["judge_accuracy"].questions["value"].to_list() == [1.0, 0.0, None]
     # 2 of 3, 2 of 3, and 1 of the 2 that could be read
     assert value(found["judge_vote_agreement"]) == pytest.approx((2 / 3 + 2 / 3 + 1 / 2) / 3)
+
+
+@pytest.mark.parametrize(("combine", "values"), [("mean", [5 / 7, 1.0]), ("median", [6 / 7, 1.0])])
+def test_points_are_averaged_and_count_as_a_share_of_the_maximum(combine, values):
+    scale = Points("points", high=7, combine=combine)
+    found = verdicts("points", [7, 2, 6, 7, 7, None], failures={5}, votes=3)
+    inputs = ScoreInputs(rollouts({}, {}), WORDS, {"correctness": Verdicts(found, scale)})
+
+    measures = measured(JudgeAccuracy(), inputs)
+
+    assert measures["judge_accuracy"].questions["value"].to_list() == pytest.approx(values)
+    assert value(measures["judge_unread"]) == pytest.approx(1 / 6)
+    # no two of 7, 2, 6 are equal; 7, 7 are
+    assert value(measures["judge_vote_agreement"]) == pytest.approx((1 / 3 + 1) / 2)
 
 
 def test_scores_that_need_a_judge_give_no_number_without_verdicts():
@@ -178,8 +196,8 @@ def test_scores_that_need_a_judge_give_no_number_without_verdicts():
 
 
 def test_the_same_vote_twice_is_refused():
-    judged = pl.concat([verdicts("grade", ["A"])] * 2)
-    inputs = ScoreInputs(rollouts({}), WORDS, {"answer_match": judged})
+    found = pl.concat([verdicts("grade", ["A"])] * 2)
+    inputs = ScoreInputs(rollouts({}), WORDS, judged({AnswerMatch: found}))
 
     with pytest.raises(StageError, match="verdicts have 2 rows that share a key"):
         JudgeAccuracy().measure(inputs)
@@ -238,9 +256,9 @@ def test_answer_hits_with_and_without_a_judge():
         {"reasoning": "", "reply": "It is Oslo. <answer>Bergen</answer>", "answer": "Bergen"},
         {**CUT, "reasoning": "Oslo, Oslo, Oslo"},
     )
-    judged = verdicts("hit", [True, False, True, None])
+    found = verdicts("hit", [True, False, True, None])
     right = verdicts("grade", ["A", "B", "B", "B"])
-    inputs = ScoreInputs(frame, WORDS, {"answer_hit": judged, "answer_match": right})
+    inputs = ScoreInputs(frame, WORDS, judged({AnswerHit: found, AnswerMatch: right}))
 
     hits = {k: value(m) for k, m in measured(AnswerHitRate(), inputs).items()}
     errors = {k: value(m) for k, m in measured(AnswerInclusiveErrors(), inputs).items()}

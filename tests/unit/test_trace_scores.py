@@ -4,10 +4,14 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.measures import ScoreInputs
+from mbt_cli.judges.answer_match import AnswerMatch
+from mbt_cli.judges.phases import Phases
+from mbt_cli.judges.redundancy import Redundancy
 from mbt_cli.scores.mqi import MQI
 from mbt_cli.scores.rrp import RRP
 from mbt_cli.scores.summaries import summarise
 from mbt_cli.verifiers.text import TextVerifier
+from tests.unit.judged import judged
 
 WORDS = TextVerifier()
 
@@ -92,7 +96,7 @@ def numbers(score, inputs):
 
 
 def test_rrp_of_eight_traces_by_hand():
-    inputs = ScoreInputs(cell(8), WORDS, {"redundancy": marks(RRP_TABLE)})
+    inputs = ScoreInputs(cell(8), WORDS, judged({Redundancy: marks(RRP_TABLE)}))
 
     found = {name: row["value"] for name, row in numbers(RRP(), inputs).items()}
 
@@ -112,9 +116,9 @@ def test_rrp_of_eight_traces_by_hand():
 
 def test_length_aware_rrp_measures_in_the_baselines_sentences():
     baseline = ScoreInputs(
-        cell(2), WORDS, {"redundancy": marks([(2, 1, 1, 0, 3), (2, 1, 1, 0, 7)])}
+        cell(2), WORDS, judged({Redundancy: marks([(2, 1, 1, 0, 3), (2, 1, 1, 0, 7)])})
     )
-    inputs = ScoreInputs(cell(8), WORDS, {"redundancy": marks(RRP_TABLE)}, baseline=baseline)
+    inputs = ScoreInputs(cell(8), WORDS, judged({Redundancy: marks(RRP_TABLE)}), baseline=baseline)
 
     found = numbers(RRP(), inputs)
 
@@ -134,7 +138,7 @@ def test_length_aware_rrp_measures_in_the_baselines_sentences():
 def test_cut_unread_and_failed_traces_enter_no_mean_and_are_counted():
     table = [*RRP_TABLE[:2], (None,) * 5, (None,) * 5]
     inputs = ScoreInputs(
-        cell(5, cut={2}, failed={4}), WORDS, {"redundancy": marks(table, failures={3})}
+        cell(5, cut={2}, failed={4}), WORDS, judged({Redundancy: marks(table, failures={3})})
     )
 
     found = numbers(RRP(), inputs)
@@ -155,7 +159,7 @@ def test_mqi_of_eight_traces_by_hand():
     inputs = ScoreInputs(
         cell(8, tokens=[row[3] for row in MQI_TABLE]),
         WORDS,
-        {"phases": observed(MQI_TABLE), "answer_match": verdicts({"grade": CORRECT})},
+        judged({Phases: observed(MQI_TABLE), AnswerMatch: verdicts({"grade": CORRECT})}),
     )
 
     found = {name: row["value"] for name, row in numbers(MQI(base_tokens=400), inputs).items()}
@@ -177,7 +181,7 @@ def test_mqi_of_eight_traces_by_hand():
 def test_mqi_takes_the_baselines_mean_tokens_over_all_its_replies():
     baseline = ScoreInputs(cell(2, tokens=[300, 500], cut={1}), WORDS)
     inputs = ScoreInputs(
-        cell(1, tokens=[200]), WORDS, {"phases": observed([(3, [1], 0.5)])}, baseline=baseline
+        cell(1, tokens=[200]), WORDS, judged({Phases: observed([(3, [1], 0.5)])}), baseline=baseline
     )
 
     found = numbers(MQI(), inputs)
@@ -188,7 +192,7 @@ def test_mqi_takes_the_baselines_mean_tokens_over_all_its_replies():
 
 
 def test_mqi_without_a_base_length_gives_levels_and_phases_only():
-    inputs = ScoreInputs(cell(1), WORDS, {"phases": observed([(3, [1], 0.5)])})
+    inputs = ScoreInputs(cell(1), WORDS, judged({Phases: observed([(3, [1], 0.5)])}))
 
     assert set(numbers(MQI(), inputs)) == {
         "mqi_level",
@@ -200,7 +204,7 @@ def test_mqi_without_a_base_length_gives_levels_and_phases_only():
 
 def test_a_cut_reply_has_no_level():
     table = [(3, [1], 0.5), (None, None, None)]
-    inputs = ScoreInputs(cell(2, cut={1}), WORDS, {"phases": observed(table)})
+    inputs = ScoreInputs(cell(2, cut={1}), WORDS, judged({Phases: observed(table)}))
 
     found = numbers(MQI(base_tokens=100), inputs)
 

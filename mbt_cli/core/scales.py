@@ -1,0 +1,90 @@
+"""Scales of verdicts: a vote as a number, and how several votes become one value."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import polars as pl
+
+Combine = Literal["majority", "mean", "median"]
+"""How several votes become one value. `majority`: 1 if more than half of the votes are 1, 0 if
+fewer than half are, no value on a tie."""
+
+
+@dataclass(frozen=True)
+class Scale(ABC):
+    """The values that a judge's verdict can take.
+
+    Args:
+        column: The verdict's column that holds the value.
+        low: The smallest number that a vote can be.
+        high: The largest.
+        combine: How several votes on one rollout become one value.
+    """
+
+    column: str
+    low: float = field(default=0.0, kw_only=True)
+    high: float = field(default=1.0, kw_only=True)
+    combine: Combine = field(default="majority", kw_only=True)
+
+    @abstractmethod
+    def number(self) -> pl.Expr:
+        """A vote as a number from `low` to `high`; null if the verdict has no value."""
+
+    def ordered(self, values: Iterable[str]) -> list[str]:
+        """Values of the column, as text, in the order of the scale."""
+        return sorted(values)
+
+
+@dataclass(frozen=True)
+class YesNo(Scale):
+    """A Boolean column: 1 for true, 0 for false.
+
+    Args:
+        if_null: What a null counts as in a verdict that did not fail; None: no value.
+    """
+
+    if_null: bool | None = None
+
+    def number(self) -> pl.Expr:
+        said = pl.col(self.column)
+        return (said if self.if_null is None else said.fill_null(self.if_null)).cast(pl.Float64)
+
+
+@dataclass(frozen=True)
+class Labels(Scale):
+    """A text column with one of several labels: 1 for the right one, 0 for all others.
+
+    Example:
+        >>> Labels("grade", ("PASS", "FAIL"), right="PASS").ordered(["FAIL", "PASS"])
+        ['PASS', 'FAIL']
+    """
+
+    labels: tuple[str, ...]
+    right: str
+
+    def number(self) -> pl.Expr:
+        return (pl.col(self.column) == self.right).cast(pl.Float64)
+
+    def ordered(self, values: Iterable[str]) -> list[str]:
+        known = {label: place for place, label in enumerate(self.labels)}
+        return sorted(values, key=lambda value: (known.get(value, len(known)), value))
+
+
+@dataclass(frozen=True)
+class Points(Scale):
+    """A numeric column from `low` to `high`: points 0..7, or a share 0..1.
+
+    Example:
+        >>> Points("points", high=10).ordered(["10", "9", "0"])
+        ['0', '9', '10']
+    """
+
+    combine: Combine = field(default="mean", kw_only=True)
+
+    def number(self) -> pl.Expr:
+        return pl.col(self.column).cast(pl.Float64)
+
+    def ordered(self, values: Iterable[str]) -> list[str]:
+        return sorted(values, key=float)
