@@ -109,7 +109,7 @@ def test_a_train_cell_is_exported_as_a_model_with_its_card(mbt, workplace, folde
     assert (out / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     card = (out / "README.md").read_text()
     assert "base_model: org/base" in card
-    assert "No score of this checkpoint is there yet." in card
+    assert "This checkpoint has no scores yet." in card
     assert json.loads((out / "lineage.json").read_text())["address"] == "sft/model=small"
 
 
