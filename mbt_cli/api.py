@@ -1,4 +1,4 @@
-"""What a notebook or a script needs: load a manifest, run a study, read what it made.
+"""The Python API: load a manifest, run a study, read its results.
 
 `from mbt_cli import load_manifest, run, scan`
 """
@@ -27,16 +27,16 @@ __all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]
 
 @dataclass(frozen=True)
 class StudyReport:
-    """What a run did, and what every cell of the study is after it.
+    """What a run did, and the state of every cell after it.
 
     Args:
         study: Name of the study.
-        folder: Its folder, which holds every artifact.
-        states: Address to `done`, `grown`, `stale`, `missing` or `failed`, for every cell.
-        made: Addresses of the cells that this run made.
-        done: Addresses of chosen cells that were done already.
-        sent: Requests that were sent to models.
-        reused: Replies that were not asked for again.
+        folder: The study's folder, which holds every artifact.
+        states: Address of every cell to `done`, `grown`, `stale`, `missing` or `failed`.
+        made: Addresses of the cells that this run produced.
+        done: Addresses of selected cells that were finished before.
+        sent: Requests sent to models.
+        reused: Replies reused without a request.
     """
 
     study: str
@@ -55,20 +55,19 @@ class StudyReport:
 def load_manifest(
     path: str | Path, *, overrides: Sequence[str] = (), presets: str | Path | None = None
 ) -> Manifest:
-    """Read and check a manifest; nothing is run, nothing is asked of any network.
+    """Read and check a manifest, without running anything or using the network.
 
     Args:
-        path: The manifest, or the bare name of one that mbt ships (`quickstart`).
+        path: The manifest, or the bare name of a shipped one (`quickstart`).
         overrides: `KEY=VALUE` as after `--set`, such as `stage.base.samples=8`.
-        presets: Folder with presets that win over all others.
+        presets: Folder whose presets take precedence over all others.
 
     Returns:
-        The checked study: `cells` by address, inputs before what reads them, and `counts()` of
-        them by stage.
+        The checked study: `cells` by address, inputs first, and `counts()` of cells by stage.
 
     Raises:
-        ManifestError: Something is wrong with it; `problems` holds all that was found.
-        UsageError: The file is not there, or an override is not KEY=VALUE.
+        ManifestError: The manifest is wrong; `problems` holds everything that was found.
+        UsageError: The file does not exist, or an override is not KEY=VALUE.
 
     Example:
         >>> manifest = load_manifest("quickstart", overrides=["benchmarks.tinyhop.limit=2"])
@@ -90,23 +89,23 @@ def run(
     retry_failed: bool = False,
     progress: Progress | None = None,
 ) -> StudyReport:
-    """Run cells of a study on this machine, as `mbt run` does; what is done is not done again.
+    """Run cells of a study on this machine, like `mbt run`; finished cells are skipped.
 
-    In a notebook, whose thread has an event loop already, it runs in a thread of its own.
+    In a notebook, whose thread already has an event loop, the run gets its own thread.
 
     Args:
-        manifest: From `load_manifest`, or the path of one.
-        kind: Run the stages of this kind alone, as the verb of that name does (`rollout`).
-        only: Cells to take, as after `--only`: `base/model=qwen*`, one or several.
-        replace: Make stale cells again.
-        retry_failed: Ask again for rows that failed, in finished cells too.
-        progress: Told of every row that is done; nothing is printed.
+        manifest: From `load_manifest`, or a path.
+        kind: Run only the stages of this kind, like the command of that name (`rollout`).
+        only: One or several patterns of cells, as after `--only`: `base/model=qwen*`.
+        replace: Rerun stale cells.
+        retry_failed: Send the requests of failed rows again, in finished cells too.
+        progress: Receives progress; nothing is printed.
 
     Raises:
         UsageError: The manifest is wrong, or `only` matches no cell.
-        MissingInputError: An input that is not among the chosen cells is not made.
-        StaleError: A cell is finished under other settings and `replace` was not said.
-        MbtError: A cell failed; what came before it, and every reply of it, is kept.
+        MissingInputError: An input outside the selected cells does not exist.
+        StaleError: A cell was finished with other settings, and `replace` is False.
+        MbtError: A cell failed; earlier cells and all its replies are kept.
 
     Example:
         >>> report = run("study.toml", only="base/model=parrot")  # doctest: +SKIP
@@ -128,25 +127,25 @@ def run(
 def scan(
     study: str | Path, stage: str | None = None, *, file: str = "rows.parquet"
 ) -> pl.LazyFrame:
-    """Every finished cell of a study as one lazy frame, its axes as columns.
+    """Every finished cell of a study as one lazy frame, with axes as columns.
 
-    Cells that are half written or were replaced are left out. A stale cell is read as it is:
-    only a manifest can tell that it is stale.
+    Unfinished and replaced cells are excluded. Stale cells are included: only a manifest can tell
+    that a cell is stale.
 
     Args:
-        study: Folder of a study, or its name below the runs folder.
-        stage: One stage; left out, all of them.
-        file: Which Parquet file of each cell, such as `files/summary.parquet`; cells that have
-            none of that name are left out.
+        study: Folder of a study, or its name in the runs folder.
+        stage: Name of one stage; None reads all.
+        file: Parquet file to read, such as `files/summary.parquet`; cells without it are
+            excluded.
 
     Returns:
-        The rows' own columns, then `stage`, `address` and one column an axis. Axes are always
-        text (`1e-4` stays `1e-4`), null where a stage has no such axis. A column whose type
-        differs from stage to stage is widened.
+        The columns of the rows, then `stage`, `address` and one column per axis. Axes are always
+        strings (`1e-4` stays `1e-4`), null where a stage lacks the axis. A column whose type
+        differs between stages is widened.
 
     Raises:
-        MissingInputError: There is no finished cell.
-        ArtifactError: A file is not the one that its lineage tells of.
+        MissingInputError: No cell is finished.
+        ArtifactError: A file differs from its lineage.
 
     Example:
         >>> rows = scan("quickstart", "scores")  # doctest: +SKIP
@@ -155,48 +154,48 @@ def scan(
     return scan_study(_study_folder(study), stage, file)
 
 
-class _StopsBetween:
-    """Passes everything on, and ends the run where the next piece of work would begin."""
+class _InterruptibleProgress:
+    """Forward progress, and end the run before the next task once interrupted."""
 
-    def __init__(self, told: Progress) -> None:
-        self._told = told
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self.is_interrupted = False
 
     def start(self, label: str, total: int | None) -> None:
-        """A piece of work begins, unless the run is to end."""
+        """Start a task, unless the run was interrupted."""
         if self.is_interrupted:
-            raise Interrupted("interrupted; everything done so far is kept")
-        self._told.start(label, total)
+            raise Interrupted("interrupted; finished work is kept")
+        self._progress.start(label, total)
 
     def advance(self, *, done: int = 0, failed: int = 0, reused: int = 0, tokens: int = 0) -> None:
-        """So many more rows are done."""
-        self._told.advance(done=done, failed=failed, reused=reused, tokens=tokens)
+        """Count finished rows."""
+        self._progress.advance(done=done, failed=failed, reused=reused, tokens=tokens)
 
     def note(self, text: str) -> None:
-        """One line worth telling."""
-        self._told.note(text)
+        """Print one line."""
+        self._progress.note(text)
 
 
 def _run_beside_any_loop(
     execution: Execution, addresses: Sequence[str], progress: Progress
 ) -> RunReport:
-    """Run it where requests can have an event loop of their own: one a thread is the limit."""
+    """Run in a thread without an event loop: a thread can have only one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return execution.run(addresses, progress)
-    guard = _StopsBetween(progress)
+    guard = _InterruptibleProgress(progress)
     with ThreadPoolExecutor(max_workers=1) as aside:
         running = aside.submit(execution.run, addresses, guard)
         try:
             return running.result()
         except KeyboardInterrupt:
-            guard.is_interrupted = True  # and wait for the piece of work that is under way
+            guard.is_interrupted = True  # waits for the current task to finish
             raise
 
 
 def _study_folder(study: str | Path) -> Path:
-    """A bare name is looked for in the runs folder first."""
+    """The folder of a study; a bare name is searched in the runs folder first."""
     folder = Path(study)
     named = read_machine().runs / folder
     is_name = isinstance(study, str) and len(folder.parts) == 1

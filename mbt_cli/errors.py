@@ -1,14 +1,14 @@
-"""Every error a user can meet, each with its exit code.
+"""Every error that a user can see, with its exit code.
 
 MbtError                 1  something failed
-├── UsageError           2  the command line or the environment is not right
+├── UsageError           2  the command line or the environment is wrong
 │   ├── ManifestError    2  the manifest is wrong; holds every problem found
-│   └── MissingInputError 2 an input artifact is not there yet
-├── StaleError           1  finished cells were made by other settings
+│   └── MissingInputError 2 an input artifact does not exist yet
+├── StaleError           1  finished cells were made with other settings
 ├── StageError           1  a stage ran and failed
 ├── ArtifactError        1  an artifact is damaged, unknown or cannot be written
-├── LockedError          1  another process runs this cell
-├── BackendError         1  a model server did not start, died or refused us
+├── LockedError          1  another process is running this cell
+├── BackendError         1  a model server did not start, died or refused a request
 ├── Stopped             75  stopped by SIGTERM or SIGUSR1 with everything kept
 └── Interrupted        130  stopped by Ctrl-C with everything kept
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 
 class MbtError(Exception):
-    """An error with a message for the user and, where there is one, the thing to type next."""
+    """An error with a message for the user and, if possible, the command to type next."""
 
     exit_code = 1
 
@@ -29,17 +29,17 @@ class MbtError(Exception):
 
 
 class UsageError(MbtError):
-    """The command line or the environment is not right."""
+    """The command line or the environment is wrong."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a manifest or preset.
+    """One mistake in a manifest or preset.
 
     Args:
-        where: Key path as the user would find it, such as `stage.base.samples`.
+        where: Key path in the file, such as `stage.base.samples`.
         what: What is wrong, with the value.
     """
 
@@ -48,7 +48,7 @@ class Problem:
 
 
 class ManifestError(UsageError):
-    """The manifest is wrong; `problems` holds everything that was found, not the first only."""
+    """The manifest is wrong; `problems` holds everything that was found."""
 
     def __init__(self, file: str, problems: Sequence[Problem], *, hint: str | None = None) -> None:
         count = len(problems)
@@ -59,11 +59,11 @@ class ManifestError(UsageError):
 
 
 class MissingInputError(UsageError):
-    """An input artifact is not there yet."""
+    """An input artifact does not exist yet."""
 
 
 class StaleError(MbtError):
-    """Finished cells were made by other settings than the manifest has now."""
+    """Finished cells were made with other settings than the manifest has now."""
 
 
 class StageError(MbtError):
@@ -79,20 +79,20 @@ class LockedError(MbtError):
 
 
 class BackendError(MbtError):
-    """A model server did not start, died, or refused us."""
+    """A model server did not start, died, or refused a request."""
 
 
 class Stopped(MbtError):
-    """Stopped by SIGTERM or SIGUSR1; what was done is kept."""
+    """Stopped by SIGTERM or SIGUSR1; finished work is kept."""
 
     exit_code = 75
 
 
 class Interrupted(MbtError):
-    """Stopped by Ctrl-C; what was done is kept."""
+    """Stopped by Ctrl-C; finished work is kept."""
 
     exit_code = 130
 
 
 class JudgeReplyError(ValueError):
-    """A judge's reply cannot be read for sure; becomes the failure of one row, never a zero."""
+    """A judge's reply cannot be read with certainty; fails one row and is never scored as zero."""

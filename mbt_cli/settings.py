@@ -1,6 +1,6 @@
-"""The machine's side of a run: folders, keys and switches, from the environment and `.env`.
+"""Settings of this machine: folders, keys and switches, from the environment and `.env`.
 
-Nothing here ever changes a result, and nothing here is written into an artifact.
+They never change a result and are never written into an artifact.
 """
 
 import os
@@ -19,7 +19,7 @@ _DOTENV = Path(".env")
 
 
 class Machine(BaseSettings):
-    """Where this machine keeps things; each field is the variable `MBT_` + its name."""
+    """Settings of this machine; each field is read from the variable `MBT_` + its name."""
 
     model_config = SettingsConfigDict(
         env_prefix="MBT_", env_ignore_empty=True, frozen=True, extra="ignore"
@@ -28,17 +28,17 @@ class Machine(BaseSettings):
     runs: Path = Path("runs")
     """Folder that holds every study's artifacts."""
     cache: Path = Field(default_factory=lambda: _home("XDG_CACHE_HOME", ".cache"))
-    """Folder for downloads that all studies share."""
+    """Folder for downloads, shared by all studies."""
     config: Path = Field(default_factory=lambda: _home("XDG_CONFIG_HOME", ".config"))
-    """Folder with one's own presets."""
+    """Folder with your own presets."""
     presets: Path | None = None
-    """Another folder with presets, looked at first."""
+    """Another folder with presets, searched first."""
     offline: bool = False
-    """Never look anything up outside this machine; HF_HUB_OFFLINE=1 says the same."""
+    """Never access the network to look something up; HF_HUB_OFFLINE=1 does the same."""
 
     @property
     def is_offline(self) -> bool:
-        """Whether the hub may be asked."""
+        """Whether the hub must not be contacted."""
         return self.offline or os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
 
     @property
@@ -48,12 +48,12 @@ class Machine(BaseSettings):
 
 
 def read_machine() -> Machine:
-    """The machine's settings, after `.env` has filled in variables that are not set.
+    """Read the settings, after `.env` has filled in variables that are not set.
 
-    `MBT_NO_DOTENV=1` leaves `.env` unread.
+    With `MBT_NO_DOTENV=1`, `.env` is ignored.
 
     Raises:
-        UsageError: `.env` cannot be read, or a variable has a value that it cannot have.
+        UsageError: `.env` cannot be read, or a variable has an invalid value.
     """
     if os.environ.get(_NO_DOTENV, "0") in ("", "0") and _DOTENV.is_file():
         _check_dotenv()
@@ -66,13 +66,13 @@ def read_machine() -> Machine:
         raise UsageError(
             f"the environment variable `{name}` is `{first['input']}`: "
             f"{first['msg'][:1].lower()}{first['msg'][1:]}",
-            hint=f"unset {name}, or correct it where it is set: here or in `.env`",
+            hint=f"unset {name}, or correct it in the environment or in `.env`",
         ) from None
 
 
 def _check_dotenv() -> None:
-    """Refuse a `.env` that would be read in part; its values are never shown."""
-    hint = "correct it, or leave it unread with MBT_NO_DOTENV=1"
+    """Reject a `.env` with invalid lines; values are never shown."""
+    hint = "correct it, or ignore it with MBT_NO_DOTENV=1"
     try:
         with _DOTENV.open(encoding="utf-8-sig") as lines:
             wrong = [found.original.line for found in parse_stream(lines) if found.error]
@@ -81,7 +81,7 @@ def _check_dotenv() -> None:
     except OSError as error:
         raise UsageError(f"`.env` cannot be read: {error.strerror}", hint=hint) from None
     if wrong:
-        raise UsageError(f"`.env`, line {wrong[0]}: is not NAME=VALUE", hint=hint)
+        raise UsageError(f"`.env`, line {wrong[0]}: not NAME=VALUE", hint=hint)
 
 
 def _home(variable: str, folder: str) -> Path:

@@ -44,7 +44,7 @@ def check(
 
 
 def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
-    """Every stage with its kind, axes and number of cells; then what to know before a run."""
+    """Every stage with its kind, axes and number of cells; then notes."""
     table = Table(
         title=f"{manifest.path}: study {manifest.study}, no problems", title_justify="left"
     )
@@ -61,7 +61,7 @@ def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
     lines = [f"nothing reads {_shown_unread(lonely)}" for lonely in unread(manifest)]
     if manifest.left_out:
         count = len(manifest.left_out)
-        lines.append(f"{count} optional cells are left out: their source is not there")
+        lines.append(f"{count} optional cells are excluded: their source does not exist")
     return Group(table, *(Text(line, style="yellow") for line in (*lines, *notes)))
 
 
@@ -71,7 +71,7 @@ def _shown_unread(lonely: Unread) -> str:
 
 
 def checked_json(manifest: Manifest) -> str:
-    """A manifest's stages with their cells and axes, and what nothing reads."""
+    """A manifest's stages with their cells and axes, and unused cells, as JSON."""
     stages = []
     for stage, cells in manifest.counts().items():
         of_stage = [c for a, c in manifest.cells.items() if a.partition("/")[0] == stage]

@@ -1,7 +1,7 @@
-"""What there is to complete: on the disk, on the line that is typed, and in the manifest it names.
+"""What arguments and options complete to: names on disk, in the manifest, and on the line.
 
-While the cache is warm nothing heavy is imported. After an edit the manifest is read once, in this
-process, as `mbt check` reads it.
+Hints about a manifest are cached, so a key press imports nothing heavy. After an edit, the manifest
+is read once, as `mbt check` reads it.
 """
 
 import json
@@ -25,21 +25,21 @@ _NAMES = (
 )
 
 Stamp = list[list[str | int]]
-"""Path, time of the last change in nanoseconds and length in bytes of files, sorted."""
+"""Path, modification time in nanoseconds and size in bytes of files, sorted."""
 
 
 @dataclass(frozen=True)
 class Hints:
-    """What can be completed for one manifest.
+    """The completions of one manifest.
 
     Args:
         cells: Addresses.
-        keys: Key for `--set` to the values that are known for it.
-        tables: Names of the tables that its report stages make.
+        keys: Key for `--set` to its known values.
+        tables: Names of the tables of its report stages.
         models: Names of its models.
         benchmarks: Names of its benchmarks.
-        files: Every file that was read, the presets apart.
-        sources: Patterns of the sources of its optional stages.
+        files: Every file that was read, except presets.
+        sources: Source patterns of its optional stages.
     """
 
     cells: Sequence[str] = ()
@@ -62,7 +62,7 @@ class Folders:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Folders":
-        """As `settings.read_machine` finds them: the environment, then `.env`.
+        """The folders as `settings.read_machine` finds them: the environment, then `.env`.
 
         Args:
             environment: The process environment.
@@ -80,34 +80,34 @@ class Folders:
         )
 
     def preset_folders(self, extra: Path | None) -> PresetFolders:
-        """Where presets are looked for.
+        """Folders with presets.
 
         Args:
-            extra: What stands after `--presets`.
+            extra: Value of `--presets`.
         """
         return PresetFolders.usual(extra=extra or self.presets, config=self.config)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The cache entry of one manifest, seen from one working folder with one set of presets."""
+    """The cache entry of one manifest, for one working folder and one set of presets."""
 
     manifest: Path
     presets: PresetFolders
     cache: Path
 
     def read(self) -> Hints | None:
-        """What was kept; None where there is nothing, or something has changed since."""
+        """The cached hints; None if there are none or a file has changed."""
         try:
             kept = json.loads(self._path().read_bytes())
             hints = Hints(**kept["hints"])
         except (OSError, ValueError, LookupError, TypeError):
-            return None  # not there, or of another layout: it is made again
+            return None  # missing, or of another layout: computed again
         is_right = kept["seen"] == self._seen() and kept["stamp"] == self._stamp(hints)
         return hints if is_right else None
 
     def write(self, hints: Hints) -> None:
-        """Keep it, whole or not at all."""
+        """Write the entry atomically."""
         path = self._path()
         kept = {"seen": self._seen(), "stamp": self._stamp(hints), "hints": asdict(hints)}
         partial = path.with_name(f"{path.name}.{os.getpid()}")
@@ -116,14 +116,14 @@ class Entry:
             partial.write_text(json.dumps(kept), encoding="utf-8")
             partial.replace(path)
         except OSError:
-            return  # a cache that cannot be written costs time, and a key press is no place to say
+            return  # without a cache completion is slower; a key press is not the place for errors
 
     def _path(self) -> Path:
         name = crc32("\n".join(self._seen()).encode())
         return self.cache / "completion" / f"{name:08x}.json"
 
     def _seen(self) -> list[str]:
-        """What a name of a file, or of a preset, is looked up by."""
+        """Everything that decides which files a name refers to."""
         folders = (str(folder) for folder in self.presets.folders)
         return [str(_LAYOUT), str(self.manifest.resolve()), str(Path.cwd()), *folders]
 
@@ -160,7 +160,7 @@ def _from_dotenv(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def next_steps(values: Iterable[str], typed: str, separator: str) -> list[str]:
-    """The values that begin with `typed`, each cut after the part at which they first differ.
+    """The values that begin with `typed`, each cut after the part where they first differ.
 
     Example:
         >>> next_steps(["run.a", "run.b", "study.seed"], "", ".")
@@ -179,11 +179,11 @@ def next_steps(values: Iterable[str], typed: str, separator: str) -> list[str]:
 
 
 def only_steps(cells: Sequence[str], typed: str) -> list[str]:
-    """What `--only` may go on with: stages, then addresses, or axes in any order.
+    """Continuations of `--only`: stages, then addresses, or axes in any order.
 
     Args:
         cells: Addresses of all cells.
-        typed: The word so far; a leading `!` leaves cells out.
+        typed: The word so far; a leading `!` excludes cells.
 
     Example:
         >>> cells = ["base/benchmark=b/model=x", "base/benchmark=b/model=y", "scores/model=x"]
@@ -207,10 +207,10 @@ def only_steps(cells: Sequence[str], typed: str) -> list[str]:
 
 
 def set_steps(keys: Mapping[str, Sequence[str]], typed: str) -> list[str]:
-    """What `--set` may go on with: a key part by part, then the values it may have.
+    """Continuations of `--set`: a key part by part, then its values.
 
     Args:
-        keys: Key to the values that are known for it.
+        keys: Key to its known values.
         typed: The word so far.
 
     Example:
@@ -233,11 +233,11 @@ def set_steps(keys: Mapping[str, Sequence[str]], typed: str) -> list[str]:
 
 
 def rejoined(pieces: Sequence[str], breaks: str = "=:") -> list[str]:
-    """The words of a command line that bash has broken at `=` and `:`.
+    """The words of a command line that bash has split at `=` and `:`.
 
     Args:
-        pieces: bash's COMP_WORDS up to the one that is being typed.
-        breaks: Characters at which it breaks words and that stay as pieces of their own.
+        pieces: bash's COMP_WORDS up to the current one.
+        breaks: Characters at which bash splits words and which it keeps as separate pieces.
 
     Example:
         >>> rejoined(["mbt", "run", "--only", "base/model", "=", "qw"])
@@ -264,7 +264,7 @@ def _stage_steps(cells: Sequence[str], typed: str) -> list[str]:
 
 
 def _axis_steps(cells: Sequence[str], typed: str) -> list[str]:
-    """`axis=value` for axes that are not named yet, among the cells that fit what is."""
+    """`axis=value` for axes that are not typed yet, in the cells that match the rest."""
     head, _, part = typed.rpartition("/")
     named = {word.partition("=")[0] for word in head.split("/")[1:]}
     open_axes = [
@@ -283,11 +283,11 @@ _CELL_MARKS = ("lineage.json", "failure.json", "journal")
 
 @dataclass(frozen=True)
 class TypedLine:
-    """The complete words of a command line, behind its verb.
+    """The complete words of a command line after its verb.
 
     Args:
-        arguments: Words that are no options.
-        options: Option to the value that it was given last.
+        arguments: Words that are not options.
+        options: Option to its last value.
     """
 
     arguments: Sequence[str] = ()
@@ -295,11 +295,11 @@ class TypedLine:
 
     @classmethod
     def read(cls, words: Sequence[str], takes_value: Collection[str]) -> "TypedLine":
-        """Tell arguments from options.
+        """Split the words into arguments and options.
 
         Args:
-            words: The words behind the verb.
-            takes_value: Names of options that a value follows.
+            words: The words after the verb.
+            takes_value: Names of options that take a value.
 
         Example:
             >>> TypedLine.read(["x.toml", "-q", "--only", "a", "--set=b=1"], {"--only", "--set"})
@@ -317,18 +317,18 @@ class TypedLine:
 
     @property
     def manifest(self) -> Path | None:
-        """The manifest that it names."""
+        """The manifest on the line."""
         return manifest_file(Path(self.arguments[0])) if self.arguments else None
 
 
 def _presets_of(line: TypedLine) -> PresetFolders:
-    """Where presets are looked for."""
+    """Folders with presets."""
     extra = line.options.get("--presets")
     return Folders.of(os.environ).preset_folders(Path(extra) if extra else None)
 
 
 def _hints_of(line: TypedLine) -> Hints:
-    """What is known of the manifest on the line; nothing where there is none, or it is wrong."""
+    """Hints for the manifest on the line; empty if there is none or it is wrong."""
     if line.manifest is None:
         return Hints()
     presets = _presets_of(line)
@@ -345,7 +345,7 @@ def _hints_of(line: TypedLine) -> Hints:
 
 
 def _stages_of(line: TypedLine) -> Sequence[str]:
-    """Names of the stages of a manifest that is wrong elsewhere."""
+    """Stages of a manifest that has problems elsewhere."""
     from mbt_cli.cli.completion_hints import stage_names
 
     return stage_names(line.manifest) if line.manifest else ()
@@ -433,7 +433,7 @@ def _manifests_here(incomplete: str) -> list[str]:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """Folders that are not hidden; a cell has none that matter."""
+    """Visible subfolders; none for a cell."""
     if not folder.is_dir() or _is_cell(folder):
         return []
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
@@ -444,7 +444,7 @@ def _is_cell(folder: Path) -> bool:
 
 
 def _manifests_in(folder: Path) -> list[Path]:
-    """TOML files with a study in them: a pyproject.toml is none."""
+    """TOML files that hold a study."""
     return [path for path in sorted(folder.glob("*.toml")) if _has_study(path)]
 
 

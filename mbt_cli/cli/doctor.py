@@ -42,27 +42,27 @@ Look = Callable[[Iterator[Finding]], list[Finding]]
 
 @contextmanager
 def looking() -> Iterator[Look]:
-    """Collects findings, and tells on stderr, while it is a terminal, what was just looked at."""
-    with Console(stderr=True).status("looking") as status:
+    """Collect findings; on a terminal, show on stderr what was just checked."""
+    with Console(stderr=True).status("checking") as status:
 
         def look(findings: Iterator[Finding]) -> list[Finding]:
             found = []
             for finding in findings:
                 found.append(finding)
-                status.update(f"looked at {finding.group}: {finding.what}")
+                status.update(f"checked {finding.group}: {finding.what}")
             return found
 
         yield look
 
 
 def findings_json(found: Sequence[Finding]) -> str:
-    """One JSON object: whether nothing is broken, and every line."""
+    """A JSON object: whether nothing is broken, and every finding."""
     is_fine = all(finding.state != "broken" for finding in found)
     return orjson.dumps({"ok": is_fine, "findings": list(found)}).decode()
 
 
 def print_findings(found: Sequence[Finding]) -> None:
-    """A table, and how many lines want something."""
+    """Print a table and a summary."""
     table = Table(show_edge=False, pad_edge=False)
     for column in ("", "what", "found"):
         table.add_column(column, overflow="fold")
@@ -71,7 +71,7 @@ def print_findings(found: Sequence[Finding]) -> None:
     for finding in found:
         name = finding.group if finding.group != group else ""
         group = finding.group
-        mark = "broken: " if finding.state == "broken" else ""  # not every reader sees colours
+        mark = "broken: " if finding.state == "broken" else ""  # readable without colours too
         do = foreign(f"{mark}{finding.do or 'ok'}", _STYLES[finding.state])
         table.add_row(name, foreign(finding.what), foreign(finding.found), do)
     out = printer()
@@ -84,19 +84,19 @@ def _summary(found: Sequence[Finding]) -> Text:
     optional = sum(finding.state == "absent" for finding in found)
     words = f"{wrong} broken" if wrong else "nothing is broken"
     if optional:
-        words += f"; {optional} not here, for those who want them"
+        words += f"; {optional} not installed or not set, and optional"
     return Text(words, style="red" if wrong else "green")
 
 
 def stopped_words(stopped: Sequence[Orphans]) -> str:
-    """What was ended."""
+    """The stopped servers as text."""
     if not stopped:
         return "nothing to stop: no server was left behind"
-    return "\n".join(f"stopped {orphans.words}" for orphans in stopped)
+    return "\n".join(f"stopped {orphans.description}" for orphans in stopped)
 
 
 def machine_findings(machine: Machine, manifest: Manifest | None) -> Iterator[Finding]:
-    """Everything about this machine; tokens by what the manifest names, if there is one."""
+    """Findings about this machine, and about the tokens that the manifest needs."""
     environment = machine.environment
     yield from python_findings()
     yield from extra_findings()
@@ -113,7 +113,7 @@ def machine_findings(machine: Machine, manifest: Manifest | None) -> Iterator[Fi
 def manifest_findings(
     manifest: Manifest, machine: Machine, *, starts_servers: bool
 ) -> Iterator[Finding]:
-    """Everything that a manifest needs, and one tiny reply from each of its models."""
+    """Findings about what a manifest needs, and one short reply from each of its models."""
     yield from need_findings(manifest, machine)
     yield from stock_findings(manifest, machine)
     yield from reply_findings(models_of(manifest), machine, starts_servers=starts_servers)
@@ -122,7 +122,7 @@ def manifest_findings(
 def opened(
     path: Path | None, open_it: Callable[[Path], Manifest]
 ) -> tuple[Manifest | None, Sequence[Finding]]:
-    """The manifest, or a line for each thing that is wrong with it; neither where none is named."""
+    """The manifest, or one finding per problem; neither if no manifest is given."""
     if path is None:
         return None, ()
     try:
@@ -140,7 +140,7 @@ def examine(
     starts_servers: bool,
     as_json: bool,
 ) -> None:
-    """Print what the checks find; exit code 1 if something is broken."""
+    """Print the findings; exit with code 1 if something is broken."""
     machine = read_machine()
     study, problems = opened(manifest, lambda path: open_manifest(path, overrides, presets)[0])
     with looking() as look:
@@ -156,5 +156,5 @@ def examine(
 
 
 def stop_orphaned_servers() -> None:
-    """Stop the servers that an mbt left behind, and print which."""
+    """Stop servers that an mbt left behind, and print them."""
     typer.echo(stopped_words(stop_orphans()))

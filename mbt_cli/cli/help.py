@@ -20,23 +20,23 @@ _FIRST = ("quickstart", "manifest", "data", "metrics", "presets", "paper")
 _WIDEST = 100
 _LIVE = re.compile(r"^<!-- live: (\w+) -->$", re.MULTILINE)
 _FILE = re.compile(r"^(```\w+) (\S+\.\S+)$", re.MULTILINE)
-"""A fenced block that says which file it is; Rich would not show that."""
+"""A fenced block with a file name, which Rich would not show."""
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
-_MEANT = {"cluster": "slurm", "clusters": "slurm"}
-"""Words that people type for a section of another name."""
+_ALIASES = {"cluster": "slurm", "clusters": "slurm"}
+"""Other names of sections."""
 
 
 def topics() -> Mapping[str, str]:
-    """Topic to its one line, the first ones first."""
+    """Topic to its one-line summary, most useful first."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in _folder().glob("*.md")}
     order = sorted(texts, key=lambda name: (name not in _FIRST, _place(name), name))
     return {name: texts[name].split("\n\n")[1].replace("\n", " ") for name in order}
 
 
 def overview() -> str:
-    """The topics, one line each."""
+    """The topics, one per line."""
     known = topics()
     width = max(map(len, known))
     lines = [f"  {name:{width}}  {line}" for name, line in known.items()]
@@ -50,7 +50,7 @@ def overview() -> str:
 
 
 def topic_text(topic: str) -> str:
-    """A topic as Markdown, its live parts made now."""
+    """A topic as Markdown, with its live parts generated."""
     text = (_folder() / f"{topic}.md").read_text(encoding="utf-8")
     return _LIVE.sub(lambda part: _MAKERS[part[1]](), text)
 
@@ -72,18 +72,18 @@ def sections(text: str) -> Mapping[str, str]:
 
 
 def found(topic: str, part: str | None, *, commands: Collection[str]) -> str:
-    """The text that was asked for: a topic, one of its sections, or sections of that name anywhere.
+    """The requested text: a topic, one of its sections, or sections of that name anywhere.
 
     Args:
         topic: As typed; `manifest.rollout` is `manifest rollout`.
-        part: The section, if one was typed.
-        commands: Names of commands, whose own help is shown elsewhere.
+        part: The section, if given.
+        commands: Names of commands, whose own help is printed separately.
 
     Raises:
-        UsageError: There is no such thing; names the nearest.
+        UsageError: Nothing has that name; the hint has the nearest one.
     """
     known = topics()
-    topic = _MEANT.get(topic, topic)
+    topic = _ALIASES.get(topic, topic)
     head, dot, tail = topic.partition(".")
     if part is None and dot and head in known:
         topic, part = head, tail
@@ -99,7 +99,7 @@ def found(topic: str, part: str | None, *, commands: Collection[str]) -> str:
 
 
 def _print_markdown(text: str) -> None:
-    """Print Markdown: rendered on a terminal, as it is elsewhere."""
+    """Print Markdown, rendered on a terminal."""
     console = printer()
     if not console.is_terminal:
         typer.echo(text, nl=bool(text) and not text.endswith("\n"))
@@ -118,7 +118,7 @@ def _part(topic: str, part: str) -> str:
 
 
 def _named(there: Mapping[str, str], name: str) -> list[str]:
-    """The section of that name, else those whose last word it is: `vllm` is `backends.vllm`."""
+    """The section of that name, else those that end in it: `vllm` finds `backends.vllm`."""
     if name in there:
         return [there[name]]
     return [text for own, text in there.items() if own.rpartition(".")[2] == name]
@@ -154,7 +154,6 @@ def _variables() -> str:
     return "\n".join(f"- `MBT_{name.upper()}`: {docs[name]}" for name in Machine.model_fields)
 
 
-# each brings in what it tells of, and only when it is asked for: the list of topics comes at once
 _MAKERS: Mapping[str, Callable[[], str]] = {
     "manifest": _manifest,
     "metrics": _metrics,

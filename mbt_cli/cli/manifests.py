@@ -1,4 +1,4 @@
-"""Open a manifest the way every command does."""
+"""How every command opens a manifest."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from mbt_cli.settings import Machine, read_machine
 def open_manifest(
     path: Path, overrides: Sequence[str] | None, presets: Path | None
 ) -> tuple[Manifest, Machine]:
-    """The checked manifest and this machine's settings; a bare name may be a shipped manifest."""
+    """The checked manifest and the machine settings; a bare name can be a shipped manifest."""
     machine = read_machine()
     folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
     found = load_manifest(manifest_file(path), presets=folders, overrides=overrides or ())
@@ -19,7 +19,7 @@ def open_manifest(
 
 
 def study_named(text: str) -> str:
-    """The study that is meant: by its name, or by its manifest."""
+    """The name of a study, given by name or by manifest."""
     if not text.endswith(".toml"):
         return text
     return open_manifest(Path(text), None, None)[0].study

@@ -1,10 +1,10 @@
-"""Servers and trainings that an mbt left behind, and their end.
+"""Find and stop servers and trainings that an mbt process left behind.
 
-mbt starts each below a watchdog (inference/watchdog.py) that ends it when mbt is gone, however it
-went. What is left after all is what outlived its watchdog too, such as a worker of a server whose
-watchdog was killed. A watchdog leads a session of its own, has a pipe whose other end its mbt
-holds while it lives, and gives the server a key in the environment: by these three they are told
-apart from all other processes. Whatever cannot be seen for sure is left alone.
+mbt starts each of them under a watchdog (inference/watchdog.py), which ends it when mbt exits for
+any reason. Only what outlived its watchdog remains, such as a worker of a server whose watchdog was
+killed. Three signs identify such processes: the watchdog leads its own session, it has a pipe whose
+other end the living mbt holds, and it passes the server a key in the environment. A process that
+cannot be identified with certainty is left alone.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from mbt_cli.core.findings import Finding, absent, ok
 from mbt_cli.inference import watchdog
 
 GRACE_SECONDS = 10.0
-"""Time that processes have to end by themselves after SIGTERM."""
+"""Time between SIGTERM and SIGKILL."""
 _PROC = Path("/proc")
 _WATCHDOG = Path(watchdog.__file__).name
 _PACKAGE = "mbt_cli"
 _KEY = b"MBT_SERVER_KEY="
-_SHOWN = 100
-_LOOK_SECONDS = 0.05
+_MAX_SHOWN_CHARACTERS = 100
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Process:
     """A process of this user.
 
     Args:
-        session: Process that leads its session.
-        group: Process that leads its group.
+        session: Leader of its session.
+        group: Leader of its group.
         command: Program and arguments.
-        key: What tells its server from others; empty for a process that mbt did not start.
+        key: Key of its server; empty for a process that mbt did not start.
     """
 
     pid: int
@@ -55,20 +55,20 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """What is left of one server or training: its processes, all of this user."""
+    """The remaining processes of one server or training, all of this user."""
 
     processes: tuple[Process, ...]
 
     @property
-    def words(self) -> str:
-        """Its processes and what they run, for people."""
+    def description(self) -> str:
+        """Its process ids and command."""
         shown = next((p for p in self.processes if not p.is_watchdog), self.processes[0])
         pids = ", ".join(str(process.pid) for process in self.processes)
-        return f"processes {pids}: {' '.join(shown.command)[:_SHOWN]}"
+        return f"processes {pids}: {' '.join(shown.command)[:_MAX_SHOWN_CHARACTERS]}"
 
 
 def find_orphans() -> Sequence[Orphans]:
-    """Servers and trainings whose mbt is gone; those of a living one are left out."""
+    """Servers and trainings whose mbt process is gone."""
     processes = {process.pid: process for process in _processes()}
     own = set(_ancestry(os.getpid(), processes))
     groups: dict[object, list[Process]] = {}
@@ -79,16 +79,16 @@ def find_orphans() -> Sequence[Orphans]:
 
 
 def orphan_findings() -> Iterator[Finding]:
-    """A line for each, or one that says there is none."""
+    """One finding per orphan, or one that says there are none."""
     found = find_orphans()
     if not found:
         yield ok("servers", "left behind", "none")
     for orphans in found:
-        yield absent("servers", "left behind", orphans.words, "mbt doctor --stop-orphans")
+        yield absent("servers", "left behind", orphans.description, "mbt doctor --stop-orphans")
 
 
 def stop_orphans(grace_seconds: float = GRACE_SECONDS) -> Sequence[Orphans]:
-    """End every process group that an mbt left behind; gives what was ended.
+    """Stop every process group that an mbt left behind, and return them.
 
     Args:
         grace_seconds: Time between SIGTERM and SIGKILL.
@@ -99,17 +99,17 @@ def stop_orphans(grace_seconds: float = GRACE_SECONDS) -> Sequence[Orphans]:
     for group in left:
         _signal(group, signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
-    while any(_lives(group) for group in left) and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
+    while any(_is_alive(group) for group in left) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
     for group in left:
         _signal(group, signal.SIGKILL)
     return found
 
 
 def _processes() -> Iterator[Process]:
-    """Every process of this user that can be looked at."""
+    """Every readable process of this user."""
     for folder in _PROC.glob("[0-9]*"):
-        # it may end at any moment, or belong to somebody else
+        # the process may end at any moment or belong to another user
         with contextlib.suppress(OSError, ValueError, IndexError):
             if folder.stat().st_uid == os.getuid():
                 found = _process(folder)
@@ -128,9 +128,9 @@ def _process(folder: Path) -> Process | None:
 
 
 def _is_left_behind(process: Process, processes: Mapping[int, Process]) -> bool:
-    """Whether mbt started a process, and no living mbt is above it.
+    """Whether mbt started the process and none of its ancestors is a living mbt.
 
-    Whatever a server starts stays below its watchdog, which adopts what loses its parent.
+    Everything that a server starts stays below its watchdog, which adopts orphaned children.
     """
     leader = processes.get(process.session)
     if leader is not None and not leader.is_watchdog and not leader.key:
@@ -142,12 +142,12 @@ def _is_left_behind(process: Process, processes: Mapping[int, Process]) -> bool:
 
 
 def _is_held(process: Process) -> bool:
-    """Whether the parent of a watchdog holds the other end of its lifeline: it is a living mbt."""
+    """Whether the watchdog's parent, a living mbt, holds the other end of its pipe."""
     position = next(n for n, word in enumerate(process.command) if word.endswith(_WATCHDOG))
     try:
         lifeline = (_PROC / str(process.pid) / "fd" / process.command[position + 1]).readlink()
     except (OSError, IndexError):
-        return process.parent != 1  # closed or not to be seen: with its parent there, leave it
+        return process.parent != 1  # closed or unreadable: leave it alone while its parent lives
     try:
         held = {link.readlink() for link in (_PROC / str(process.parent) / "fd").iterdir()}
     except PermissionError:
@@ -158,7 +158,7 @@ def _is_held(process: Process) -> bool:
 
 
 def _ancestry(pid: int, processes: Mapping[int, Process]) -> list[int]:
-    """A process and all that it descends from, as far as they can be looked at."""
+    """A process and its readable ancestors."""
     found = [pid]
     while (process := processes.get(pid)) is not None and process.parent not in found:
         pid = process.parent
@@ -171,6 +171,6 @@ def _signal(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _lives(group: int) -> bool:
-    """Whether a group has a process that is no zombie."""
+def _is_alive(group: int) -> bool:
+    """Whether a group has a process that is not a zombie."""
     return any(process.group == group for process in _processes())

@@ -1,4 +1,4 @@
-"""Where commands print: fitted to a terminal; in a pipe or file every line whole."""
+"""Printing: fitted to a terminal; in a pipe or file every line stays whole."""
 
 import os
 import re
@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 _WHOLE = 10_000
-"""Characters a line may have where no terminal has to show it."""
+"""Line width, in characters, where stdout is not a terminal."""
 
 
 def printer() -> Console:
-    """Stdout. What a program reads, an address above all, is never broken over lines."""
+    """A console on stdout; in a pipe, lines are never wrapped, so that addresses stay whole."""
     is_shown = sys.stdout.isatty() or "COLUMNS" in os.environ
     if is_shown:
         return Console(highlight=False)
@@ -29,12 +29,12 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-# C0 and C1 controls but tab and line feed, then those that turn the direction of writing
+# C0 and C1 controls except tab and line feed, then bidirectional controls
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def visible(text: str | None) -> str:
-    r"""Control characters as their escapes, so that no text moves the cursor or paints the screen.
+    r"""The text with control characters escaped, so that it cannot control the terminal.
 
     Example:
         >>> visible("a\x1b[2Jb")
@@ -44,5 +44,5 @@ def visible(text: str | None) -> str:
 
 
 def foreign(text: str | None, style: str = "") -> Text:
-    """The same as a Rich text; brackets in it are no markup."""
+    """The same as Rich text; brackets are not markup."""
     return Text(visible(text), style=style)

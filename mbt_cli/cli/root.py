@@ -1,7 +1,7 @@
-"""What `mbt` itself can be told, before any verb, and how it starts quickly.
+"""The options of `mbt` itself, and what makes it start quickly.
 
-Typer converts every value that is no plain `False` or `True` with Pydantic. What stands here keeps
-that away from `mbt VERB --help`.
+Typer imports Pydantic to convert every value that is not a plain bool. `Group` avoids that for
+`--help`.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from mbt_cli.errors import UsageError
 
 
 class Group(TyperGroup):
-    """A group of verbs whose own `--help`, where it is not said, is `False` rather than nothing."""
+    """A command group whose `--help` defaults to False instead of None."""
 
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)
@@ -29,18 +29,18 @@ class Group(TyperGroup):
 
 
 def install_completion(wanted: bool) -> None:
-    """Write completion into the shell's start-up files."""
+    """Install completion in the shell's start-up files."""
     if not wanted:
         return
     from typer._completion_shared import install
 
     shell, path = install(_shell(), "mbt", "_MBT_COMPLETE")
-    typer.echo(f"completion for {shell} is in {path}; open a new terminal to have it")
+    typer.echo(f"completion for {shell} is installed in {path}; open a new terminal to use it")
     raise typer.Exit
 
 
 def show_completion(wanted: bool) -> None:
-    """Print what a shell has to source."""
+    """Print the completion script."""
     if not wanted:
         return
     from mbt_cli.cli.shells import script
@@ -74,7 +74,7 @@ def root(
             "--show-completion",
             callback=show_completion,
             is_eager=True,
-            help="Print the script of that instead.",
+            help="Print the completion script.",
         ),
     ] = False,
     version: Annotated[
@@ -84,14 +84,14 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Nothing of its own: each option is done as soon as it is read."""
+    """Do nothing: each option acts in its callback."""
 
 
 def _shell() -> str:
-    """The shell that mbt was started from, else the one that the user logs in with.
+    """The shell that started mbt, else the login shell.
 
     Raises:
-        UsageError: Neither can be told.
+        UsageError: The shell is unknown.
     """
     import shellingham  # type: ignore[import-untyped]
 
@@ -102,7 +102,7 @@ def _shell() -> str:
     known = ("bash", "zsh", "fish", "powershell", "pwsh")
     if name not in known:
         raise UsageError(
-            f"no completion for the shell `{name}`", hint=f"there is one for {', '.join(known)}"
+            f"completion does not support the shell `{name}`", hint=f"supported: {', '.join(known)}"
         )
     return str(name)
 
@@ -111,11 +111,10 @@ _ALLOCATIONS_A_COLLECTION = 50_000
 
 
 @contextmanager
-def seldom_collecting() -> Iterator[None]:
-    """What imports make is no garbage, and rows hold no cycles: looking costs every request.
+def rare_garbage_collection() -> Iterator[None]:
+    """Collect garbage rarely: imports create none, rows hold no cycles, and every search costs.
 
-    Nor is it looked for when the process ends: Python does so several times, which took a sixth
-    of a second.
+    At exit nothing is collected: Python would search several times, a sixth of a second in all.
     """
     usual = gc.get_threshold()
     gc.set_threshold(_ALLOCATIONS_A_COLLECTION, 10, 10)

@@ -117,8 +117,8 @@ def _print_dry_run(rehearsals: Iterator[Rehearsal], *, as_json: bool) -> None:
 
 
 def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
-    """One cell: its status, its requests, its first prompt."""
-    head = Text(overflow="fold")  # what a narrow terminal cannot show in one line is not lost
+    """One cell: status, requests, first prompt."""
+    head = Text(overflow="fold")  # wraps on a narrow terminal instead of being cut
     head.append(rehearsal.address, "bold").append(f": {rehearsal.status}")
     lines: list[RenderableType] = [head]
     lines.extend(Text(f"  {reason}", style="yellow") for reason in rehearsal.why)
@@ -135,13 +135,13 @@ def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
 
 
 def dry_run_total(rehearsals: Sequence[Rehearsal]) -> RenderableType:
-    """All cells in one line: how many in each state, and the requests that are known."""
+    """All cells in one line: the count of each state, and the known requests."""
     states = Counter(rehearsal.status for rehearsal in rehearsals)
     counts = ", ".join(f"{count} {status}" for status, count in states.items())
     known = [rehearsal.requests for rehearsal in rehearsals if rehearsal.requests]
     new, reused = (sum(numbers) for numbers in zip((0, 0), *known, strict=True))
     waiting = sum(rehearsal.waits_for is not None for rehearsal in rehearsals)
-    more = f", and those of {waiting} cells that wait for others" if waiting else ""
+    more = f", and those of {waiting} cells that wait for inputs" if waiting else ""
     cells = "1 cell" if len(rehearsals) == 1 else f"{len(rehearsals)} cells"
     return Text(f"{cells}: {counts}; {new:,} requests new, {reused:,} reused{more}")
 
@@ -149,7 +149,7 @@ def dry_run_total(rehearsals: Sequence[Rehearsal]) -> RenderableType:
 def result_view(
     manifest: Manifest, machine: Machine, report: RunReport, *, quiet: bool
 ) -> Iterator[RenderableType]:
-    """The tables that a run made or had, and where everything lies."""
+    """The tables of a run, its counts and its folder."""
     tables = [a for a in (*report.made, *report.done) if manifest.cells[a].kind == "report"]
     folders = [cell_folder(machine.runs, manifest.study, a) / "files" for a in tables]
     for folder in folders:
@@ -157,7 +157,7 @@ def result_view(
             yield StoredTable(read_table(path))
     if quiet:
         return
-    counts = f"{counted(len(report.made), 'cell')} made, {len(report.done)} done already"
+    counts = f"{counted(len(report.made), 'cell')} run, {len(report.done)} already done"
     asked = f"{report.sent:,} model calls, {report.reused:,} replies reused"
     yield Text(f"{counts}; {asked}")
     for folder in folders or [machine.runs / manifest.study]:
@@ -165,7 +165,7 @@ def result_view(
 
 
 def rehearsals_json(rehearsals: Sequence[Rehearsal]) -> str:
-    """What a dry run tells of each cell."""
+    """The cells of a dry run as JSON."""
     return _text(
         [
             {
@@ -182,7 +182,7 @@ def rehearsals_json(rehearsals: Sequence[Rehearsal]) -> str:
 
 
 def result_json(manifest: Manifest, machine: Machine, report: RunReport) -> str:
-    """What a run did, and the tables that it made or had."""
+    """What a run did, and its tables, as JSON."""
     folders = [
         cell_folder(machine.runs, manifest.study, address) / "files"
         for address in (*report.made, *report.done)

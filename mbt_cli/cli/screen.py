@@ -1,4 +1,4 @@
-"""Progress on the screen: a live display on a terminal, plain lines elsewhere; always on stderr."""
+"""Progress on stderr: live bars on a terminal, plain lines elsewhere."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ _AXIS = re.compile(r"/\w+=")
 
 @contextmanager
 def screen(quiet: bool, verbose: bool) -> Iterator[Progressing]:
-    """Where a run tells what it does, until the context ends."""
+    """Show the progress of a run until the context ends."""
     console = Console(stderr=True, highlight=False)
     if quiet:
         yield Silent()
@@ -45,10 +45,10 @@ def screen(quiet: bool, verbose: bool) -> Iterator[Progressing]:
 
 
 class _Label(ProgressColumn):
-    """The one column that gives way on a narrow terminal."""
+    """The column that shrinks on a narrow terminal."""
 
     def render(self, task: Task) -> Text:
-        """An address by its values alone."""
+        """An address without the names of its axes."""
         return Text(_AXIS.sub("/", task.description), no_wrap=True, overflow="ellipsis")
 
 
@@ -70,7 +70,7 @@ def _bar(console: Console) -> Progress:
 
 
 class _Counts:
-    """Counts of one piece of work."""
+    """Counts of one task."""
 
     def __init__(self) -> None:
         self.label = ""
@@ -97,7 +97,7 @@ class _Counts:
 
 
 class Live:
-    """A line with a bar for each piece of work; finished ones stay."""
+    """One line with a bar per task; finished tasks stay visible."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
@@ -105,7 +105,7 @@ class Live:
         self._task: TaskID | None = None
 
     def start(self, label: str, total: int | None) -> None:
-        """A new line."""
+        """Add a bar."""
         self._counts.begin(total)
         self._task = self._bar.add_task(label, total=total, counts="")
 
@@ -121,53 +121,53 @@ class Live:
 
 
 class Lines:
-    """A plain line at the start, every so often, and at the end of each piece of work."""
+    """Plain lines at the start, at intervals, and at the end of each task."""
 
     def __init__(self, *, verbose: bool) -> None:
         self._counts = _Counts()
         self._label = ""
-        self._said = ""
+        self._printed = ""
         self._last = 0.0
         self._seconds = 2.0 if verbose else _LINE_SECONDS
 
     def start(self, label: str, total: int | None) -> None:
-        """Close the line before, open this one."""
+        """Finish the previous task and start this one."""
         self.finish()
         self._label = label
         self._counts.begin(total)
         self._last = time.monotonic()
-        self._say("starts" if total is None else f"starts, {total:,} rows")
+        self._print("started" if total is None else f"started, {total:,} rows")
 
     def advance(self, *, done: int = 0, failed: int = 0, reused: int = 0, tokens: int = 0) -> None:
-        """Count; say so now and then."""
+        """Count, and print a line at intervals."""
         self._counts.add(done, failed, reused, tokens)
         now = time.monotonic()
         if now - self._last >= self._seconds:
             self._last = now
-            self._say(self._so_far())
+            self._print(self._progress())
 
     def note(self, text: str) -> None:
         """Print the line."""
         sys.stderr.write(f"{text}\n")
 
     def finish(self) -> None:
-        """Say how the piece of work ended."""
+        """Print the last line of the task."""
         if self._label:
-            self._say(self._so_far())
+            self._print(self._progress())
             self._label = ""
 
-    def _so_far(self) -> str:
+    def _progress(self) -> str:
         counts = self._counts
         of = "" if counts.total is None else f" of {counts.total:,}"
         words = f", {counts.words()}" if counts.words() else ""
         left = _left(counts.done, counts.total, time.monotonic() - counts.started)
         return f"{counts.done:,}{of} rows{words}{left}"
 
-    def _say(self, words: str) -> None:
+    def _print(self, words: str) -> None:
         line = f"{self._label}: {words}\n"
-        if line != self._said:  # the end may have been told already
+        if line != self._printed:  # the last line may be printed already
             sys.stderr.write(line)
-        self._said = line
+        self._printed = line
 
 
 def _left(done: int, total: int | None, seconds: float) -> str:

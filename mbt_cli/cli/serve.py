@@ -28,17 +28,17 @@ from mbt_cli.settings import Machine, read_machine
 from mbt_cli.stages.base import Model, SamplingChoice
 
 
-def how_to_ask(endpoint: Endpoint, *, shows_key: bool) -> str:
-    """Lines to copy: the key, a request, a manifest's model.
+def client_lines(endpoint: Endpoint, *, shows_key: bool) -> str:
+    """Lines to copy: the key, a request, and a manifest's model.
 
     Args:
         endpoint: The server.
-        shows_key: Whether the key was made for it, so that nobody knows it yet.
+        shows_key: Whether to show the key, because mbt generated it.
     """
     lines = [""]
     if endpoint.api_key and shows_key:
         lines += [
-            "its key, made for this process and shown this once; in the shell that asks:",
+            "the key, generated for this process and shown only once; in the client's shell:",
             f"  export {ENDPOINT_KEY}={endpoint.api_key}",
             "",
         ]
@@ -47,7 +47,7 @@ def how_to_ask(endpoint: Endpoint, *, shows_key: bool) -> str:
     bearer = f' -H "Authorization: Bearer ${ENDPOINT_KEY}"' if has_key else ""
     variable = f', api_key_env = "{ENDPOINT_KEY}"' if has_key else ""
     lines += [
-        "a request:",
+        "example request:",
         f"  curl {endpoint.base_url}/chat/completions{bearer} "
         f"-H 'Content-Type: application/json' -d '{json.dumps(body)}'",
         "",
@@ -57,30 +57,30 @@ def how_to_ask(endpoint: Endpoint, *, shows_key: bool) -> str:
         f"  id = {json.dumps(endpoint.model)}",
         '  sampling = "..."',
         "",
-        "Ctrl-C ends it",
+        "stop with Ctrl-C",
     ]
     return "\n".join(lines)
 
 
 ENDPOINT_KEY = "MBT_ENDPOINT_KEY"
-"""Variable with the key of a server that is started by hand, for who starts and who asks it."""
-_SHORTEST_KEY = 16
-_LOOK_SECONDS = 0.5
+"""Variable that holds the key of a server started by hand, for the server and its clients."""
+_MIN_KEY_LENGTH = 16
+_POLL_SECONDS = 0.5
 _STUDY = StudyTable(name="serve", seed=0, max_failed_share=0)
 _ANY_SAMPLING: SamplingChoice = {"temperature": 0.0, "max_tokens": "rest"}
 
 
 def preset_model(preset: str, overrides: Sequence[str], presets: PresetFolders) -> Model:
-    """The model that a preset describes, with `--set` laid on it.
+    """The model of a preset, with overrides applied.
 
     Args:
         preset: Name of a file in presets/models/.
         overrides: `KEY=VALUE` with keys as in `[models.NAME]`, such as `serve.max_model_len=4096`.
-        presets: Where presets are.
+        presets: Folders with presets.
 
     Raises:
-        UsageError: There is no such preset, or an override is not KEY=VALUE.
-        ManifestError: What comes out of them is wrong; holds every problem.
+        UsageError: The preset does not exist, or an override is not KEY=VALUE.
+        ManifestError: The resulting model is invalid; holds every problem.
     """
     names = presets.names("models")
     if preset not in names:
@@ -119,31 +119,31 @@ def _document(name: str, table: ModelTable) -> Document:
 
 
 def chosen_key(environment: Mapping[str, str], *, is_shown: bool) -> str | None:
-    """The key that the user chose for the server; None has one made, which is then shown.
+    """The server's key from the environment; None to generate one and show it.
 
     Args:
         environment: May hold `MBT_ENDPOINT_KEY`.
-        is_shown: Whether there is a terminal to show a key on: it goes nowhere else.
+        is_shown: Whether stderr is a terminal, the only place where a key is shown.
 
     Raises:
-        UsageError: No key was chosen and none can be shown, or it is too short.
+        UsageError: The key is too short; or there is none and a generated one cannot be shown.
     """
     key = environment.get(ENDPOINT_KEY, "").strip()
-    if key and len(key) < _SHORTEST_KEY:
+    if key and len(key) < _MIN_KEY_LENGTH:
         raise UsageError(
-            f"`{ENDPOINT_KEY}` has {len(key)} characters, {_SHORTEST_KEY} at least are meant",
+            f"`{ENDPOINT_KEY}` has {len(key)} characters; at least {_MIN_KEY_LENGTH} are required",
             hint=f"export {ENDPOINT_KEY}=$(openssl rand -hex 24)",
         )
     if not key and not is_shown:
         raise UsageError(
-            "the server's key is shown on a terminal alone, and stderr is none",
-            hint=f"choose the key: export {ENDPOINT_KEY}=$(openssl rand -hex 24)",
+            "a generated key is shown only on a terminal, and stderr is not one",
+            hint=f"set the key yourself: export {ENDPOINT_KEY}=$(openssl rand -hex 24)",
         )
     return key or None
 
 
 def serving_place(machine: Machine, model: Model, port: int | None, key: str | None) -> ServerPlace:
-    """Where the server's log is, and what it may use."""
+    """The server's log, port, key and limits."""
     return ServerPlace(
         log=machine.cache / "serve" / f"{model.name}-{own_utc_name()}.server.log",
         cache=machine.cache,
@@ -157,46 +157,46 @@ def serving_place(machine: Machine, model: Model, port: int | None, key: str | N
 
 @contextmanager
 def served(model: Model, place: ServerPlace) -> Iterator[Endpoint]:
-    """The preset's endpoint while the context lasts; nothing of its server is left behind.
+    """The preset's endpoint; its server is stopped when the context ends.
 
     Raises:
-        UsageError: The preset names an endpoint that nobody has to start.
-        BackendError: The server did not come.
+        UsageError: The preset does not start a server.
+        BackendError: The server did not start.
     """
     with model.backend.open(place) as endpoint:
         if not isinstance(endpoint, Endpoint) or endpoint.alive is None:
             raise UsageError(
-                f"the backend `{model.backend.kind}` starts no server",
+                f"the backend `{model.backend.kind}` does not start a server",
                 hint="serve a preset of the backend `llamacpp`, `vllm` or `transformers`",
             )
         yield endpoint
 
 
 def wait_for_end(endpoint: Endpoint) -> None:
-    """Return when Ctrl-C comes.
+    """Wait for Ctrl-C.
 
     Raises:
-        BackendError: The server ended by itself; the message has its last lines.
+        BackendError: The server exited; the message has its last lines.
     """
     with suppress(KeyboardInterrupt):
         while True:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             if endpoint.alive is not None:
                 endpoint.alive()
 
 
 @contextmanager
 def following(log: Path, out: TextIO) -> Iterator[None]:
-    """Copy to `out` what a server's log gets while the context lasts; the log holds no key."""
+    """Copy new lines of a server's log to `out` until the context ends; the log holds no key."""
     done = threading.Event()
 
     def copy() -> None:
-        while not log.is_file() and not done.wait(_LOOK_SECONDS):
+        while not log.is_file() and not done.wait(_POLL_SECONDS):
             pass
         if not log.is_file():
             return
         with log.open(encoding="utf-8", errors="replace") as lines:
-            while not done.wait(_LOOK_SECONDS):
+            while not done.wait(_POLL_SECONDS):
                 out.write(lines.read())
                 out.flush()
             out.write(lines.read())
@@ -215,7 +215,7 @@ def can_show_key() -> bool:
     return sys.stderr.isatty()
 
 
-_NOTHING_LEFT = "no process of the server is left"
+_NOTHING_LEFT = "all processes of the server have ended"
 
 
 def serve(
@@ -234,9 +234,9 @@ def serve(
     place = serving_place(machine, model, port, key)
     follow = following(place.log, sys.stderr) if verbose else nullcontext()
     with raising_stopped(signal.SIGTERM, left=_NOTHING_LEFT):
-        typer.echo(f"starting {preset} ({model.backend.kind}); its log: {place.log}", err=True)
+        typer.echo(f"starting {preset} ({model.backend.kind}); log: {place.log}", err=True)
         with follow, served(model, place) as endpoint:
             typer.echo(f"base_url: {endpoint.base_url}\nmodel: {endpoint.model}")
-            typer.echo(how_to_ask(endpoint, shows_key=key is None), err=True)
+            typer.echo(client_lines(endpoint, shows_key=key is None), err=True)
             wait_for_end(endpoint)
     typer.echo(f"stopped; {_NOTHING_LEFT}", err=True)

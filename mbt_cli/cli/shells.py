@@ -1,4 +1,4 @@
-"""Completion in bash, zsh and fish: Typer's, with whole words where a shell breaks them at `=`."""
+"""Completion in bash, zsh and fish: Typer's, with words rejoined where bash splits them at `=`."""
 
 import os
 import shlex
@@ -14,20 +14,20 @@ from mbt_cli.cli.completion import TypedLine, rejoined
 from mbt_cli.errors import MbtError
 
 VARIABLE = "_MBT_COMPLETE"
-"""Set by the shell's function for each key press: `complete_bash`, `source_zsh` and so on."""
+"""Set by the shell function at each key press: `complete_bash`, `source_zsh` and so on."""
 
 _QUOTES = ("'", '"')
 
 
 class Bash(BashComplete):
-    """bash breaks words at `=` and `:`, and replaces the last piece alone."""
+    """bash splits words at `=` and `:`, and replaces only the last piece."""
 
     _kept = 0
 
     def get_completion_args(self) -> tuple[list[str], str]:
         pieces = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
         *words, current = rejoined(pieces)
-        if current[:1] in _QUOTES:  # a quoted word is not broken
+        if current[:1] in _QUOTES:  # a quoted word is not split
             return [_unquoted(word) for word in words[1:]], current[1:]
         last = pieces[-1]
         self._kept = len(current) if not last.strip("=:") else len(current) - len(last)
@@ -37,30 +37,30 @@ class Bash(BashComplete):
         return str(item.value)[self._kept :]
 
     def get_completions(self, args: list[str], incomplete: str) -> list[Any]:
-        return _answers(self.cli, args, incomplete)
+        return _completions(self.cli, args, incomplete)
 
 
 class Zsh(ZshComplete):
-    """zsh hands whole words over."""
+    """zsh passes whole words."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[Any]:
-        return _answers(self.cli, args, incomplete)
+        return _completions(self.cli, args, incomplete)
 
 
 class Fish(FishComplete):
-    """So does fish."""
+    """fish passes whole words."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[Any]:
-        return _answers(self.cli, args, incomplete)
+        return _completions(self.cli, args, incomplete)
 
 
 _SHELLS: Mapping[str, type[Bash | Zsh | Fish]] = {"bash": Bash, "zsh": Zsh, "fish": Fish}
 
 
 def complete(app: typer.Typer) -> None:
-    """Answer one key press, or give the script that makes a shell ask, and end.
+    """Answer one key press, or print the completion script, and exit.
 
-    Other shells than these three are left to Typer.
+    Typer handles all other shells.
     """
     instruction, _, shell = os.environ[VARIABLE].partition("_")
     if shell not in _SHELLS:
@@ -75,19 +75,19 @@ def complete(app: typer.Typer) -> None:
     try:
         typer.echo(asked.complete())
     except MbtError:
-        sys.exit(1)  # in the middle of a line is no place to say; the verb will
+        sys.exit(1)  # an unfinished line is not the place for errors; the command reports them
     sys.exit(0)
 
 
 def script(shell: str) -> str:
-    """What a shell has to source, such as `bash`."""
+    """The completion script for a shell, such as `bash`."""
     return get_completion_script(prog_name="mbt", complete_var=VARIABLE, shell=shell)
 
 
-def _answers(command: Any, words: list[str], incomplete: str) -> list[Any]:
-    """What the word may become, `--option=` before a value included.
+def _completions(command: Any, words: list[str], incomplete: str) -> list[Any]:
+    """Completions of the word, including values after `--option=`.
 
-    Typer's own way parses the line first, and that imports Pydantic, whatever is on it.
+    Typer would parse the line first, which always imports Pydantic.
     """
     context = command.context_class(command, info_name="mbt", resilient_parsing=True)
     rest = list(words)
@@ -115,7 +115,7 @@ def _takes_value(parameter: Any) -> bool:
 
 
 def _waiting(rest: list[str], valued: Mapping[str, Any]) -> Any | None:
-    """The option whose value, or one of whose values, is typed."""
+    """The option whose value is being typed."""
     for back, word in enumerate(reversed(rest), start=1):
         if word in valued:
             return valued[word] if valued[word].nargs >= back else None
@@ -123,7 +123,7 @@ def _waiting(rest: list[str], valued: Mapping[str, Any]) -> Any | None:
 
 
 def _argument(command: Any, place: int) -> Any | None:
-    """The argument that stands at this place."""
+    """The argument at this position."""
     found = [p for p in command.params if p.param_type_name == "argument"]
     if place < len(found):
         return found[place]

@@ -1,4 +1,4 @@
-"""Signals to orders: Ctrl-C and SIGTERM stop a run in order, whatever it does at the moment."""
+"""Signals: Ctrl-C, SIGTERM and SIGUSR1 stop a run cleanly at any moment."""
 
 import signal
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 
 @contextmanager
 def raising_stopped(*numbers: signal.Signals, left: str) -> Iterator[None]:
-    """While this lasts, these signals raise Stopped, which says what is `left`."""
+    """Raise Stopped on these signals until the context ends; `left` describes what remains."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(f"stopped by {signal.Signals(number).name}; {left}")
@@ -24,24 +24,24 @@ def raising_stopped(*numbers: signal.Signals, left: str) -> Iterator[None]:
 
 @contextmanager
 def stoppable(command: str) -> Iterator[None]:
-    """While this lasts, SIGTERM and SIGUSR1 end the run with exit code 75, Ctrl-C with 130.
+    """End the run with exit code 75 on SIGTERM and SIGUSR1, and with 130 on Ctrl-C.
 
-    The dispatcher handles signals itself while requests are in flight; this holds elsewhere.
+    While requests are in flight, the request loop handles signals itself.
 
     Args:
-        command: What a user types to go on.
+        command: The command that resumes the run.
     """
     try:
-        with raising_stopped(*_STOPPING, left="everything done so far is kept"):
+        with raising_stopped(*_STOPPING, left="finished work is kept"):
             yield
     except KeyboardInterrupt:
         raise Interrupted(
-            "interrupted; everything done so far is kept", hint=_again(command)
+            "interrupted; finished work is kept", hint=_resume_hint(command)
         ) from None
     except (Interrupted, Stopped) as error:
-        error.hint = _again(command)
+        error.hint = _resume_hint(command)
         raise
 
 
-def _again(command: str) -> str:
-    return f"go on with `{command}`; no reply is paid for twice"
+def _resume_hint(command: str) -> str:
+    return f"resume with `{command}`; saved replies are not requested again"

@@ -1,4 +1,4 @@
-"""What a training trains on, with the trained tokens told apart from the prompt."""
+"""`mbt train --show-sample`: rows of a training set, with the trained tokens highlighted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +17,10 @@ from mbt_cli.store.cells import cell_folder
 
 
 def show_training_samples(path: Path, options: CommandOptions) -> None:
-    """Print a row of the training set of each chosen training that has begun.
+    """Print one row of each selected training set.
 
     Raises:
-        MissingInputError: None of them has begun.
+        MissingInputError: No training set exists yet.
     """
     manifest, machine = open_manifest(path, options.overrides, options.presets)
     chosen = select(manifest, kind="train", only=options.only or ())
@@ -30,7 +30,7 @@ def show_training_samples(path: Path, options: CommandOptions) -> None:
     if not views:
         raise MissingInputError(
             f"`{folders[0]}` has no training set yet",
-            hint="`mbt train MANIFEST` writes it before its first step; look again then",
+            hint="`mbt train MANIFEST` writes it before the first step; try again then",
         )
     out = printer()
     for view in views:
@@ -38,9 +38,9 @@ def show_training_samples(path: Path, options: CommandOptions) -> None:
 
 
 def sample_view(folder: Path, *, rows: int = 1) -> RenderableType | None:
-    """The first rows that a train cell trains, prompts dim and what is trained highlighted.
+    """The first rows of a training set, with prompts dimmed and trained tokens highlighted.
 
-    The set is there as soon as the training begins, before its first step; None until then.
+    None until the training writes the set, before its first step.
 
     Args:
         folder: The cell's folder.
@@ -60,8 +60,8 @@ def _parts(shown: pl.DataFrame) -> Iterator[Text]:
     for row in shown.iter_rows(named=True):
         yield Text(f"question {row['question_id']}, sample {row['sample']}", style="bold")
         text = Text(row["prompt"], style="dim")
-        if row["completion"] is not None:  # GRPO draws its own
-            # marks too, since a pipe has no colours
+        if row["completion"] is not None:  # GRPO samples its own
+            # marks for pipes, which have no colours
             text.append("[trained:] ", style="bold green")
             text.append(row["completion"], style="green")
             text.append(" [:trained]", style="bold green")

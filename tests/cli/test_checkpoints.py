@@ -79,7 +79,7 @@ def test_a_folder_stands_in_for_a_training_by_its_content(mbt, workplace, folder
     changed = mbt("train", "study.toml")
 
     assert first.code == 0, first.err
-    assert "0 cells made, 1 done already" in moved.out
+    assert "0 cells run, 1 done already" in moved.out
     assert changed.code != 0
     assert "sampled_sha256" in changed.err
 

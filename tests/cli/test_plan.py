@@ -76,8 +76,8 @@ def test_scripts_can_be_had_without_submitting(mbt, piped, workplace):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        pytest.param((), "say one place to run: `--slurm` or `--local N`", id="no place"),
-        pytest.param(("--slurm", "--local", "1"), "say one place", id="two places"),
+        pytest.param((), "specify one place to run: `--slurm` or `--local N`", id="no place"),
+        pytest.param(("--slurm", "--local", "1"), "specify one place", id="two places"),
         pytest.param(("--slurm", "--preset", "nope"), "no Slurm preset `nope`", id="preset"),
     ],
 )

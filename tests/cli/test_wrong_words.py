@@ -18,8 +18,8 @@ VERBS_AND_OPTIONS = (
     Wrong("an option without its value", "run study.toml --only", ["`--only` requires an arg"]),
     Wrong("a word for a number", "compare a b --resamples many", ["`--resamples`", "integer"]),
     Wrong("too small a number", "plan study.toml --max-cells 0", ["`--max-cells`", "equal to 1"]),
-    Wrong("nothing to check", "check", ["no manifest named", "mbt check "]),
-    Wrong("nothing to plan", "plan", ["no manifest named", "mbt plan "]),
+    Wrong("nothing to check", "check", ["no manifest given", "mbt check "]),
+    Wrong("nothing to plan", "plan", ["no manifest given", "mbt plan "]),
     Wrong("nowhere to export to", "export runs", ["missing option `--to`", "mbt export --help"]),
 )
 ONLY = (
