@@ -26,7 +26,7 @@ class TwoWikiMultihopQA(Benchmark):
     kind: Literal["2wikimultihopqa"] = "2wikimultihopqa"
     """Names the benchmark in a manifest."""
 
-    official: ClassVar[OfficialScorer] = OfficialScorer(name="2wikimultihopqa")
+    official: ClassVar[OfficialScorer] = OfficialScorer()
     hub: ClassVar[HubSource] = HubSource(
         repo="framolfese/2WikiMultihopQA",
         pattern="data/{split}-*.parquet",

@@ -149,6 +149,8 @@ class Verifier(Plugin):
 class OfficialScorer:
     """How the scorer that a data set came with compares normalised words.
 
+    The default is the one of 2WikiMultihopQA, version 1.1: data sets without a scorer follow it.
+
     Args:
         name: Its name in the settings of a metric.
         aliases: Aliases count, each measure taking its best reference; otherwise the gold answer
@@ -157,7 +159,7 @@ class OfficialScorer:
         empty_equal: F1 is 1 when normalising leaves nothing of both sides.
     """
 
-    name: str = "words"
+    name: str = "2wikimultihopqa"
     aliases: bool = True
     strict_closed: bool = True
     empty_equal: bool = False
