@@ -10,6 +10,7 @@ import polars as pl
 
 from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.chat import Endpoint, Json, Message, Responder
+from mbt_cli.core.findings import Finding
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.jobs import Job
 from mbt_cli.core.measures import Measure, ScoreInputs
@@ -18,7 +19,7 @@ from mbt_cli.core.programs import Draw, Steps
 from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.scales import Scale
-from mbt_cli.core.serving import ServerPlace
+from mbt_cli.core.serving import Download, ServerPlace
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.core.templates import Template
 from mbt_cli.core.training_job import Weights
@@ -37,10 +38,27 @@ class Benchmark(BenchmarkFiles, Plugin):
     the cells that use it."""
     official: ClassVar[OfficialScorer | None] = OfficialScorer()
     """How the data set's own scorer compares words; None where it does not."""
+    official_sizes: ClassVar[Mapping[str, int]] = {}
+    """Number of questions in each official split, by the name that the source gives the split."""
+    layout: ClassVar[frozenset[str]] = frozenset()
+    """Fields by which `mbt init` recognizes a record of the official file. The layout with the
+    most fields wins; an empty one is never recognized."""
+    has_documents: ClassVar[bool] = True
+    """Whether its questions come with documents to read."""
+    is_math: ClassVar[bool] = False
+    """Whether its answers are numbers or formulas."""
 
     @abstractmethod
     def question(self, record: Mapping[str, Json]) -> Question:
         """One record of the official file as a question; ValueError says what is wrong with it."""
+
+    def tier(self, record: Mapping[str, Json]) -> str | None:
+        """`easy`, `medium` or `hard` by the data set's own labels; None if they do not tell."""
+        return None
+
+    def official_size(self, split: str) -> int | None:
+        """Number of questions in a split before `limit` and `sample`; None if unknown."""
+        return self.official_sizes.get(split) if self.source == "hub" else None
 
     def generate(self, split: str) -> Iterator[Question] | None:
         """Questions made by rule, for benchmarks without files."""
@@ -59,7 +77,16 @@ class Backend(Plugin):
     family: ClassVar[str] = "backends"
 
     own_flags: ClassVar[Mapping[str, Json]] = {}
-    """Flags that its server gets from mbt itself, below those of preset and manifest."""
+    """Flags that mbt itself passes to the server; those of preset and manifest override them."""
+    has_model: ClassVar[bool] = True
+    """False if replies are written by rule or in advance, inside mbt's own process."""
+    toy_label: ClassVar[str] = ""
+    """What notes of tables call a toy, whose numbers mean nothing; empty if it is none."""
+
+    @classmethod
+    def is_toy(cls, fields: Mapping[str, Json]) -> bool:
+        """Whether a backend with these fields is a toy."""
+        return bool(cls.toy_label)
 
     @abstractmethod
     def identity(self) -> Mapping[str, Json]:
@@ -69,19 +96,40 @@ class Backend(Plugin):
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint | Responder]:
         """The endpoint, ready while the context lasts; BackendError if it will not come."""
 
+    @classmethod
+    def doctor(cls, environment: Mapping[str, str], cache: Path) -> Iterator[Finding]:
+        """Checks of this machine, whatever the study."""
+        return iter(())
+
     def check(self, environment: Mapping[str, str]) -> None:
         """Refuse, before a run begins, what cannot be asked in this environment; UsageError."""
         return
 
+    def warnings(self) -> Iterator[str]:
+        """What is valid and yet likely to fail; `mbt check` prints it."""
+        return iter(())
+
+    def key_variable(self) -> str | None:
+        """Environment variable with the API key; None if it needs none."""
+        return None
+
+    def gpus(self) -> int:
+        """Number of GPUs that the server needs."""
+        return 0
+
+    def download(self, cache: Path) -> Download | None:
+        """The file that `weights` downloads by itself; None if its weights are elsewhere."""
+        return None
+
     def weights(self, place: ServerPlace) -> Weights | None:
-        """Where the weights are that it serves, for training; None when it only knows a URL."""
+        """Where the weights are that it serves, for training; None if it has none."""
         return None
 
     def serving(self, folder: str, sha256: str) -> "Backend":
         """The same backend with the weights of a trained folder; BackendError if it cannot."""
         raise BackendError(
             f"the backend `{self.kind}` cannot serve a trained checkpoint",
-            hint="give the model the backend `vllm`, `transformers` or `llamacpp`",
+            hint="give the model a backend that serves weights; see `mbt help manifest`",
         )
 
 

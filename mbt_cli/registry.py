@@ -12,8 +12,8 @@ from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.benchmarks.math500 import MATH500
 from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.question_answer import QuestionAnswer
-from mbt_cli.benchmarks.tinyhop.backend import ScriptedBackend
 from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
+from mbt_cli.benchmarks.tinyhop.teacher import ScriptedBackend
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
 from mbt_cli.interfaces import Backend, Benchmark, Figure, Judge, Score, Table, Trainer, Verifier
 from mbt_cli.judges.answer_hit import AnswerHit

@@ -1,11 +1,11 @@
-"""Replies written down beforehand: for tests, demos and trying a manifest without a model."""
+"""Prepared replies, for tests, demos and trying a manifest without a model."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,18 +18,21 @@ from mbt_cli.interfaces import Backend
 
 
 class CannedBackend(Backend):
-    """Answers from a list, in this process; the same question and sample get the same reply."""
+    """Replies from a list; the same question and sample always get the same reply."""
 
     kind: Literal["canned"] = "canned"
     """Names the backend in a manifest."""
     replies: list[str] = Field(min_length=1)
-    """What it may say; question and sample choose."""
+    """The replies; question and sample determine which one is sent."""
     by_question: dict[str, str] = Field(default_factory=dict)
     """Question id to the reply that it gets instead."""
     reasoning: str | None = None
-    """Sent as the reply's reasoning."""
+    """Reasoning of every reply."""
     finish_reason: str | None = "stop"
-    """Sent with every reply."""
+    """Finish reason of every reply."""
+
+    toy_label: ClassVar[str] = "canned"
+    has_model: ClassVar[bool] = False
 
     def identity(self) -> Mapping[str, Json]:
         return self.model_dump(mode="json")
@@ -52,7 +55,7 @@ class CannedBackend(Backend):
 
 
 class _Line(BaseModel):
-    """One line of the file."""
+    """One line of a recording."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,13 +67,16 @@ class _Line(BaseModel):
 
 
 class RecordedBackend(Backend):
-    """Answers from a file, in this process; a question that it does not hold gets a failure."""
+    """Replies from a file; a question that is not in it fails."""
 
     kind: Literal["recorded"] = "recorded"
     """Names the backend in a manifest."""
     file: str
-    """JSON lines with question_id, reply, and where wanted sample, reasoning, finish_reason; a
+    """JSON lines with question_id, reply, and optionally sample, reasoning and finish_reason. A
     line without `sample` answers every sample of its question."""
+
+    toy_label: ClassVar[str] = "recorded"
+    has_model: ClassVar[bool] = False
 
     def identity(self) -> Mapping[str, Json]:
         return {"script": file_sha256(self._path())}
@@ -94,13 +100,15 @@ class RecordedBackend(Backend):
     def _path(self) -> Path:
         path = Path(self.file).expanduser()
         if not path.is_file():
-            raise UsageError(f"there is no script `{self.file}` for the backend `scripted`")
+            raise UsageError(
+                f"no file `{self.file}`", hint="correct `backend.file`: JSON lines of replies"
+            )
         return path
 
 
 @cache
 def _lines(path: Path, sha256: str) -> Mapping[tuple[str, int | None], _Line]:
-    """The file's lines by question and sample, read once for each content."""
+    """The lines by question and sample, read once for each content of the file."""
     found = {}
     for number, text in enumerate(path.read_bytes().splitlines(), start=1):
         if not text.strip():

@@ -1,48 +1,54 @@
-"""A `[serve]` table as the flags of `vllm serve`, checked against a list of what it knows."""
+"""Server commands: finding the executable, and a `[serve]` table as its flags."""
 
 import difflib
-import shutil
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import orjson
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.findings import Finding, broken, find_command, ok
 from mbt_cli.errors import BackendError
 
 
-def find_executable(named: str, environment: Mapping[str, str], *, install: str) -> str:
-    """A command's path: as named, on the search path, or beside this Python.
+def find_executable(command: str, environment: Mapping[str, str], *, install: str) -> str:
+    """Path of the command that serves a model.
 
     Raises:
-        BackendError: It is nowhere; the hint says how to install it.
+        BackendError: It is not found; the hint says how to install it.
     """
-    found = shutil.which(named, path=environment.get("PATH"))
-    beside = Path(sys.executable).parent / named
-    if found is None and beside.is_file():
-        found = str(beside)
+    found = find_command(command, environment)
     if found is None:
         raise BackendError(
-            f"there is no command `{named}` to serve with",
-            hint=f"{install}, or name another environment's by `place.executable`",
+            f"command `{command}` not found",
+            hint=f"{install}, or set `place.executable` to the command of another environment",
         )
     return found
 
 
+def executable_finding(
+    model: str, command: str, environment: Mapping[str, str], *, install: str
+) -> Finding:
+    """Whether the command that serves a model is found, for `mbt doctor`."""
+    try:
+        path = find_executable(command, environment, install=install)
+    except BackendError as error:
+        return broken("needs", f"model {model}", error.message, error.hint or install)
+    return ok("needs", f"model {model}", f"served with {path}")
+
+
 FlagKinds = Mapping[str, str]
-"""Flag name with underscores to what it takes: `value`, `list`, `json`, `boolean` or `switch`."""
+"""Flag name with underscores to what it expects: `value`, `list`, `json`, `boolean` or `switch`."""
 
 
 def flags_of(serve: Mapping[str, Json], kinds: FlagKinds) -> tuple[str, ...]:
     """Flags in the order of the table.
 
-    `true` is `--flag`, `false` is `--no-flag` (left out for a switch that has no such form), a
-    list is `--flag a b`, an object is JSON.
+    `true` becomes `--flag`, `false` becomes `--no-flag` (nothing for a switch without that form), a
+    list becomes `--flag a b`, and an object becomes JSON.
 
     Args:
         serve: Keys with underscores or hyphens, and their values.
-        kinds: What each flag takes; of a flag that is not listed the value alone decides.
+        kinds: What each flag expects; the value alone decides for a flag that is not listed.
 
     Example:
         >>> table = {"max_model_len": 4096, "enforce_eager": True, "async_scheduling": False}
@@ -56,27 +62,9 @@ def flags_of(serve: Mapping[str, Json], kinds: FlagKinds) -> tuple[str, ...]:
 
 
 def unknown_flags(serve: Mapping[str, Json], kinds: FlagKinds) -> list[tuple[str, str | None]]:
-    """Keys that the list does not hold, each with the nearest one that it does."""
+    """Keys that are not listed, each with the nearest key that is."""
     unknown = (key for key in serve if _name(key) not in kinds)
     return [(key, _nearest(_name(key), kinds)) for key in unknown]
-
-
-def merged_flags(
-    layers: Mapping[str, Mapping[str, Json]],
-) -> dict[str, tuple[Json, str]]:
-    """Key by key what is served with and where it comes from; later layers win.
-
-    Args:
-        layers: Name of the layer (`preset qwen3-4b`, `models.X.serve`) to its table.
-
-    Example:
-        >>> merged_flags({"preset": {"seed": 1, "dtype": "auto"}, "models.x": {"dtype": "half"}})
-        {'seed': (1, 'preset'), 'dtype': ('half', 'models.x')}
-    """
-    found: dict[str, tuple[Json, str]] = {}
-    for layer, table in layers.items():
-        found.update({_name(key): (value, layer) for key, value in table.items()})
-    return found
 
 
 def _flag(key: str, value: Json, kind: str) -> list[str]:

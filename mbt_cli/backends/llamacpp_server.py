@@ -1,8 +1,8 @@
-"""The embedded server's own process: llama.cpp over HTTP, until it is killed.
+"""The process of the embedded server: llama.cpp over HTTP until it is killed.
 
     python -P llamacpp_server.py '{"path": ..., "port": ..., ...}'
 
-The key comes in the environment variable MBT_SERVER_KEY.
+It reads its API key from the environment variable MBT_SERVER_KEY.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint that already runs: hosted, or a server started by hand."""
+"""An OpenAI-compatible endpoint that is already running: hosted, or a server of your own."""
 
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -23,7 +23,7 @@ _POSITIONAL = ("messages", "model")
 async def sdk_transport(
     base_url: str, api_key: str | None, timeout_seconds: float
 ) -> AsyncIterator[Post]:
-    """Sends bodies through the SDK, without its own retries: mbt's journal decides on those."""
+    """Sends requests through the SDK without its retries; mbt retries by its own journal."""
     import openai
 
     async with openai.AsyncOpenAI(
@@ -54,36 +54,37 @@ _NEW_LIMIT_HOSTS = ("api.openai.com", ".openai.azure.com")
 
 
 class OpenAIBackend(Backend):
-    """Any server that speaks the chat completions protocol."""
+    """Any server with the chat completions API."""
 
     kind: Literal["openai"] = "openai"
     """Names the backend in a manifest."""
     base_url: str
     """Address up to and including `/v1`."""
     id: str | None = None
-    """The endpoint's name for the model; left out, the model's `id` or name in the manifest."""
+    """The endpoint's name for the model. Default: the model's `id` or name in the manifest."""
     api_key_env: Annotated[str | None, RunOnly] = None
-    """Environment variable that holds the key; left out for servers that want none."""
+    """Environment variable that holds the API key; omit it for servers without one."""
     token_limit_field: Annotated[Literal["max_tokens", "max_completion_tokens"] | None, RunOnly] = (
         None
     )
-    """Body field for the token limit; left out, OpenAI's own hosts get the new name."""
+    """Request field of the token limit. Default: `max_completion_tokens` for OpenAI's own hosts,
+    `max_tokens` for others."""
     client: Annotated[Literal["own", "sdk"], RunOnly] = "own"
-    """`own` is fast and right for nearly all; `sdk` sends through the package `openai`, for hosted
-    endpoints that want its headers. It is an order of magnitude slower."""
+    """`own` is fast and works almost everywhere. `sdk` sends through the package `openai`, for
+    hosted endpoints that require its headers; it is ten times slower."""
     supports_schema: bool = True
-    """Whether replies can be constrained by a JSON schema."""
+    """Whether the endpoint can constrain replies by a JSON schema."""
     sends_seed: bool = True
-    """Whether the endpoint takes a seed; some hosted ones answer 400 to it."""
+    """Whether the endpoint accepts a seed; some hosted ones answer 400 to it."""
     context: Annotated[int | None, RunOnly] = Field(default=None, gt=0)
-    """Tokens of prompt and reply together, where it is known."""
+    """Context length in tokens (prompt and reply), if known."""
 
     @field_validator("api_key_env")
     @classmethod
     def _is_a_name(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(VARIABLE, value):
             raise PydanticCustomError(
-                SECRET, "names the variable that holds the key, never the key"
+                SECRET, "must be the name of the variable that holds the key, not the key"
             )
         return value
 
@@ -92,10 +93,10 @@ class OpenAIBackend(Backend):
     def _is_an_address(cls, value: str) -> str:
         parts = urlsplit(value)
         if parts.username or parts.password or parts.query:
-            told = "an address holds no user, password or query; see `api_key_env`"
-            raise PydanticCustomError(SECRET, told)
+            what = "must not contain a user, password or query; see `api_key_env`"
+            raise PydanticCustomError(SECRET, what)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"`{value}` is no http or https address")
+            raise ValueError(f"`{value}` is not an http or https URL")
         return value.rstrip("/")
 
     def identity(self) -> Mapping[str, Json]:
@@ -104,6 +105,14 @@ class OpenAIBackend(Backend):
 
     def check(self, environment: Mapping[str, str]) -> None:
         self._key(environment)
+
+    def warnings(self) -> Iterator[str]:
+        if not urlsplit(self.base_url).path.strip("/"):
+            url = self.base_url
+            yield f"`{url}` has no path; most servers answer at `{url}/v1`"
+
+    def key_variable(self) -> str | None:
+        return self.api_key_env
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         return self._open(place)
@@ -129,13 +138,13 @@ class OpenAIBackend(Backend):
         key = environment.get(self.api_key_env, "").strip()
         if not key:
             raise UsageError(
-                f"`{self.base_url}` needs a key, and `{self.api_key_env}` is not set",
-                hint=f"export {self.api_key_env}=..., or write it into `.env`",
+                f"`{self.base_url}` needs an API key, and `{self.api_key_env}` is not set",
+                hint=f"export {self.api_key_env}=..., or add it to `.env`",
             )
         if not (key.isascii() and key.isprintable()):
             raise UsageError(
-                f"`{self.api_key_env}` holds a line break or a letter that no key has",
-                hint="copy the key again; it stands on one line",
+                f"`{self.api_key_env}` contains a line break or a character that no key has",
+                hint="copy the key again, as one line",
             )
         return key
 
@@ -145,7 +154,7 @@ class OpenAIBackend(Backend):
 
 
 def address_of(base_url: str) -> str:
-    """An address as it counts for results: on this machine, host and port do not.
+    """A URL as it enters request keys; host and port of this machine do not count.
 
     Example:
         >>> address_of("http://localhost:8000/v1"), address_of("https://api.example.com/v1")

@@ -1,4 +1,4 @@
-"""`transformers serve` on this machine: any architecture, slowly, without a GPU too."""
+"""`transformers serve` on this machine: any architecture, slow, also without a GPU."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mbt_cli.backends.flags import find_executable, flags_of
+from mbt_cli.backends.flags import executable_finding, find_executable, flags_of
 from mbt_cli.backends.weights import is_folder, weights_identity
 from mbt_cli.core.chat import Endpoint, Json
+from mbt_cli.core.findings import Finding
 from mbt_cli.core.model import RunOnly, Settings
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import Weights
@@ -19,27 +20,28 @@ from mbt_cli.interfaces import Backend
 _BYTES_PER_TOKEN = 3
 _TEMPLATE_TOKENS = 64
 _TAKEN = frozenset({"model", "messages", "max_tokens", "seed", "stop", "chat_template_kwargs"})
+_INSTALL = 'pip install "transformers[serving]" torch'
 _CAUSES = (
     Cause(r"Missing dependencies for serving", 'pip install "transformers[serving]"'),
-    Cause(r"out of memory", "take a smaller model, or `serve.quantization`"),
+    Cause(r"out of memory", "use a smaller model, or set `serve.quantization`"),
     Cause(r"contains custom code", "read the model's code, then set `backend.trust_remote_code`"),
-    Cause(r"No such option", "this version does not know a key of `serve`: take it out"),
+    Cause(r"No such option", "remove the key of `serve` that this version does not know"),
 )
 
 
 class TransformersPlace(Settings):
-    """`[place]`: where it is served; never counts for results."""
+    """`[place]`: where the model is served; never changes results."""
 
     executable: str = "transformers"
     """The command, or its path in another environment."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Left out, a free one is found."""
+    """Port of the server. Default: a free port."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables for the server."""
+    """Environment variables of the server."""
 
 
 class TransformersBackend(Backend):
-    """Start `transformers serve`; it knows no key, so every process of this machine may ask it."""
+    """Start `transformers serve`. It has no API key: every process of this machine can use it."""
 
     kind: Literal["transformers"] = "transformers"
     """Names the backend in a manifest."""
@@ -48,13 +50,13 @@ class TransformersBackend(Backend):
     revision: str | None = None
     """Revision on the hub."""
     weights_sha256: str | None = None
-    """Hash of a trained folder, where it is known; left out, a folder is hashed."""
+    """Hash of a trained folder, if known. Default: mbt hashes the folder."""
     context: int = Field(ge=64)
-    """Tokens of prompt and reply together; what `max_tokens = "rest"` is worked out from."""
+    """Context length in tokens (prompt and reply); `max_tokens = "rest"` is computed from it."""
     trust_remote_code: bool = False
-    """Run the code that the model's repository brings."""
+    """Run code from the model's repository."""
     serve: dict[str, Json] = Field(default_factory=dict)
-    """Flags that count for results: `dtype`, `quantization`, `reasoning`, ..."""
+    """Flags that change results: `dtype`, `quantization`, `reasoning`, ..."""
     place: Annotated[TransformersPlace, RunOnly] = Field(default_factory=TransformersPlace)
     """Where it is served."""
 
@@ -63,9 +65,15 @@ class TransformersBackend(Backend):
         return {**weights, "context": self.context, "serve": self.serve}
 
     def flags(self) -> tuple[str, ...]:
-        """Every flag but the address."""
+        """Every flag except the address."""
         trust: dict[str, Json] = {"trust_remote_code": True} if self.trust_remote_code else {}
         return flags_of({**trust, **self.serve}, {})
+
+    def findings(self, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+        yield executable_finding(name, self.place.executable, environment, install=_INSTALL)
+
+    def gpus(self) -> int:
+        return 1
 
     def weights(self, place: ServerPlace) -> Weights:
         return Weights(
@@ -81,11 +89,7 @@ class TransformersBackend(Backend):
 
     @contextmanager
     def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
-        executable = find_executable(
-            self.place.executable,
-            place.environment,
-            install='pip install "transformers[serving]" torch',
-        )
+        executable = find_executable(self.place.executable, place.environment, install=_INSTALL)
 
         def command_for(port: int, key: str) -> ServerCommand:
             address = ("--host", LOOPBACK, "--port", str(port))
@@ -114,10 +118,10 @@ class TransformersBackend(Backend):
         return f"{self.model}@{self.revision}"
 
     def _shape(self, body: dict[str, Json]) -> dict[str, Json]:
-        """A body as this server takes it: sampling goes into a generation config of its own.
+        """A request body for this server, with the sampling in a generation config.
 
-        Without one it takes the model's, with its top_k and its limit of 1,024 tokens, and it
-        refuses fields that it does not know.
+        Without one the server uses the model's own, with its top_k and a limit of 1,024 tokens. It
+        refuses unknown fields.
         """
         limit = body.get("max_tokens") or self._rest(body["messages"])
         drawn = {k: v for k, v in body.items() if k not in _TAKEN}
@@ -131,6 +135,6 @@ class TransformersBackend(Backend):
         return {**kept, "max_tokens": limit, "generation_config": json.dumps(config)}
 
     def _rest(self, messages: list[Mapping[str, str]]) -> int:
-        """What the context leaves, by an estimate of the prompt that is rather too long."""
+        """Tokens that the context leaves, by a generous estimate of the prompt."""
         size = sum(len(message["content"].encode()) for message in messages)
         return max(1, self.context - size // _BYTES_PER_TOKEN - _TEMPLATE_TOKENS)

@@ -12,9 +12,10 @@ from typing import Annotated, ClassVar, Literal
 import orjson
 from pydantic import Field, field_validator
 
-from mbt_cli.backends.flags import find_executable, flags_of, unknown_flags
+from mbt_cli.backends.flags import executable_finding, find_executable, flags_of, unknown_flags
 from mbt_cli.backends.weights import weights_identity
 from mbt_cli.core.chat import Endpoint, Json
+from mbt_cli.core.findings import Finding, absent, broken, find_command, installed, ok, pip_line
 from mbt_cli.core.model import RunOnly, Settings
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import Weights
@@ -22,13 +23,14 @@ from mbt_cli.errors import BackendError
 from mbt_cli.inference.server import LOOPBACK, Cause, RunningServer, ServerCommand, running_server
 from mbt_cli.interfaces import Backend
 
+_CPU_BUILD = "VLLM_CPU_KVCACHE_SPACE"
 _CACHES = "TMPDIR, TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR"
 
 CAUSES = (
     Cause(
         r"unrecognized arguments|ambiguous option",
-        "this vLLM does not know a key of `serve` or `place.flags`: take it out, or use another "
-        "vLLM by `place.executable`",
+        "remove the key of `serve` or `place.flags` that this vLLM does not know, or set "
+        "`place.executable` to another vLLM",
     ),
     Cause(
         r"larger than the available KV cache|no available memory for the cache blocks|"
@@ -38,7 +40,7 @@ CAUSES = (
     ),
     Cause(
         r"free memory on device .* is less than desired",
-        "something else holds memory of this GPU: lower `place.gpu_memory_utilization`, or end it",
+        "another process uses memory of this GPU: stop it, or lower `place.gpu_memory_utilization`",
     ),
     Cause(
         r"out of memory|OutOfMemoryError",
@@ -47,7 +49,7 @@ CAUSES = (
     ),
     Cause(
         r"max_model_len .* is greater than|max_model_len.*derived",
-        "lower `serve.max_model_len` to what the model's config allows",
+        "lower `serve.max_model_len` to the maximum of the model's config",
     ),
     Cause(
         r"gated repo|GatedRepoError|is restricted|401 Client Error",
@@ -56,12 +58,12 @@ CAUSES = (
     Cause(
         # its log says trust_remote_code=False at every start
         r"set the option `trust_remote_code|contains custom code|execute the configuration file",
-        "the model brings code of its own: read it, then set `backend.trust_remote_code = true`",
+        "the model has custom code: read it, then set `backend.trust_remote_code = true`",
     ),
     Cause(
         r"failed to map segment from shared object|cannot open shared object file: Permission|"
         r"Permission denied: .*(?:triton|inductor)",
-        f"caches stand where nothing may be executed: point {_CACHES} elsewhere by "
+        f"the caches are on a file system that forbids execution: set {_CACHES} in "
         "`place.environment`",
     ),
     Cause(
@@ -70,18 +72,17 @@ CAUSES = (
     ),
     Cause(
         r"LocalEntryNotFoundError|offline mode|OfflineModeIsEnabled|couldn't connect to",
-        "the model is not on this machine: `hf download MODEL` where there is a network, or name "
-        "a folder",
+        "the model is not on this machine: run `hf download MODEL` with a network, or use a folder",
     ),
     Cause(r"reasoning parser.*(?:not found|invalid)", "change `serve.reasoning_parser`"),
-    Cause(r"address already in use", "another process took `place.port`: leave it out"),
+    Cause(r"address already in use", "another process uses `place.port`: remove it"),
 )
 
 
-# Left alone, vLLM fills what a request does not say from the model's generation_config.json: its
-# max_new_tokens caps replies, its top_k and penalties change them behind the manifest's back.
+# By default vLLM fills in missing request fields from the model's generation_config.json: its
+# max_new_tokens would cap replies, and its top_k and penalties would change them unnoticed.
 _OWN_FLAGS: Mapping[str, Json] = {"generation_config": "vllm", "disable_uvicorn_access_log": True}
-_SAID_ELSEWHERE = {
+_OWN_FIELDS = {
     "tensor_parallel_size": "`place.tensor_parallel_size`",
     "gpu_memory_utilization": "`place.gpu_memory_utilization`",
     "trust_remote_code": "`backend.trust_remote_code`",
@@ -91,24 +92,24 @@ _SAID_ELSEWHERE = {
 
 
 class VLLMPlace(Settings):
-    """`[place]`: where and how wide a model is served; never counts for results."""
+    """`[place]`: where the model is served and on how many GPUs; never changes results."""
 
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs that share the model."""
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of each GPU's memory that vLLM takes."""
+    """Fraction of each GPU's memory that vLLM uses."""
     executable: str = "vllm"
     """The command, or its path in another environment."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Left out, a free one is found."""
+    """Port of the server. Default: a free port."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables for the server, such as `VLLM_CPU_KVCACHE_SPACE = "8"`."""
+    """Environment variables of the server, such as `VLLM_CPU_KVCACHE_SPACE = "8"`."""
     flags: dict[str, Json] = Field(default_factory=dict)
-    """More flags that change speed alone, such as `max_num_seqs`."""
+    """More flags that only change speed, such as `max_num_seqs`."""
 
 
 class VLLMBackend(Backend):
-    """Start `vllm serve` and stop it with everything it started."""
+    """Start `vllm serve`, and stop it with all its processes."""
 
     own_flags: ClassVar[Mapping[str, Json]] = _OWN_FLAGS
 
@@ -117,23 +118,23 @@ class VLLMBackend(Backend):
     model: str = Field(min_length=1)
     """Name on the hub, or a folder with config and weights."""
     revision: str | None = None
-    """Revision on the hub; left out, whatever is newest there or in the local cache."""
+    """Revision on the hub. Default: the newest one, or the one in the local cache."""
     weights_sha256: str | None = None
-    """Hash of a trained folder, where it is known; left out, a folder is hashed."""
+    """Hash of a trained folder, if known. Default: mbt hashes the folder."""
     trust_remote_code: bool = False
-    """Run the code that the model's repository brings: only where its architecture needs it."""
+    """Run code from the model's repository; only for architectures that need it."""
     serve: dict[str, Json] = Field(default_factory=dict)
-    """Flags that count for results: `max_model_len`, `reasoning_parser`, `dtype`, ..."""
+    """Flags that change results: `max_model_len`, `reasoning_parser`, `dtype`, ..."""
     place: Annotated[VLLMPlace, RunOnly] = Field(default_factory=VLLMPlace)
-    """Where and how wide it is served."""
+    """Where it is served and on how many GPUs."""
 
     @field_validator("serve")
     @classmethod
     def _holds_known_flags(cls, serve: dict[str, Json]) -> dict[str, Json]:
         problems = []
         for key in serve:
-            if place := _SAID_ELSEWHERE.get(key.replace("-", "_")):
-                problems.append(f"`{key}` is said by {place}")
+            if place := _OWN_FIELDS.get(key.replace("-", "_")):
+                problems.append(f"set {place} instead of `{key}`")
         for key, nearest in unknown_flags(serve, known_flags()):
             meant = f", did you mean `{nearest}`?" if nearest else ""
             problems.append(f"vLLM has no flag `{key}`{meant}")
@@ -146,7 +147,7 @@ class VLLMBackend(Backend):
         return {**weights, "serve": self.serve}
 
     def flags(self) -> tuple[str, ...]:
-        """Every flag but address and name, as vLLM gets them."""
+        """Every flag except address and name."""
         place = self.place
         wide: dict[str, Json] = {"tensor_parallel_size": place.tensor_parallel_size}
         if place.gpu_memory_utilization is not None:
@@ -156,6 +157,35 @@ class VLLMBackend(Backend):
         if self.trust_remote_code:
             wide["trust_remote_code"] = True
         return flags_of({**self.own_flags, **wide, **place.flags, **self.serve}, known_flags())
+
+    @classmethod
+    def doctor(cls, environment: Mapping[str, str], cache: Path) -> Iterator[Finding]:
+        path, version = find_command("vllm", environment), installed("vllm")
+        if path is None:
+            do = f"{pip_line('vllm')}, or set `place.executable` to another environment's command"
+            yield absent("serving", "vLLM", "command `vllm` not found", do)
+        else:
+            yield ok("serving", "vLLM", f"{version} at {path}" if version else path)
+
+    def findings(self, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+        yield executable_finding(name, self.place.executable, environment, install=pip_line("vllm"))
+        everything = {**environment, **self.place.environment}
+        what, wanted, visible = f"model {name} GPUs", self.gpus(), visible_gpus(everything)
+        found = f"needs {wanted}, {visible} visible"
+        if wanted <= visible:
+            yield ok("needs", what, found)
+        elif _CPU_BUILD in everything:
+            yield ok("needs", what, f"none: {_CPU_BUILD} is set, so vLLM runs on the CPU")
+        else:
+            lower = f"--set models.{name}.place.tensor_parallel_size={visible}, or "
+            do = "run it on a cluster: mbt plan MANIFEST | mbt submit --slurm"
+            yield broken("needs", what, found, f"{lower if visible else ''}{do}")
+
+    def gpus(self) -> int:
+        count = self.place.tensor_parallel_size
+        for name in ("pipeline_parallel_size", "data_parallel_size"):
+            count *= int(self.place.flags.get(name) or self.serve.get(name) or 1)
+        return count
 
     def weights(self, place: ServerPlace) -> Weights:
         return Weights(
@@ -172,7 +202,7 @@ class VLLMBackend(Backend):
     @contextmanager
     def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
         executable = find_executable(
-            self.place.executable, place.environment, install='pip install "mbt-cli[vllm]"'
+            self.place.executable, place.environment, install=pip_line("vllm")
         )
         self._check_gpus({**place.environment, **self.place.environment})
 
@@ -210,27 +240,24 @@ class VLLMBackend(Backend):
         return {**compiled_caches(place), **quiet, **self.place.environment}
 
     def _check_gpus(self, environment: Mapping[str, str]) -> None:
-        wanted = self.place.tensor_parallel_size
-        for name in ("pipeline_parallel_size", "data_parallel_size"):
-            wanted *= int(self.place.flags.get(name) or self.serve.get(name) or 1)
-        seen = gpus_seen(environment)
-        if wanted > 1 and wanted > seen and "VLLM_CPU_KVCACHE_SPACE" not in environment:
+        wanted, visible = self.gpus(), visible_gpus(environment)
+        if wanted > 1 and wanted > visible and _CPU_BUILD not in environment:
             raise BackendError(
-                f"`{self.model}` is to run on {wanted} GPUs, and this machine shows {seen}",
-                hint="lower `place.tensor_parallel_size`, or book more GPUs",
+                f"`{self.model}` needs {wanted} GPUs, and this machine has {visible}",
+                hint="lower `place.tensor_parallel_size`, or request more GPUs",
             )
 
 
 @cache
 def known_flags() -> Mapping[str, str]:
-    """Flags of the vLLM that this version of mbt was checked with, and what each takes."""
+    """Flags of the vLLM version that mbt was tested with, and the values that they expect."""
     text = (resources.files("mbt_cli") / "backends" / "vllm_keys.json").read_bytes()
     keys: Mapping[str, str] = orjson.loads(text)["keys"]
     return keys
 
 
-def gpus_seen(environment: Mapping[str, str]) -> int:
-    """GPUs that a server started here may use."""
+def visible_gpus(environment: Mapping[str, str]) -> int:
+    """Number of GPUs that a server started here can use."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
@@ -238,7 +265,7 @@ def gpus_seen(environment: Mapping[str, str]) -> int:
 
 
 def compiled_caches(place: ServerPlace) -> dict[str, str]:
-    """Where compiled kernels go when the usual folder may not execute what it holds."""
+    """Variables that move compiled kernels to mbt's cache if the temporary folder is noexec."""
     environment = place.environment
     usual = environment.get("TMPDIR") or tempfile.gettempdir()
     if not os.statvfs(usual).f_flag & os.ST_NOEXEC:

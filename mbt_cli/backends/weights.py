@@ -1,4 +1,4 @@
-"""What a model's weights are: a name on the hub, or the hash of a folder or file."""
+"""The identity of a model's weights: a name on the hub, or the hash of a folder or file."""
 
 from fnmatch import fnmatch
 from functools import cache
@@ -13,12 +13,12 @@ _COUNTS = (
     *("config.json", "generation_config.json", "tokenizer*.json", "special_tokens_map.json"),
     *("vocab.json", "merges.txt", "chat_template*", "adapter_config.json"),
 )
-"""Files of a model folder that decide what it says; read-me files and optimizers do not."""
+"""Files of a model folder that determine its replies; README files and optimizers do not."""
 _SAMPLE_BYTES = 1 << 20
 
 
 def is_folder(model: str) -> bool:
-    """Whether a model is named by a path rather than by its name on the hub.
+    """Whether a model is a path instead of a name on the hub.
 
     Example:
         >>> is_folder("./checkpoints/one"), is_folder("Qwen/Qwen3-0.6B")
@@ -33,10 +33,10 @@ def weights_identity(model: str, revision: str | None, known_sha256: str | None)
     Args:
         model: Name on the hub, or a folder.
         revision: Revision on the hub.
-        known_sha256: Hash of the folder, where the caller has it from a train cell.
+        known_sha256: Hash of the folder, if the caller has it from a train cell.
 
     Raises:
-        UsageError: The folder is not there, or holds no model.
+        UsageError: The folder does not exist or contains no model.
     """
     if known_sha256 is not None:
         return {"weights": known_sha256}
@@ -46,13 +46,13 @@ def weights_identity(model: str, revision: str | None, known_sha256: str | None)
 
 
 def sampled_sha256(folder: Path) -> str:
-    """Hex sha256 over names, sizes and both ends of the files that decide what a model says.
+    """Hex sha256 over names, sizes and both ends of the files that determine a model's replies.
 
-    Tells one training from another (every tensor differs) without reading tens of gigabytes each
-    time that a manifest is looked at.
+    It distinguishes trainings (every tensor differs) without reading tens of gigabytes whenever a
+    manifest is loaded.
 
     Raises:
-        UsageError: The folder is not there, or holds no model.
+        UsageError: The folder does not exist or contains no model.
     """
     digest = sha256()
     for path in _model_files(folder):
@@ -66,10 +66,10 @@ def sampled_sha256(folder: Path) -> str:
 
 
 def folder_sha256(folder: Path) -> str:
-    """Hex sha256 over the names and hashes of the files that decide what a model says.
+    """Hex sha256 over names and hashes of the files that determine a model's replies.
 
     Raises:
-        UsageError: The folder is not there, or holds no model.
+        UsageError: The folder does not exist or contains no model.
     """
     digests = {path.name: file_sha256(path) for path in _model_files(folder)}
     return sha256("\n".join(f"{n} {d}" for n, d in digests.items()).encode()).hexdigest()
@@ -79,14 +79,14 @@ def _model_files(folder: Path) -> list[Path]:
     files = sorted(p for p in folder.glob("*") if any(fnmatch(p.name, c) for c in _COUNTS))
     if not (folder / "config.json").is_file() and not any(p.suffix == ".gguf" for p in files):
         raise UsageError(
-            f"`{folder}` is no model folder: it has no config.json",
-            hint="name a model of the hub, or the folder that `save_pretrained` wrote",
+            f"`{folder}` is not a model folder: it has no config.json",
+            hint="use the name of a model on the hub, or a folder written by `save_pretrained`",
         )
     return files
 
 
 def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file, worked out once for each size and time of change."""
+    """Hex sha256 of a file, computed once per size and modification time."""
     stat = path.stat()
     return _file_sha256(path, stat.st_size, stat.st_mtime_ns)
 

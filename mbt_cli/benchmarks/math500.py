@@ -6,16 +6,18 @@ Official file: JSON lines of `{problem, solution, answer, level, subject, unique
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
-from mbt_cli.core.difficulty import known_tier
 from mbt_cli.core.questions import Question
 from mbt_cli.interfaces import Benchmark, Verifier
 from mbt_cli.verifiers.math import MathVerifier
+
+_TIERS = {"1": "easy", "2": "easy", "3": "medium", "4": "hard", "5": "hard"}
 
 
 class MATH500(Benchmark):
@@ -32,6 +34,10 @@ class MATH500(Benchmark):
         licence="mit",
         revision="6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
     )
+    official_sizes: ClassVar[Mapping[str, int]] = {"test": 500}
+    layout: ClassVar[frozenset[str]] = frozenset({"problem", "answer"})
+    has_documents: ClassVar[bool] = False
+    is_math: ClassVar[bool] = True
 
     def question(self, record: Mapping[str, Json]) -> Question:
         problem = records.text(record, "problem")
@@ -44,6 +50,11 @@ class MATH500(Benchmark):
             question=problem,
             answer=records.text(record, "answer"),
             question_type=records.optional_text(record, "subject"),
-            difficulty=known_tier("math500", record),
+            difficulty=self.tier(record),
             metadata=records.rest(record, "unique_id", "id", "problem", "answer", "subject"),
         )
+
+    def tier(self, record: Mapping[str, Json]) -> str | None:
+        """By the level, which is written 3, "3" or "Level 3"."""
+        level = re.fullmatch(r"(?:Level )?([1-5])", str(record.get("level")))
+        return _TIERS[level[1]] if level else None

@@ -14,10 +14,11 @@ from typing import ClassVar, Literal
 from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
-from mbt_cli.core.difficulty import known_tier
 from mbt_cli.core.questions import Document, Question
 from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.interfaces import Benchmark
+
+_TIERS = {"2": "easy", "3": "medium", "4": "hard"}
 
 
 class MuSiQue(Benchmark):
@@ -36,6 +37,8 @@ class MuSiQue(Benchmark):
         licence="cc-by-4.0",
         revision="c8f4f8c9465fb69d31a8eae894c3fd509c4ca321",
     )
+    official_sizes: ClassVar[Mapping[str, int]] = {"train": 19_938, "validation": 2_417}
+    layout: ClassVar[frozenset[str]] = frozenset({"question", "answer", "paragraphs"})
 
     def question(self, record: Mapping[str, Json]) -> Question:
         question_id = records.text(record, "id")
@@ -50,11 +53,18 @@ class MuSiQue(Benchmark):
             supporting=tuple((title, 0) for title, _, is_supporting in paragraphs if is_supporting),
             question_type=shape[0] if shape else None,
             hops=int(shape[1]) if shape else None,
-            difficulty=known_tier("musique", record),
+            difficulty=self.tier(record),
             metadata=records.rest(
                 record, "id", "question", "answer", "answer_aliases", "paragraphs"
             ),
         )
+
+    def tier(self, record: Mapping[str, Json]) -> str | None:
+        """By the number of hops; questions without an answer are hard."""
+        if record.get("answerable") is False:
+            return "hard"
+        hops = re.match(r"([234])hop", str(record.get("id")))
+        return _TIERS[hops[1]] if hops else None
 
 
 def _paragraphs(record: Mapping[str, Json]) -> list[tuple[str, str, bool]]:

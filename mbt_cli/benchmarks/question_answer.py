@@ -9,7 +9,7 @@ context is a text, a list of texts, or HotpotQA's `[[title, [sentence]]]`.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mbt_cli.benchmarks import records
 from mbt_cli.core.chat import Json
@@ -25,6 +25,8 @@ class QuestionAnswer(Benchmark):
 
     kind: Literal["question_answer"] = "question_answer"
     """Names the benchmark in a manifest."""
+
+    layout: ClassVar[frozenset[str]] = frozenset({"question"})
 
     def question(self, record: Mapping[str, Json]) -> Question:
         question = records.text(record, "question")

@@ -12,12 +12,18 @@ from typing import ClassVar, Literal
 from mbt_cli.benchmarks import records
 from mbt_cli.core.benchmark_files import HubSource
 from mbt_cli.core.chat import Json
-from mbt_cli.core.difficulty import known_tier
 from mbt_cli.core.questions import Question
 from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.interfaces import Benchmark
 
 _HOPS = {"comparison": 2, "inference": 2, "compositional": 2, "bridge_comparison": 4}
+
+_TIERS = {
+    "comparison": "easy",
+    "inference": "medium",
+    "compositional": "medium",
+    "bridge_comparison": "hard",
+}
 
 
 class TwoWikiMultihopQA(Benchmark):
@@ -33,6 +39,8 @@ class TwoWikiMultihopQA(Benchmark):
         licence="apache-2.0",
         revision="fe713bfbd1afbca1a65246741a75890405d56a3a",
     )
+    official_sizes: ClassVar[Mapping[str, int]] = {"train": 167_454, "validation": 12_576}
+    layout: ClassVar[frozenset[str]] = frozenset({"question", "answer", "context", "evidences"})
 
     def question(self, record: Mapping[str, Json]) -> Question:
         question_type = records.optional_text(record, "type")
@@ -45,10 +53,14 @@ class TwoWikiMultihopQA(Benchmark):
             supporting=records.supporting(record.get("supporting_facts")),
             question_type=question_type,
             hops=_HOPS.get(question_type or ""),
-            difficulty=known_tier("2wikimultihopqa", record),
+            difficulty=self.tier(record),
             metadata=records.rest(
                 record,
                 *("_id", "id", "question", "answer", "answer_aliases", "context"),
                 *("supporting_facts", "type"),
             ),
         )
+
+    def tier(self, record: Mapping[str, Json]) -> str | None:
+        """By the type of question."""
+        return _TIERS.get(str(record.get("type")))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import typer
@@ -12,71 +13,19 @@ from rich.text import Text
 
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import printer
-from mbt_cli.engine.fetch import Needed, Stock, fetch_all, missing_error, needed_by, stock_of
+from mbt_cli.engine.fetch import (
+    CachedSize,
+    Needed,
+    cached_size,
+    fetch_all,
+    missing_error,
+    needed_by,
+)
 from mbt_cli.engine.runner import hub_access
-from mbt_cli.settings import Machine, read_machine
+from mbt_cli.settings import read_machine
 from mbt_cli.store.hub import cached_repos
 
 _SHOWN_COMMIT = 12
-
-
-def needs_view(stocks: Sequence[tuple[Needed, Stock]]) -> RenderableType:
-    """Each needed thing with its size, and how much is still to fetch."""
-    if not stocks:
-        return Text("nothing to fetch: every model and data set is local, made by rule or hosted")
-    table = Table(title="what the study needs", title_justify="left")
-    for column in ("name", "where", "files", "size", "to fetch"):
-        table.add_column(column, justify="left" if column in ("name", "where") else "right")
-    missing = 0
-    for needed, stock in stocks:
-        size = stock.size
-        if size is None:
-            table.add_row(needed.name, needed.what, "?", "?", "unknown")
-            continue
-        missing += size.missing_bytes
-        left = decimal(size.missing_bytes) if size.missing_files else "here"
-        table.add_row(needed.name, needed.what, str(size.files), decimal(size.bytes), left)
-    lines = [Text(f"{one.name}: {s.why}", style="yellow") for one, s in stocks if s.why]
-    unknown = sum(stock.size is None for _, stock in stocks)
-    return Group(table, Text(f"to fetch: {_total(missing, unknown)}"), *lines)
-
-
-def _total(missing_bytes: int, unknown: int) -> str:
-    """What is known to be missing, and how many sizes are not known."""
-    if not unknown:
-        return decimal(missing_bytes)
-    several = f"{unknown} whose size is unknown"
-    return f"{decimal(missing_bytes)}, and {several}" if missing_bytes else several
-
-
-def stock_view(machine: Machine) -> RenderableType:
-    """The local caches: the hub's repositories and mbt's own weights."""
-    table = Table(title="what is on this machine", title_justify="left")
-    for column in ("kind", "name", "commits", "size"):
-        table.add_column(column, justify="right" if column == "size" else "left")
-    for repo in cached_repos(hub_access(machine)):
-        commits = ", ".join(commit[:_SHOWN_COMMIT] for commit in repo.commits)
-        table.add_row(repo.type, repo.repo, commits, decimal(repo.bytes))
-    for path in _own_weights(machine):
-        table.add_row("embedded model", path.name, "", decimal(path.stat().st_size))
-    return table if table.row_count else Text("nothing is here yet: `mbt data fetch MANIFEST`")
-
-
-def stock_json(machine: Machine) -> str:
-    """The same as a list of objects, sizes in bytes."""
-    repos = [
-        {"kind": repo.type, "name": repo.repo, "commits": repo.commits, "bytes": repo.bytes}
-        for repo in cached_repos(hub_access(machine))
-    ]
-    own = [
-        {"kind": "embedded model", "name": path.name, "commits": [], "bytes": path.stat().st_size}
-        for path in _own_weights(machine)
-    ]
-    return orjson.dumps([*repos, *own], option=orjson.OPT_INDENT_2).decode()
-
-
-def _own_weights(machine: Machine) -> list[Path]:
-    return [path for path in sorted((machine.cache / "weights").glob("*")) if path.is_file()]
 
 
 def fetch(
@@ -91,18 +40,18 @@ def fetch(
     """Download what a manifest needs; with `dry_run`, only print the sizes.
 
     Raises:
-        MbtError: Something could not be fetched.
+        MbtError: A download failed.
     """
     manifest, machine = open_manifest(path, overrides, presets)
     needed = needed_by(manifest, machine, models=models, benchmarks=benchmarks)
     out = printer()
-    out.print(needs_view([(one, stock_of(one, machine)) for one in needed]))
+    out.print(_needed_view([(one, cached_size(one, machine)) for one in needed]))
     if dry_run:
         return
     results = []
     for result in fetch_all(needed, machine, lambda one: out.print(f"{one.name}: {one.what}")):
         results.append(result)
-        out.print(f"  here: {result.path}" if result.error is None else "  could not be fetched")
+        out.print(f"  in {result.path}" if result.error is None else "  failed")
     if error := missing_error(results):
         raise error
 
@@ -110,7 +59,44 @@ def fetch(
 def list_cached(*, as_json: bool) -> None:
     """Print the models and data sets on this machine."""
     machine = read_machine()
+    found: list[dict[str, Any]] = [
+        {"kind": repo.type, "name": repo.repo, "commits": repo.commits, "bytes": repo.bytes}
+        for repo in cached_repos(hub_access(machine))
+    ]
+    found += [
+        {"kind": "embedded model", "name": path.name, "commits": [], "bytes": path.stat().st_size}
+        for path in sorted((machine.cache / "weights").glob("*"))
+        if path.is_file()
+    ]
     if as_json:
-        typer.echo(stock_json(machine))
-    else:
-        printer().print(stock_view(machine))
+        typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        return
+    table = Table(title="cached on this machine", title_justify="left")
+    for column in ("kind", "name", "commits", "size"):
+        table.add_column(column, justify="right" if column == "size" else "left")
+    for one in found:
+        commits = ", ".join(commit[:_SHOWN_COMMIT] for commit in one["commits"])
+        table.add_row(one["kind"], one["name"], commits, decimal(one["bytes"]))
+    printer().print(table if found else Text("nothing is cached yet: `mbt data fetch MANIFEST`"))
+
+
+def _needed_view(sizes: Sequence[tuple[Needed, CachedSize]]) -> RenderableType:
+    """Each needed thing with its size, and how much of it is left to download."""
+    if not sizes:
+        return Text("nothing to fetch: every model and data set is local, generated or hosted")
+    table = Table(title="what the study needs", title_justify="left")
+    for column in ("name", "source", "files", "size", "to fetch"):
+        table.add_column(column, justify="left" if column in ("name", "source") else "right")
+    missing = unknown = 0
+    for needed, cached in sizes:
+        if (size := cached.size) is None:
+            unknown += 1
+            table.add_row(needed.name, needed.what, "?", "?", "unknown")
+        else:
+            missing += size.missing_bytes
+            left = decimal(size.missing_bytes) if size.missing_files else "cached"
+            table.add_row(needed.name, needed.what, str(size.files), decimal(size.bytes), left)
+    total = [decimal(missing)] if missing or not unknown else []
+    total += [f"{unknown} of unknown size"] if unknown else []
+    reasons = [Text(f"{one.name}: {c.why}", style="yellow") for one, c in sizes if c.why]
+    return Group(table, Text(f"to fetch: {', and '.join(total)}"), *reasons)

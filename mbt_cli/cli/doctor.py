@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.cli.doctor_study import (
+    data_findings,
     models_of,
     need_findings,
     needed_variables,
     reply_findings,
-    stock_findings,
 )
 from mbt_cli.cli.machine_checks import (
     disk_findings,
@@ -25,7 +25,6 @@ from mbt_cli.cli.machine_checks import (
     python_findings,
     slurm_finding,
     token_findings,
-    vllm_finding,
 )
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.orphans import Orphans, orphan_findings, stop_orphans
@@ -33,6 +32,7 @@ from mbt_cli.cli.printing import foreign, printer
 from mbt_cli.core.findings import Finding, broken
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import Manifest
+from mbt_cli.registry import BACKENDS
 from mbt_cli.settings import Machine, read_machine
 
 _STYLES = {"ok": "green", "absent": "yellow", "broken": "red"}
@@ -102,9 +102,10 @@ def machine_findings(machine: Machine, manifest: Manifest | None) -> Iterator[Fi
     yield from extra_findings()
     yield from plugin_findings()
     yield from gpu_findings(environment)
-    yield vllm_finding(environment)
     yield slurm_finding(environment)
     yield from disk_findings(machine)
+    for backend in BACKENDS.kinds().values():
+        yield from backend.doctor(environment, machine.cache)
     needed = {} if manifest is None else needed_variables(manifest, environment)
     yield from token_findings(environment, needed)
     yield from orphan_findings()
@@ -115,7 +116,7 @@ def manifest_findings(
 ) -> Iterator[Finding]:
     """Findings about what a manifest needs, and one short reply from each of its models."""
     yield from need_findings(manifest, machine)
-    yield from stock_findings(manifest, machine)
+    yield from data_findings(manifest, machine)
     yield from reply_findings(models_of(manifest), machine, starts_servers=starts_servers)
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,7 +32,6 @@ Kind = Literal["embedded", "gpu", "cluster", "api"]
 KINDS: tuple[Kind, ...] = ("embedded", "gpu", "cluster", "api")
 
 _COMMENT_COLUMN = 35
-_MATH = ("gsm8k", "math500")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class QuestionsAnswer:
     @property
     def is_math(self) -> bool:
         """Whether answers are compared as math."""
-        return self.kind in _MATH
+        return BENCHMARKS.kinds()[self.kind].is_math
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +318,6 @@ DEFAULT_BENCHMARKS = {
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 
-_OWN = "question_answer"
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")
 _KEY_LIKE = re.compile(r"^(?:sk|hf|gsk|xai|nvapi)[-_]")
 _CHAT_PATH = "/chat/completions"
@@ -450,14 +448,11 @@ def _questions(options: InitOptions, kind: Kind) -> QuestionsAnswer:
         name = _name_from(Path(options.questions).stem)
         return read_question_file(options.questions, name, layout=layout)
     named = layout or DEFAULT_BENCHMARKS[kind]
-    if named == _OWN:
+    if kinds[named].hub is None and kinds[named].generate is Benchmark.generate:
         raise UsageError(
             f"`{named}` reads a file of your own", hint="name it: --questions my_questions.jsonl"
         )
-    return QuestionsAnswer(named, named, has_documents=named not in _WITHOUT_DOCUMENTS)
-
-
-_WITHOUT_DOCUMENTS: Collection[str] = ("gsm8k", "math500")
+    return QuestionsAnswer(named, named, has_documents=kinds[named].has_documents)
 
 
 def _name_from(text: str) -> str:
@@ -471,9 +466,6 @@ def _name_from(text: str) -> str:
     return name.strip("._+-")[:64] or "mine"
 
 
-LAYOUTS = ("hotpotqa", "musique", "gsm8k", "math500", "question_answer")
-"""Layouts that are tried, the strictest first; 2WikiMultihopQA is HotpotQA's with evidences."""
-
 _TRIED_RECORDS = 20
 _SPLIT = "validation"
 _LEAST = 'each record needs at least {"question": "...", "answer": "..."}'
@@ -485,7 +477,7 @@ def read_question_file(file: str, name: str, *, layout: str | None = None) -> Qu
     Args:
         file: Path as the user typed it.
         name: What the manifest will call the benchmark.
-        layout: Kind of benchmark; None tries those in `LAYOUTS`.
+        layout: Kind of benchmark; None tries every layout.
 
     Raises:
         UsageError: There is no such file, no layout fits, or a record is wrong.
@@ -514,23 +506,26 @@ def _benchmark_of(kind: str, file: str) -> Benchmark:
 
 
 def _layout(file: str) -> str:
-    """The first layout in which the first records can be read."""
+    """The first layout in which the first records can be read, those with most fields first."""
+    kinds = {kind: benchmark.layout for kind, benchmark in BENCHMARKS.kinds().items()}
+    layouts = sorted((kind for kind in kinds if kinds[kind]), key=lambda kind: -len(kinds[kind]))
     path = data_files(Path(file).expanduser())[0]
     if parquet_columns(path) >= set(rows.QUESTIONS):
-        return "question_answer"
+        return layouts[-1]
     records = list(islice(read_records(path), _TRIED_RECORDS))
     if not records:
         raise UsageError(f"`{file}` is empty", hint=_LEAST)
-    if all("evidences" in (record.value or {}) for record in records):
-        return "2wikimultihopqa"
-    problems = {kind: next(_problems(records, kind, file), None) for kind in LAYOUTS}
-    found = next((kind for kind, problem in problems.items() if problem is None), None)
-    if found is None:
-        raise UsageError(
-            f"`{file}` has none of the known layouts: {problems['question_answer']}",
-            hint=f"{_LEAST}; or name a layout: --benchmark {'|'.join(LAYOUTS)}",
-        )
-    return found
+    problem = None
+    for kind in layouts:
+        if all(kinds[kind] <= set(record.value or {}) for record in records):
+            problem = next(_problems(records, kind, file), None)
+            if problem is None:
+                return kind
+    problem = problem or next(_problems(records, layouts[-1], file))
+    raise UsageError(
+        f"`{file}` has none of the known layouts: {problem}",
+        hint=f"{_LEAST}; or name a layout: --benchmark {'|'.join(layouts)}",
+    )
 
 
 def _problems(records: list[Record], kind: str, file: str) -> Iterator[str]:

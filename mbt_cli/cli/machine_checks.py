@@ -6,13 +6,21 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.filesize import decimal
 
-from mbt_cli.backends.llamacpp import FILE
-from mbt_cli.core.findings import Finding, absent, answer_of, broken, ok
+from mbt_cli.core.findings import (
+    EXTRAS,
+    Finding,
+    absent,
+    answer_of,
+    broken,
+    installed,
+    missing_packages,
+    ok,
+    pip_line,
+)
 from mbt_cli.plugins import installed_plugins
 from mbt_cli.settings import Machine
 
@@ -29,7 +37,6 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
     yield _folder("temporary", temporary, "TMPDIR", is_needed=True)
     if temporary.is_dir():
         yield _execution(temporary)
-    yield _weights(machine.cache)
 
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
@@ -66,18 +73,9 @@ def _nearest(folder: Path) -> Path:
 
 def _execution(temporary: Path) -> Finding:
     if os.statvfs(temporary).f_flag & os.ST_NOEXEC:
-        found = f"{temporary} may not execute what it holds; vLLM's caches go to mbt's cache"
+        found = f"{temporary} forbids execution; vLLM's caches go to mbt's cache"
         return absent("disk", "execution", found, "export TMPDIR=/path/that/may/execute")
     return ok("disk", "execution", f"{temporary} may execute what it holds")
-
-
-def _weights(cache: Path) -> Finding:
-    path = cache / "weights" / FILE
-    if path.is_file():
-        return ok("caches", "embedded model", f"{path}: {decimal(path.stat().st_size)}")
-    return absent(
-        "caches", "embedded model", "not fetched yet (98 MB)", "mbt data fetch quickstart.toml"
-    )
 
 
 _FIELDS = "index,name,memory.total,memory.used,driver_version"
@@ -146,47 +144,6 @@ _OLDEST = (3, 11)
 _SECONDS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """An optional part of mbt.
-
-    Args:
-        packages: What it installs, as pyproject.toml has it.
-        purpose: Who wants it.
-    """
-
-    packages: tuple[str, ...]
-    purpose: str
-
-
-EXTRAS: Mapping[str, Extra] = {
-    "embedded": Extra(("xllamacpp",), "the embedded model and GGUF files"),
-    "math": Extra(("math-verify",), "comparing math answers in other forms"),
-    "train": Extra(
-        (
-            *("torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf"),
-            *("matplotlib", "wandb"),
-        ),
-        "training",
-    ),
-    "vllm": Extra(("vllm",), "serving models on GPUs"),
-    "gpu": Extra(("flash-attn", "liger-kernel"), "faster training on GPUs"),
-}
-
-
-def pip_line(extra: str) -> str:
-    """How an extra is installed."""
-    return f'pip install "mbt-cli[{extra}]"'
-
-
-def installed(package: str) -> str | None:
-    """The version of a package in this Python; None where it is not."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def python_findings() -> Iterator[Finding]:
     """This Python, and mbt in it."""
     running = ".".join(str(part) for part in sys.version_info[:3])
@@ -199,11 +156,6 @@ def python_findings() -> Iterator[Finding]:
         yield absent("Python", "mbt-cli", "runs without being installed", "pip install mbt-cli")
     else:
         yield ok("Python", "mbt-cli", own)
-
-
-def missing_packages(extra: str) -> list[str]:
-    """Packages of an extra that this Python does not have."""
-    return [name for name in EXTRAS[extra].packages if installed(name) is None]
 
 
 def extra_findings() -> Iterator[Finding]:
@@ -225,20 +177,6 @@ def plugin_findings() -> Iterator[Finding]:
         yield ok("plug-ins", kind, f"{family}, from `{cls.__module__}`")
     for problem in found.problems:
         yield absent("plug-ins", "broken", problem, "correct the package, or uninstall it")
-
-
-def vllm_finding(environment: Mapping[str, str]) -> Finding:
-    """The command `vllm`, here or in another environment."""
-    path = shutil.which("vllm", path=environment.get("PATH"))
-    beside = Path(sys.executable).parent / "vllm"
-    if path is None and beside.is_file():
-        path = str(beside)
-    if path is None:
-        what = "no command `vllm`"
-        do = f"{pip_line('vllm')}, or name another environment's by `place.executable`"
-        return absent("serving", "vLLM", what, do)
-    own = installed("vllm")
-    return ok("serving", "vLLM", f"{own} at {path}" if own else path)
 
 
 def slurm_finding(environment: Mapping[str, str]) -> Finding:

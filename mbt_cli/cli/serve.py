@@ -167,7 +167,7 @@ def served(model: Model, place: ServerPlace) -> Iterator[Endpoint]:
         if not isinstance(endpoint, Endpoint) or endpoint.alive is None:
             raise UsageError(
                 f"the backend `{model.backend.kind}` does not start a server",
-                hint="serve a preset of the backend `llamacpp`, `vllm` or `transformers`",
+                hint="choose a preset that serves weights on this machine",
             )
         yield endpoint
 

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from mbt_cli.backends.flags import merged_flags
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.chat import Json
@@ -57,7 +56,10 @@ def served_models(manifest: Manifest, presets: PresetFolders) -> Sequence[Served
             layers = {"mbt": {f"serve.{key}": v for key, v in backend.own_flags.items()}}
             layers |= _preset_layer(table, presets)
             layers[f"models.{name}"] = _flat(table.model_dump(exclude_unset=True))
-            found.append(ServedModel(name, backend.kind, merged_flags(layers)))
+            flags: dict[str, tuple[Json, str]] = {}
+            for layer, keys in layers.items():  # later layers override earlier ones
+                flags |= {key.replace("-", "_"): (value, layer) for key, value in keys.items()}
+            found.append(ServedModel(name, backend.kind, flags))
     return found
 
 

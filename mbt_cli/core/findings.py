@@ -1,8 +1,12 @@
 """Findings of `mbt doctor`: what a check of this machine or of a study found."""
 
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Literal
 
 State = Literal["ok", "absent", "broken"]
@@ -58,3 +62,57 @@ def answer_of(
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An optional part of mbt.
+
+    Args:
+        packages: The packages that it installs, as in pyproject.toml.
+        purpose: What they are for.
+    """
+
+    packages: tuple[str, ...]
+    purpose: str
+
+
+EXTRAS: Mapping[str, Extra] = {
+    "embedded": Extra(("xllamacpp",), "the embedded model and GGUF files"),
+    "math": Extra(("math-verify",), "comparing math answers in other forms"),
+    "train": Extra(
+        (
+            *("torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf"),
+            *("matplotlib", "wandb"),
+        ),
+        "training",
+    ),
+    "vllm": Extra(("vllm",), "serving models on GPUs"),
+    "gpu": Extra(("flash-attn", "liger-kernel"), "faster training on GPUs"),
+}
+
+
+def pip_line(extra: str) -> str:
+    """The command that installs an extra."""
+    return f'pip install "mbt-cli[{extra}]"'
+
+
+def installed(package: str) -> str | None:
+    """The version of a package in this Python; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Packages of an extra that this Python does not have."""
+    return [name for name in EXTRAS[extra].packages if installed(name) is None]
+
+
+def find_command(command: str, environment: Mapping[str, str]) -> str | None:
+    """Path of a command on the search path or next to this Python; None if there is none."""
+    if found := shutil.which(command, path=environment.get("PATH")):
+        return found
+    beside = Path(sys.executable).parent / command
+    return str(beside) if beside.is_file() else None

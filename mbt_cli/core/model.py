@@ -1,9 +1,12 @@
 """The base of everything a person writes in TOML, and the marks its fields can bear."""
 
 from abc import ABC
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
+
+from mbt_cli.core.findings import Finding
 
 SECRET = "secret"
 """Type of a validation error whose message must not show the value, which may be a key."""
@@ -56,3 +59,12 @@ class Plugin(Settings, ABC):
 
     kind: str
     """Its name in a manifest; each class narrows it to one."""
+
+    def findings(self, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+        """Checks of `mbt doctor MANIFEST`: whether this part of a study can run here.
+
+        Args:
+            name: Its name in the manifest.
+            environment: The process environment, `.env` merged in.
+        """
+        return iter(())

@@ -1,4 +1,4 @@
-"""Where a backend may put what it needs while its server runs."""
+"""What a backend gets from this machine, and what it downloads to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """What a backend gets from the machine's side.
+    """Where and how a backend runs its server.
 
     Args:
         log: File for the server's output, with secrets masked.
         cache: Folder for downloads and compiled caches.
         environment: The process environment, `.env` merged in.
         ready_timeout_seconds: How long the server may take to answer its first request.
-        parallel: Requests that will be in flight at once.
-        port: Port that a person asked for; it wins over the backend's own.
-        key: Key that the server shall ask for; null has a random one made.
+        parallel: Number of requests in flight at once.
+        port: Port that the user chose; overrides the backend's own.
+        key: API key of the server; None generates a random one.
     """
 
     log: Path
@@ -26,3 +26,16 @@ class ServerPlace:
     parallel: int = 8
     port: int | None = None
     key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file that a backend downloads by itself.
+
+    Args:
+        path: Where it is after the download.
+        size_bytes: Its size.
+    """
+
+    path: Path
+    size_bytes: int

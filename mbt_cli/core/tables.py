@@ -1,6 +1,6 @@
 """A table as data, before it is Markdown, LaTeX, CSV or HTML."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,8 +37,7 @@ class ReportInputs:
         scores: `rows.SCORES` likewise, lazy: it can be large.
         axes: Names of the axes in the order of addresses.
         missing: Addresses of cells that the manifest names and that are not finished.
-        models: Manifest name of a model to what it is, such as `scripted` or `embedded`.
-        judge_models: Manifest names of the models that gave the verdicts.
+        toy_judges: Manifest names of the judge models that are toys.
         cells: `CELLS` of every finished cell of the study.
     """
 
@@ -46,8 +45,7 @@ class ReportInputs:
     scores: pl.LazyFrame
     axes: Sequence[str]
     missing: Sequence[str] = ()
-    models: Mapping[str, str] = field(default_factory=dict)
-    judge_models: Sequence[str] = ()
+    toy_judges: Sequence[str] = ()
     cells: pl.DataFrame = field(default_factory=CELLS.to_frame)
 
 

@@ -17,7 +17,7 @@ from mbt_cli.core.number_text import number_text, significant_decimals
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
 from mbt_cli.errors import UsageError
-from mbt_cli.registry import BENCHMARKS, TRAINERS
+from mbt_cli.registry import BACKENDS, BENCHMARKS, TRAINERS
 from mbt_cli.report.metrics import shown
 from mbt_cli.store.artifacts import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
@@ -237,8 +237,9 @@ def _model_words(model: Mapping[str, Json]) -> str:
     backend = model.get("backend") or {}
     kind = backend.get("kind")
     which = backend.get("model") or model.get("id") or ""
-    is_rule = kind in ("scripted", "canned", "recorded")
-    return f"{model.get('name')} ({'no model: ' if is_rule else ''}{kind} {which}".strip() + ")"
+    found = BACKENDS.find(str(kind))
+    has_model = found is None or found.has_model
+    return f"{model.get('name')} ({'' if has_model else 'no model: '}{kind} {which}".strip() + ")"
 
 
 def _model(folder: Path) -> Export:

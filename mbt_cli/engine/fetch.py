@@ -1,13 +1,12 @@
-"""What a study needs from elsewhere: weights, benchmarks and published data, got before it runs."""
+"""What a study downloads before it runs: weights, benchmarks and published data."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mbt_cli.backends.llamacpp import FILE, NAME, SIZE_BYTES, LlamaCppBackend
 from mbt_cli.core.column_maps import SourcePreset
 from mbt_cli.core.names import nearest
-from mbt_cli.core.serving import ServerPlace
+from mbt_cli.core.serving import Download, ServerPlace
 from mbt_cli.engine.runner import hub_access
 from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.interfaces import Backend
@@ -26,24 +25,24 @@ _OTHER_WEIGHTS = (
 
 @dataclass(frozen=True)
 class Needed:
-    """One thing that a study names and that is not part of it.
+    """One model or data set that a study downloads.
 
     Args:
-        name: What the manifest calls it, such as `model qwen3-0.6b`.
-        what: Where it is, for people.
-        request: Its files on the hub; None for the embedded model.
-        backend: The backend that brings its own weights.
+        name: Its name in the manifest, such as `model qwen3-0.6b`.
+        what: Its source, for messages.
+        files: Its files on the hub, or the file that its backend downloads by itself.
+        backend: The backend of a model.
     """
 
     name: str
     what: str
-    request: HubRequest | None = None
+    files: HubRequest | Download
     backend: Backend | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
-    """How much of a needed thing is here; None where nobody can tell now, `why` says why."""
+class CachedSize:
+    """Size of a needed thing and how much is cached; None if unknown, for the reason `why`."""
 
     size: HubSize | None
     why: str = ""
@@ -51,7 +50,7 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What became of one needed thing: where it is now, or the error that kept it away."""
+    """A fetched thing: its path, or the error."""
 
     needed: Needed
     path: Path | None = None
@@ -61,58 +60,66 @@ class Fetched:
 def needed_by(
     manifest: Manifest, machine: Machine, *, models: Collection[str], benchmarks: Collection[str]
 ) -> list[Needed]:
-    """Everything that the cells of a study fetch, each once, models first.
+    """Everything that the cells of a study download, each once, models first.
 
     Args:
         manifest: The study.
         machine: Where the caches are.
         models: Only these models; with `benchmarks` empty too, everything.
-        benchmarks: Only these benchmarks, and published data about them.
+        benchmarks: Only these benchmarks and published data about them.
 
     Raises:
         UsageError: The study has no such model or benchmark.
     """
+    for kind, names, known in (
+        ("model", models, manifest.document.models),
+        ("benchmark", benchmarks, manifest.document.benchmarks),
+    ):
+        for name in names:
+            if name not in known:
+                raise UsageError(f"the study has no {kind} `{name}`", hint=nearest(name, known))
     cells = list(manifest.cells.values())
-    _check("model", models, manifest.document.models)
-    _check("benchmark", benchmarks, manifest.document.benchmarks)
     takes_all = not models and not benchmarks
-    found: dict[str, Needed] = {}
+    found: list[Needed | None] = []
     for cell in cells:
         for model in cell.resolution.models.values():
             if takes_all or model.name in models:
-                _add(found, _model(model.name, model.backend, machine))
+                found.append(_model(model.name, model.backend, machine))
     for cell in cells:
         if takes_all or cell.resolution.axes.get("benchmark") in benchmarks:
-            _add(found, _questions(cell))
-            _add(found, _published(cell))
-    return list(found.values())
+            found += [_questions(cell), _published(cell)]
+    once: dict[str, Needed] = {}
+    for needed in found:
+        if needed is not None:
+            once.setdefault(needed.what, needed)
+    return list(once.values())
 
 
-def stock_of(needed: Needed, machine: Machine) -> Stock:
-    """How large it is and how much of that is here, without fetching."""
-    if needed.request is None:
-        there = int((machine.cache / "weights" / FILE).is_file())
-        return Stock(HubSize(None, 1, SIZE_BYTES, 1 - there, SIZE_BYTES * (1 - there)))
+def cached_size(needed: Needed, machine: Machine) -> CachedSize:
+    """How large it is and how much of it is cached, without downloading."""
+    if isinstance(needed.files, Download):
+        whole, missing = needed.files.size_bytes, int(not needed.files.path.is_file())
+        return CachedSize(HubSize(None, 1, whole, missing, whole * missing))
     if hub_access(machine).offline:
-        return Stock(None, "its size is not asked for: the network is off")
+        return CachedSize(None, "size unknown: mbt is offline")
     try:
-        return Stock(size_of(needed.request, hub_access(machine)))
+        return CachedSize(size_of(needed.files, hub_access(machine)))
     except MbtError as error:
-        return Stock(None, error.message)
+        return CachedSize(None, error.message)
 
 
 def fetch_all(
-    needed: Sequence[Needed], machine: Machine, tell: Callable[[Needed], None]
+    needed: Sequence[Needed], machine: Machine, begin: Callable[[Needed], None]
 ) -> Iterator[Fetched]:
-    """Fetch one after the other; what cannot be had does not keep the rest away.
+    """Download one after the other; an error does not stop the rest.
 
     Args:
-        needed: What to fetch.
+        needed: What to download.
         machine: Where to, and whether the network may be used.
-        tell: Told of each before it begins.
+        begin: Called with each before its download.
     """
     for one in needed:
-        tell(one)
+        begin(one)
         try:
             yield Fetched(one, _fetch(one, machine))
         except MbtError as error:
@@ -120,46 +127,39 @@ def fetch_all(
 
 
 def missing_error(results: Sequence[Fetched]) -> MbtError | None:
-    """What to say when something could not be had; None when all is here."""
-    lost = [result for result in results if result.error is not None]
-    if not lost:
+    """The error that lists every failed download; None if there is none."""
+    failed = [(result.needed, result.error) for result in results if result.error is not None]
+    if not failed:
         return None
-    lines = [f"{len(lost)} of {len(results)} could not be fetched:"]
-    for result in lost:
-        assert result.error is not None
-        lines.append(f"  {result.needed.name}: {result.error.message}")
-        if result.error.hint:
-            lines.append(f"    {result.error.hint}")
-    return MbtError("\n".join(lines), hint="run it again: what is here stays, the rest goes on")
+    lines = [f"{len(failed)} of {len(results)} downloads failed:"]
+    for needed, error in failed:
+        lines.append(f"  {needed.name}: {error.message}")
+        if error.hint:
+            lines.append(f"    {error.hint}")
+    return MbtError("\n".join(lines), hint="run it again: finished downloads are kept")
 
 
 def _fetch(needed: Needed, machine: Machine) -> Path:
-    if needed.request is not None:
-        return fetch_files(needed.request, hub_access(machine)).folder
+    if isinstance(needed.files, HubRequest):
+        return fetch_files(needed.files, hub_access(machine)).folder
     assert needed.backend is not None
-    place = ServerPlace(machine.cache / "fetch.log", machine.cache, machine.environment)
-    needed.backend.weights(place)
-    return machine.cache / "weights" / FILE
+    needed.backend.weights(_place(machine))
+    return needed.files.path
 
 
-def _add(found: dict[str, Needed], needed: Needed | None) -> None:
-    """Keep it unless the same thing is there already under another name."""
-    if needed is not None:
-        found.setdefault(needed.what, needed)
+def _place(machine: Machine) -> ServerPlace:
+    return ServerPlace(machine.cache / "fetch.log", machine.cache, machine.environment)
 
 
 def _model(name: str, backend: Backend, machine: Machine) -> Needed | None:
-    if isinstance(backend, LlamaCppBackend):
-        if backend.model != NAME:
-            return None
-        return Needed(f"model {name}", f"embedded {FILE}", backend=backend)
-    place = ServerPlace(machine.cache / "fetch.log", machine.cache, machine.environment)
-    weights = backend.weights(place)
-    if weights is None or local_folder(weights.model) is not None:
+    if own := backend.download(machine.cache):
+        return Needed(f"model {name}", f"{own.path.name} of `{backend.kind}`", own, backend)
+    weights = backend.weights(_place(machine))
+    if weights is None or Path(weights.model).expanduser().exists():
         return None
     revision = weights.revision or "main"
     request = HubRequest(weights.model, ("*",), revision, type="model", skip=_OTHER_WEIGHTS)
-    return Needed(f"model {name}", f"{weights.model} at {revision}", request)
+    return Needed(f"model {name}", f"{weights.model} at {revision}", request, backend)
 
 
 def _questions(cell: Cell) -> Needed | None:
@@ -187,9 +187,3 @@ def _of_request(name: str, request: HubRequest) -> Needed | None:
         return None
     what = f"{request.repo}/{request.patterns[0]} at {request.revision}"
     return Needed(name, what, request)
-
-
-def _check(kind: str, names: Collection[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise UsageError(f"the study has no {kind} `{name}`", hint=nearest(name, known))

@@ -24,19 +24,6 @@ from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.schema import Name
 from mbt_cli.stages.base import Model
 
-OFFICIAL_ROWS: Mapping[tuple[str, str], int] = {
-    ("hotpotqa", "train"): 90_447,
-    ("hotpotqa", "validation"): 7_405,
-    ("musique", "train"): 19_938,
-    ("musique", "validation"): 2_417,
-    ("2wikimultihopqa", "train"): 167_454,
-    ("2wikimultihopqa", "validation"): 12_576,
-    ("math500", "test"): 500,
-    ("gsm8k", "train"): 7_473,
-    ("gsm8k", "test"): 1_319,
-}
-"""Questions of each official split."""
-
 USUAL_TOKENS: Mapping[str, int] = {
     "rollout": 2_000,
     "synthesize": 2_500,
@@ -118,12 +105,11 @@ def _questions(state: CellState) -> int | None:
         return None
     split = state.cell.resolution.axes["split"]
     of_source = benchmark.splits.get(split, split)
-    known = OFFICIAL_ROWS.get((benchmark.kind, of_source)) if benchmark.source == "hub" else None
-    sizes = [known, *(_of_split(getattr(benchmark, f, None), split, of_source) for f in _SIZES)]
+    sizes = [
+        benchmark.official_size(of_source),
+        *(_of_split(size, split, of_source) for size in (benchmark.limit, benchmark.sample)),
+    ]
     return min((size for size in sizes if size is not None), default=None)
-
-
-_SIZES = ("limit", "sample", "size")
 
 
 def _of_split(size: object, *names: str) -> int | None:
@@ -143,10 +129,6 @@ def _tokens_per_row(states: States) -> Mapping[str, float]:
             rows[stage] = rows.get(stage, 0) + state.lineage.rows
             tokens[stage] = tokens.get(stage, 0) + state.lineage.tokens.completion
     return {stage: tokens[stage] / rows[stage] for stage in tokens if rows[stage]}
-
-
-_WIDE = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-_HAVE_GPU = ("vllm", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,19 +189,12 @@ def gpus_of(state: CellState) -> int:
     if recipe is not None:
         return _training_gpus(state, recipe.launch)
     model = asked_model(state)
-    if model is None or model.backend.kind not in _HAVE_GPU:
-        return 0
-    place = _place_of(model)
-    flags = place.get("flags") or {}
-    gpus = 1
-    for name in _WIDE:
-        gpus *= int(place.get(name) or flags.get(name) or 1)
-    return gpus
+    return 0 if model is None else model.backend.gpus()
 
 
 def _training_gpus(state: CellState, launch: Launch) -> int:
     """Processes on one node, each with a GPU; the embedded model trains on the processor."""
-    if state.cell.resolution.models["model"].backend.kind not in _HAVE_GPU:
+    if not state.cell.resolution.models["model"].backend.gpus():
         return 0
     told = launch.processes or launch.flags.get("num_processes")
     nodes = launch.flags.get("num_machines")

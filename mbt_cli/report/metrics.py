@@ -106,7 +106,6 @@ def column(metric: str, unit: str = "percent", *, title: str | None = None) -> C
 
 COUNTS_NOTE = "n: questions; failed: rollouts without a reply, left out of every number."
 _JUDGED = "judge_accuracy"
-_TOYS = ("embedded", "scripted", "canned", "recorded")
 
 
 def metric_table(
@@ -170,18 +169,14 @@ def table_of(
 
 def judge_title(metric: str, inputs: ReportInputs) -> str | None:
     """Another heading for the accuracy by a judge that is only there to show the path."""
-    return "toy judge's accuracy" if metric == _JUDGED and _toys(inputs) else None
-
-
-def _toys(inputs: ReportInputs) -> list[str]:
-    return sorted({m for m in inputs.judge_models if inputs.models.get(m) in _TOYS})
+    return "toy judge's accuracy" if metric == _JUDGED and inputs.toy_judges else None
 
 
 def _toy_note(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
-    toys = _toys(inputs)
-    if not toys or _JUDGED not in metrics:
+    if not inputs.toy_judges or _JUDGED not in metrics:
         return []
-    return [f"The judge is {', '.join(toys)}, a toy: its accuracy shows that the path works."]
+    judges = ", ".join(inputs.toy_judges)
+    return [f"The judge is {judges}, a toy: its accuracy only shows that the pipeline works."]
 
 
 def _counts(metrics: Sequence[str]) -> list[Column]:

@@ -1,10 +1,11 @@
 """MathMatch: is the math answer right, whatever form it is written in?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import polars as pl
 
+from mbt_cli.core.findings import Finding, absent, missing_packages, pip_line
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.scoring import answer_values, math_values, mean_measure, rollout_values
@@ -179,3 +180,8 @@ class MathMatch(Score):
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         values = math_values(inputs)
         return [mean_measure(inputs, self.kind, values, shape="binary")]
+
+    def findings(self, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+        if missing_packages("math"):
+            found = "compares answers in different forms only with it"
+            yield absent("needs", "extra math", f"{name} {found}", pip_line("math"))

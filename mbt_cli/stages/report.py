@@ -1,15 +1,15 @@
 """Report: the paper's tables and figures from every score of the study."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import Field
 
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.errors import UsageError
-from mbt_cli.registry import AnyFigure, AnyTable
+from mbt_cli.registry import BACKENDS, AnyFigure, AnyTable
 from mbt_cli.report.files import study_cells, write_tables
 from mbt_cli.report.page import PageInputs, write_page
 from mbt_cli.report.references import read_reference, with_reference
@@ -92,10 +92,16 @@ def report_inputs(work: Work) -> ReportInputs:
         scores=pl.concat([_with_axes(cell.rows, cell, axes) for cell in cells]),
         axes=axes,
         missing=sorted(set(work.resolution.inputs["scores"]) - {cell.address for cell in cells}),
-        models={name: nature for note in notes for name, nature in note["models"].items()},
-        judge_models=sorted({name for note in notes for name in note["judge_models"]}),
+        toy_judges=_toy_judges(notes),
         cells=study_cells(work.study_folder),
     )
+
+
+def _toy_judges(notes: Sequence[Mapping[str, Any]]) -> list[str]:
+    labels = {backend.toy_label for backend in BACKENDS.kinds().values() if backend.toy_label}
+    natures = {name: nature for note in notes for name, nature in note["models"].items()}
+    judges = {name for note in notes for name in note["judge_models"]}
+    return sorted(name for name in judges if natures.get(name) in labels)
 
 
 def _summary(cell: LoadedInput, axes: list[str]) -> pl.LazyFrame:

@@ -12,7 +12,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
 from mbt_cli.errors import StageError
-from mbt_cli.registry import JUDGES, AnyScore
+from mbt_cli.registry import BACKENDS, JUDGES, AnyScore
 from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work
 from mbt_cli.stages.inputs import with_questions
@@ -20,8 +20,6 @@ from mbt_cli.stages.judge import recorded_judge
 from mbt_cli.store.lineage import Lineage
 
 _BASELINE = "baseline_"
-EMBEDDED = "smollm2-135m"
-"""The model that mbt brings along: small enough to run anywhere, too small to trust."""
 
 
 class ScoreStage(Stage):
@@ -212,10 +210,10 @@ def _models_behind(work: Work) -> dict[str, Json]:
 
 
 def _nature(backend: Mapping[str, Json]) -> str:
-    """`scripted`, `canned` and `embedded` backends are no models to draw conclusions from."""
+    """The kind of a backend, or its label if it is a toy."""
     kind = str(backend.get("kind"))
-    embedded = kind == "llamacpp" and backend.get("model") == EMBEDDED
-    return "embedded" if embedded else kind
+    found = BACKENDS.find(kind)
+    return found.toy_label if found is not None and found.is_toy(backend) else kind
 
 
 def _only(inputs: ScoreInputs, by: str, group: object) -> ScoreInputs:

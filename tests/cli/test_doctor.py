@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mbt_cli.cli.machine_checks import EXTRAS, gpus_of
+from mbt_cli.cli.machine_checks import gpus_of
+from mbt_cli.core.findings import EXTRAS
 from tests.cli.chat_server import ChatServer
 from tests.cli.pretender import WORKER, write_vllm_preset
 from tests.conftest import REPOSITORY, SMALL_STUDY
@@ -135,7 +136,7 @@ def test_a_study_for_gpus_is_told_what_is_not_here(mbt, doctor, workplace):
     assert ran.code == 1
     found = findings(ran)
     gpus = found["needs", "model qwen3-0.6b GPUs"]
-    assert gpus["found"] == "`place.tensor_parallel_size` is 1, 0 are here"
+    assert gpus["found"] == "needs 1, 0 visible"
     assert "mbt plan gpu.toml | mbt submit --slurm" in gpus["do"]
     weights = ("data", "model qwen3-0.6b")
     assert found[weights]["do"] == "mbt data fetch gpu.toml"

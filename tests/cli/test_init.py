@@ -68,7 +68,7 @@ def test_check_tells_of_a_key_that_is_not_set_and_of_an_address_without_a_path(m
     right = mbt("check", "h.toml", OPENAI_API_KEY=KEY)
 
     assert (bare.code, right.code) == (0, 0)
-    assert "`OPENAI_API_KEY` is not set here: model m needs it" in bare.out
+    assert "`OPENAI_API_KEY` is not set: model m needs it" in bare.out
     assert "most servers answer at `https://example.org/v1`" in bare.out
     assert "not set" not in right.out
     assert KEY not in right.out
@@ -168,7 +168,10 @@ def test_documents_beside_the_questions_are_put_into_the_prompt(mbt, workplace):
         (("--kind", "embedded", "--questions", "none.jsonl"), "no file `none.jsonl`"),
         (("--kind", "embedded", "--name", "my study"), "is no name for a study"),
         (("--kind", "api"), "no model named"),
-        (("--kind", "api", "--model", "m", "--base-url", "example.org"), "no http or https"),
+        (
+            ("--kind", "api", "--model", "m", "--base-url", "example.org"),
+            "not an http or https URL",
+        ),
     ],
 )
 def test_a_wrong_answer_is_said_with_what_to_type_and_writes_nothing(mbt, workplace, flags, words):

@@ -62,7 +62,7 @@ SERVERS = (
     asking(
         "the embedded model without a network",
         'preset = "smollm2-135m"',
-        ["could not be fetched: MBT_OFFLINE is set", "sha256", "cache/weights/"],
+        ["cannot download the embedded model: MBT_OFFLINE is set", "sha256", "cache/weights/"],
         env={"MBT_CACHE": "cache", "MBT_OFFLINE": "1"},
     ),
 )
@@ -88,7 +88,7 @@ ENDPOINTS = (
     asking(
         "no address",
         OPENAI.format(url="nowhere"),
-        ["models.parrot.backend.base_url", "`nowhere` is no http or https address"],
+        ["models.parrot.backend.base_url", "`nowhere` is not an http or https URL"],
         code=2,
     ),
     asking(
@@ -296,7 +296,7 @@ def test_data_that_cannot_be_fetched_offline_say_so_at_once(tmp_path):
     wrong = Wrong(
         "offline",
         "data fetch study.toml",
-        ["1 of 1 could not be fetched", "hotpotqa/hotpot_qa", "network is off", "mbt data fetch"],
+        ["1 of 1 downloads failed", "hotpotqa/hotpot_qa", "network is off", "mbt data fetch"],
         code=1,
         edits={TINY: 'kind = "hotpotqa"\nsource = "hub"'},
         prints=True,

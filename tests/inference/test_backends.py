@@ -88,13 +88,13 @@ def test_a_key_of_two_lines_never_becomes_a_header(place):
     backend = OpenAIBackend(base_url="https://api.example.com/v1", id="m", api_key_env="TWO_LINES")
     place.environment["TWO_LINES"] = "sk-1\nX-Other: yes"
 
-    with pytest.raises(UsageError, match="`TWO_LINES` holds a line break"):
+    with pytest.raises(UsageError, match="`TWO_LINES` contains a line break"):
         backend.open(place).__enter__()
 
 
 @pytest.mark.parametrize("address", ["api.example.com/v1", "ftp://x/v1", "https://u:p@x.com/v1"])
-def test_what_is_no_address_is_refused(address):
-    with pytest.raises(ValueError, match="address"):
+def test_a_wrong_url_is_refused(address):
+    with pytest.raises(ValueError, match=r"URL|user, password"):
         OpenAIBackend(base_url=address, id="m")
 
 
@@ -167,7 +167,7 @@ def test_a_folder_is_known_by_its_config_and_weights_alone(tmp_path):
 
 
 def test_a_folder_without_a_model_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match="no model folder"):
+    with pytest.raises(UsageError, match="not a model folder"):
         folder_sha256(tmp_path)
 
 

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import orjson
 import pytest
+from pydantic import TypeAdapter
 
 from mbt_cli.benchmarks.gsm8k import GSM8K
 from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.benchmarks.math500 import MATH500
 from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
-from mbt_cli.core.difficulty import known_tier, tier
 from mbt_cli.core.questions import Document
+from mbt_cli.registry import AnyBenchmark
 from tests.unit.split_reading import read_split
 
 HERE = Path(__file__).parent / "data"
@@ -145,15 +146,17 @@ def test_a_malformed_hotpotqa_record_says_what_is_wrong(change, message):
         ("math500", {"level": "Level 5"}, "hard"),
         ("math500", {"level": 2}, "easy"),
         ("math500", {"level": "3"}, "medium"),
-        ("gsm8k", {}, "medium"),
+        ("gsm8k", {}, None),
     ],
 )
-def test_tiers_follow_each_data_sets_own_marks(kind, record, expected):
-    assert tier(kind, record) == expected
+def test_tiers_follow_each_data_sets_own_labels(kind, record, expected):
+    benchmark = TypeAdapter(AnyBenchmark).validate_python({"kind": kind})
+
+    assert benchmark.tier(record) == expected
 
 
-def test_a_record_without_marks_has_no_tier_of_its_own():
-    assert known_tier("2wikimultihopqa", {"type": "new"}) is None
+def test_a_record_without_labels_has_no_tier():
+    assert TwoWikiMultihopQA().tier({"type": "new"}) is None
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """The scripted teacher: its texts are right, pass the gates, and vary with the seed."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
-from mbt_cli.benchmarks.tinyhop.backend import ScriptedBackend
-from mbt_cli.benchmarks.tinyhop.questions import Settings, make_question
-from mbt_cli.benchmarks.tinyhop.teacher import guess_in, lesson_of
+from mbt_cli.benchmarks.tinyhop.benchmark import Series, make_question
+from mbt_cli.benchmarks.tinyhop.teacher import ScriptedBackend, guess_in, lesson_of
 from mbt_cli.core.chat import Reply, Request
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.templates import parse_template
@@ -18,7 +18,7 @@ PLACE = ServerPlace(log=Path("unused.log"), cache=Path("unused"), environment={}
 
 
 def questions(count=60, split="train"):
-    return [make_question(Settings(3, split, (2, 3, 4), 9), index) for index in range(count)]
+    return [make_question(Series(3, split, (2, 3, 4), 9), index) for index in range(count)]
 
 
 def ask(question, purpose, *, seed=1, trace="We do not know."):
@@ -119,3 +119,23 @@ def test_other_questions_and_other_purposes_are_failed_rows_not_crashes():
         pytest.raises(LookupError, match="tinyhop"),
     ):
         responder.respond(Request("key", "5a7f6fd7", 0, (), 1, {}, purpose="solution"))
+
+
+@pytest.mark.parametrize(
+    ("split", "digest"),
+    [
+        ("train", "cba39282f117a32f33354e2e5b4bc09385ffa0c931d70253ea2762cf006ed5bb"),
+        ("validation", "fea52e21f0ee6831169446b118f86c4f861457e7118f6f3b253a3b9811b389c9"),
+    ],
+)
+def test_its_texts_are_the_same_on_every_platform_and_in_every_version(split, digest):
+    texts = [
+        text(
+            question, purpose, seed=seed, trace=f"It is {question.metadata['chain'][0]['object']}."
+        )
+        for seed, question in enumerate(questions(split=split))
+        for purpose in ("solution", "mbt_s", "mbt_r", "plain")
+    ]
+
+    # another digest needs another `version` of the backend
+    assert hashlib.sha256("\n".join(texts).encode()).hexdigest() == digest

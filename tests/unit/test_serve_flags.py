@@ -55,8 +55,11 @@ def test_the_shipped_list_knows_the_flags_that_presets_rest_on():
             {"max_model_length": 1},
             "vLLM has no flag `max_model_length`, did you mean `max_model_len`",
         ),
-        ({"tensor_parallel_size": 2}, "is said by `place.tensor_parallel_size`"),
-        ({"trust-remote-code": True}, r"is said by `backend\.trust_remote_code`"),
+        (
+            {"tensor_parallel_size": 2},
+            "set `place.tensor_parallel_size` instead of `tensor_parallel_size`",
+        ),
+        ({"trust-remote-code": True}, r"set `backend\.trust_remote_code` instead"),
     ],
 )
 def test_a_serve_table_refuses_what_it_cannot_hold(serve, words):

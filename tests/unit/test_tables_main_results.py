@@ -49,9 +49,7 @@ TWO = summary(
 
 
 def test_main_results_from_hand_made_summaries():
-    inputs = ReportInputs(
-        summary=TWO, scores=scores(), axes=AXES, models={"toy": "embedded"}, judge_models=["toy"]
-    )
+    inputs = ReportInputs(summary=TWO, scores=scores(), axes=AXES, toy_judges=["toy"])
 
     lines = markdown(MainResults().build(inputs)).splitlines()
 
@@ -66,13 +64,11 @@ def test_main_results_from_hand_made_summaries():
          "24", "1"],
     ]  # fmt: skip
     assert "- All rows: benchmark tiny, split dev." in lines
-    assert "- The judge is toy, a toy: its accuracy shows that the path works." in lines
+    assert "- The judge is toy, a toy: its accuracy only shows that the pipeline works." in lines
 
 
 def test_a_judge_that_is_no_toy_is_headed_as_a_judge():
-    inputs = ReportInputs(
-        summary=TWO, scores=scores(), axes=AXES, models={"big": "vllm"}, judge_models=["big"]
-    )
+    inputs = ReportInputs(summary=TWO, scores=scores(), axes=AXES)
 
     titles = [column.title for column in MainResults().build(inputs).columns]
 

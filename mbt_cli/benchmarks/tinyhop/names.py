@@ -1,6 +1,6 @@
-"""Names of tinyhop's fictional people, places, works and companies.
+"""Names of the fictional people, places, works and companies in tinyhop.
 
-Every split has its own parts, so no name of the validation split is ever seen in training.
+Each split has its own name parts, so no name of the validation split occurs in training.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from mbt_cli.core.draws import Draws
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Something that has a name; a year is one too, so that facts have one shape."""
+    """Something with a name. A year is one too, so that all facts have the same shape."""
 
     kind: str
     name: str
@@ -19,7 +19,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What names of one split are put together from."""
+    """Building blocks of the names in one split."""
 
     first_names: tuple[str, ...]
     surname_heads: tuple[str, ...]
@@ -111,7 +111,7 @@ _COMPANY_WORDS = {
     "company": ("Motors", "Textiles", "Foods", "Shipping"),
 }
 OLD_NAME_KINDS = ("town", "region")
-"""Kinds whose aliases are older names, which only a document can tell."""
+"""Kinds whose aliases are older names, which only a document can reveal."""
 _EARLIEST_YEAR = 1801
 _PATIENT_TRIES = 12
 _YEARS = 199
@@ -119,7 +119,7 @@ _YEARS = 199
 
 @dataclass(slots=True)
 class Namer:
-    """Gives names that share no word with each other within one question."""
+    """Draws names for one question that share no word."""
 
     split: str
     draws: Draws
@@ -128,8 +128,8 @@ class Namer:
     def entity(self, kind: str) -> Entity:
         """A new entity of a kind, with the short forms of its name as aliases.
 
-        Where the words run low (many documents), words of works and first names may come again,
-        and names of one word become names of two.
+        When words run out (many documents), words of titles and first names may repeat, and names
+        of one word become names of two.
         """
         attempt = 0
         while True:
@@ -144,7 +144,7 @@ class Namer:
             attempt += 1
 
     def year(self) -> Entity:
-        """A year that no other fact of the question has, so that comparisons have no ties."""
+        """A year that no other fact of the question uses, so that comparisons have no ties."""
         while (year := str(_EARLIEST_YEAR + self.draws.below(_YEARS))) in self.used:
             pass
         self.used.add(year)

@@ -1,16 +1,22 @@
-"""A teacher made by rule: solutions, five-phase traces and rewrites of tinyhop questions.
+"""The `scripted` backend: a teacher for tinyhop that writes by rule from each question's facts.
 
-The words vary with the draws; the facts come from the question's own chain. It stands in for a
-strong model where none is at hand, and is always named `scripted`.
+It stands in for a strong model, so that the whole chain of solutions, traces and rewrites can run
+anywhere. The wording varies with the draws; the facts come from the question's own chain.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
+from mbt_cli.benchmarks.tinyhop.benchmark import question_from_id
 from mbt_cli.benchmarks.tinyhop.wording import COMPANIES, RELATIONS
+from mbt_cli.core.chat import Json, Request, Responder, completion
 from mbt_cli.core.draws import Draws
 from mbt_cli.core.questions import Question
+from mbt_cli.core.serving import ServerPlace
+from mbt_cli.interfaces import Backend
 
 _YEAR_GOALS = {
     "birth_year": "the year in which {s} was born",
@@ -25,7 +31,7 @@ _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fact of the chain, and the sentence that tells it."""
+    """One fact of the chain and the sentence that states it."""
 
     subject: str
     relation: str
@@ -36,7 +42,7 @@ class Step:
 
     @property
     def subject_called(self) -> str:
-        """The subject as a question would call it."""
+        """The subject as a question names it."""
         kinds = RELATIONS[self.relation].subjects
         return f"the {kinds[0]} {self.subject}" if kinds[0] in ("novel", "film") else self.subject
 
@@ -48,13 +54,13 @@ class Step:
 
     @property
     def subject_noun(self) -> str:
-        """The subject's kind in a plain word."""
+        """A common noun for the subject."""
         kinds = RELATIONS[self.relation].subjects
         return "company" if kinds == COMPANIES else kinds[0]
 
     @property
     def object_noun(self) -> str:
-        """The object's kind in a plain word."""
+        """A common noun for the object."""
         kind = RELATIONS[self.relation].object
         return _COMMON_NOUNS.get(kind, kind)
 
@@ -66,13 +72,13 @@ class Lesson:
     Args:
         sides: Steps of each side; a bridge has one side.
         pick: `earlier`, `later` or `same` for two sides, else None.
-        aside: Title and first sentence of the documents that hold no step.
+        distractors: Title and first sentence of each document without a step.
     """
 
     question: Question
     sides: tuple[tuple[Step, ...], ...]
     pick: str | None
-    aside: tuple[tuple[str, str], ...]
+    distractors: tuple[tuple[str, str], ...]
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -89,8 +95,8 @@ class Lesson:
         noun = self.steps[-1].object_noun
         return "a year" if noun == "year" else f"the name of a {noun}"
 
-    def plan(self) -> list[str]:
-        """What each step looks for, said before anything is known."""
+    def goals(self) -> list[str]:
+        """What each step looks for, in words that give no result away."""
         goals = []
         for side in self.sides:
             for number, step in enumerate(side):
@@ -116,10 +122,10 @@ class Lesson:
 
 
 def lesson_of(question: Question) -> Lesson:
-    """The lesson of a question that `core/tinyhop.py` made.
+    """The lesson of a tinyhop question.
 
     Raises:
-        KeyError: Its metadata holds no chain.
+        KeyError: Its metadata has no chain.
     """
     sentences = {document.title: document.sentences for document in question.context}
     steps = [_step(link, sentences) for link in question.metadata["chain"]]
@@ -128,12 +134,12 @@ def lesson_of(question: Question) -> Lesson:
         for side in sorted({step.side for step in steps})
     )
     used = {step.title for step in steps}
-    aside = tuple(
+    distractors = tuple(
         (document.title, document.sentences[0])
         for document in question.context
         if document.title not in used
     )
-    return Lesson(question, sides, question.metadata["pick"], aside)
+    return Lesson(question, sides, question.metadata["pick"], distractors)
 
 
 def _step(link: Mapping[str, object], sentences: Mapping[str, Sequence[str]]) -> Step:
@@ -144,12 +150,70 @@ def _step(link: Mapping[str, object], sentences: Mapping[str, Sequence[str]]) ->
     return Step(subject, relation, found, title, sentences[title][number], side)
 
 
+_STUDENT_BEGINS = "--- the student's thinking begins ---"
+_STUDENT_ENDS = "--- the student's thinking ends ---"
+
+
+class ScriptedBackend(Backend):
+    """Writes solutions, traces, rewrites and answers of tinyhop questions by rule."""
+
+    kind: Literal["scripted"] = "scripted"
+    """Names the backend in a manifest."""
+
+    version: ClassVar[int] = 2
+    toy_label: ClassVar[str] = "scripted"
+    has_model: ClassVar[bool] = False
+
+    def identity(self) -> Mapping[str, Json]:
+        return {"kind": self.kind, "version": self.version}
+
+    def open(self, place: ServerPlace) -> AbstractContextManager[Responder]:
+        return self._open()
+
+    @contextmanager
+    def _open(self) -> Iterator[Responder]:
+        yield Responder(_respond, version=f"scripted {self.version}", supports_schema=False)
+
+
+def _respond(request: Request) -> Mapping[str, Json]:
+    """A completion for one request; LookupError if the teacher cannot answer it."""
+    try:
+        lesson = lesson_of(question_from_id(request.question_id))
+    except ValueError as error:
+        raise LookupError(f"the scripted teacher only knows tinyhop questions: {error}") from error
+    purpose = request.purpose.rpartition(":")[2]
+    draws = Draws("scripted", purpose, request.seed)
+    if purpose == "rollout":
+        answer = f"<answer>{lesson.question.answer}</answer>"
+        return completion(request, answer, plain_trace(lesson, draws), "stop")
+    return completion(request, _text(purpose, request, lesson, draws), None, "stop")
+
+
+def _text(purpose: str, request: Request, lesson: Lesson, draws: Draws) -> str:
+    match purpose:
+        case "solution":
+            return solution(lesson, draws)
+        case "mbt_s":
+            return fresh_trace(lesson, draws)
+        case "mbt_r":
+            return rewritten_trace(lesson, _student(request), draws)
+        case "plain":
+            return plain_trace(lesson, draws)
+    raise LookupError(f"the scripted teacher does not do `{request.purpose}`")
+
+
+def _student(request: Request) -> str:
+    """The student's thinking: the part between the marks of the shipped prompt, else all of it."""
+    last = request.messages[-1]["content"]
+    begins, ends = last.find(_STUDENT_BEGINS), last.rfind(_STUDENT_ENDS)
+    return last[begins + len(_STUDENT_BEGINS) : ends] if 0 <= begins < ends else last
+
+
 def guess_in(trace: str, lesson: Lesson) -> str | None:
-    """What a student's thinking settles on: the last name in it that could be an answer.
+    """The answer that a student's thinking ends with: its last name that could be an answer.
 
     Example:
-        >>> from mbt_cli.core.tinyhop import Settings, make_question
-        >>> lesson = lesson_of(make_question(Settings(0, "train", (2,), 4), 0))
+        >>> lesson = lesson_of(question_from_id("tinyhop-0-train-h2-d4-0"))
         >>> guess_in(f"So it is {lesson.question.answer}.", lesson) == lesson.question.answer
         True
     """
@@ -181,7 +245,7 @@ _ENDS = ("The answer is {answer}.", "So the answer is {answer}.", "We answer: {a
 
 
 def solution(lesson: Lesson, draws: Draws) -> str:
-    """A worked solution: the way, the traps, the answer."""
+    """A worked solution: the steps, the traps and the answer."""
     way = " ".join(_walk(step, draws) for step in lesson.steps)
     return _paragraphs(
         [_joined(way, lesson.verdict()), " ".join(_traps(lesson)), _end(lesson, draws)]
@@ -213,7 +277,7 @@ def rewritten_trace(lesson: Lesson, student: str, draws: Draws) -> str:
         [
             _understanding(lesson, draws),
             _planning(lesson, draws),
-            _joined(_kept(lesson, student), _execution(lesson, draws)),
+            _joined(_right_findings(lesson, student), _execution(lesson, draws)),
             _doubt(lesson, draws) if is_right else _correction(lesson, guess, draws),
             _verification(lesson, draws),
         ]
@@ -221,7 +285,7 @@ def rewritten_trace(lesson: Lesson, student: str, draws: Draws) -> str:
 
 
 def plain_trace(lesson: Lesson, draws: Draws) -> str:
-    """One straight line of reasoning, without planning, doubts or checks (the matched control)."""
+    """The steps alone, without planning, doubts or checks (the matched control)."""
     way = [_joined(*(_walk(step, draws) for step in side)) for side in lesson.sides]
     return _paragraphs([*way, _joined(lesson.verdict(), _end(lesson, draws))])
 
@@ -237,13 +301,13 @@ def _understanding(lesson: Lesson, draws: Draws) -> str:
         )
     )
     parts = [wants.format(w=lesson.wanted), bears.format(t=_listed(titles))]
-    if lesson.aside and draws.chance(1, 2):
-        parts.append(f"The one on {draws.pick(lesson.aside)[0]} can be left aside.")
+    if lesson.distractors and draws.chance(1, 2):
+        parts.append(f"The one on {draws.pick(lesson.distractors)[0]} can be left aside.")
     return " ".join(parts)
 
 
 def _planning(lesson: Lesson, draws: Draws) -> str:
-    goals = lesson.plan()
+    goals = lesson.goals()
     opening = draws.pick(
         ("Our plan: first we find {g}", "We begin with {g}", "The first step is {g}")
     )
@@ -265,16 +329,16 @@ def _doubt(lesson: Lesson, draws: Draws) -> str:
     opening = draws.pick(
         ("Could we have taken the wrong document?", "Wait, is that the right one?")
     )
-    if not lesson.aside:
+    if not lesson.distractors:
         return f"{opening} Only the document on {step.title} is about {step.subject}, so it is."
-    title, _ = draws.pick(lesson.aside)
+    title, _ = draws.pick(lesson.distractors)
     return (
         f"{opening} The document on {title} could be mistaken for it, but our step was about "
         f"{step.subject}. So {step.object} stands."
     )
 
 
-def _kept(lesson: Lesson, student: str) -> str:
+def _right_findings(lesson: Lesson, student: str) -> str:
     """The student's own findings that are right, in the order of the steps."""
     found = [step.object for step in lesson.steps if step.object in student]
     return (
@@ -326,8 +390,8 @@ def _traps(lesson: Lesson) -> Sequence[str]:
         )
     if lesson.pick:
         traps.append("One may look at one side only; both sides must be followed to their end.")
-    if lesson.aside:
-        title, sentence = lesson.aside[0]
+    if lesson.distractors:
+        title, sentence = lesson.distractors[0]
         traps.append(
             f"One may also be led astray by the document on {title}, where it says: {sentence} "
             f"The name shows that it is about something else."

@@ -1,7 +1,6 @@
-"""How tinyhop says things: each split has its own sentences and its own questions.
+"""The sentences and questions of tinyhop; the splits share none.
 
-`{s}` is the subject of a fact, `{o}` its object.
-Ways to say the same thing are separated by ` | `.
+`{s}` is the subject of a fact and `{o}` its object. ` | ` separates alternatives.
 """
 
 from collections.abc import Mapping
@@ -16,8 +15,8 @@ class Wording:
 
     Args:
         statements: A fact as a sentence of a document.
-        phrases: The object by way of its subject, to be nested in questions.
-        asks: The question for the object.
+        phrases: Noun phrases for the object, to be nested in questions.
+        asks: Questions for the object.
     """
 
     statements: tuple[str, ...]
@@ -27,7 +26,7 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A kind of fact: between which kinds of things it holds, and how each split says it."""
+    """A kind of fact: the kinds of things that it connects, and its wording in each split."""
 
     name: str
     subjects: tuple[str, ...]
@@ -44,20 +43,18 @@ def _relation(
     validation: tuple[str, str, str],
 ) -> Relation:
     wordings = {"train": _wording(*train), "validation": _wording(*validation)}
-    return Relation(name, kinds(subjects), object, wordings)
+    return Relation(name, _kinds(subjects), object, wordings)
 
 
 def _wording(statements: str, phrases: str, asks: str) -> Wording:
-    return Wording(ways(statements), ways(phrases), ways(asks))
+    return Wording(_ways(statements), _ways(phrases), _ways(asks))
 
 
-def ways(text: str) -> tuple[str, ...]:
-    """The ways of saying something that ` | ` separates."""
+def _ways(text: str) -> tuple[str, ...]:
     return tuple(text.split(" | ")) if text else ()
 
 
-def kinds(subjects: str | tuple[str, ...]) -> tuple[str, ...]:
-    """One kind or several, as several."""
+def _kinds(subjects: str | tuple[str, ...]) -> tuple[str, ...]:
     return (subjects,) if isinstance(subjects, str) else subjects
 
 
@@ -298,3 +295,82 @@ _RELATIONS = (
     ),
 )
 RELATIONS: Mapping[str, Relation] = {relation.name: relation for relation in _RELATIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class PairQuestion:
+    """A question about two things of one kind, decided by the same relation of each.
+
+    Args:
+        asks: Split to its questions, with `{a}` and `{b}` for the two things. Of two questions
+            about years, the first asks for the earlier year and the second for the later.
+    """
+
+    subjects: tuple[str, ...]
+    relation: str
+    asks: Mapping[str, tuple[str, ...]]
+
+
+def _pair(
+    subjects: str | tuple[str, ...], relation: str, *, train: str, validation: str
+) -> PairQuestion:
+    asks = {"train": _ways(train), "validation": _ways(validation)}
+    return PairQuestion(_kinds(subjects), relation, asks)
+
+
+EARLIER_OR_LATER = (
+    _pair(
+        "person",
+        "birth_year",
+        train="Who was born earlier, {a} or {b}? | Who was born later, {a} or {b}?",
+        validation="Of {a} and {b}, who is older? | Of {a} and {b}, who is younger?",
+    ),
+    _pair(
+        COMPANIES,
+        "founding_year",
+        train="Which company was founded earlier, {a} or {b}?"
+        " | Which company was founded later, {a} or {b}?",
+        validation="Of {a} and {b}, which company is older?"
+        " | Of {a} and {b}, which company is younger?",
+    ),
+    _pair(
+        "novel",
+        "novel_year",
+        train="Which novel came out earlier, {a} or {b}? | Which novel came out later, {a} or {b}?",
+        validation="Of {a} and {b}, which had the older first edition?"
+        " | Of {a} and {b}, which had the younger first edition?",
+    ),
+    _pair(
+        "film",
+        "film_year",
+        train="Which film was released earlier, {a} or {b}?"
+        " | Which film was released later, {a} or {b}?",
+        validation="Of {a} and {b}, which was shown first? | Of {a} and {b}, which was shown last?",
+    ),
+)
+SAME_OR_NOT = (
+    _pair(
+        "person",
+        "birthplace",
+        train="Were {a} and {b} born in the same town?",
+        validation="Do {a} and {b} have the same birthplace?",
+    ),
+    _pair(
+        "person",
+        "employer",
+        train="Do {a} and {b} work for the same company?",
+        validation="Do {a} and {b} have the same employer?",
+    ),
+    _pair(
+        COMPANIES,
+        "seat",
+        train="Are {a} and {b} based in the same town?",
+        validation="Are the head offices of {a} and {b} in one town?",
+    ),
+    _pair(
+        "town",
+        "region",
+        train="Do {a} and {b} lie in the same region?",
+        validation="Do {a} and {b} belong to one region?",
+    ),
+)
