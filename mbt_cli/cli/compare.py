@@ -16,7 +16,7 @@ from mbt_cli.cli.printing import printer
 from mbt_cli.core.number_text import number_text, p_text
 from mbt_cli.engine.compare import JudgeAgreement, agreement, are_verdicts, compared, pairs
 from mbt_cli.errors import UsageError
-from mbt_cli.report.metrics import shown
+from mbt_cli.report.metrics import display_of
 from mbt_cli.scores.comparison import Comparison
 from mbt_cli.scores.votes import NO_VERDICT
 from mbt_cli.store.lineage import LINEAGE
@@ -80,7 +80,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         return number_text(value, unit=row["unit"], decimals=_decimals(row["unit"]))
 
     return [
-        shown(row["metric"]).title + (" (%)" if row["unit"] == "percent" else ""),
+        display_of(row["metric"]).title + (" (%)" if row["unit"] == "percent" else ""),
         text(row["first"]),
         text(row["second"]),
         f"{text(row['difference'])}\n{text(row['low'])} to {text(row['high'])}",

@@ -17,7 +17,7 @@ from mbt_cli.core.tables import Column, TableData
 from mbt_cli.engine.select import select
 from mbt_cli.errors import MissingInputError, UsageError
 from mbt_cli.report.files import read_table
-from mbt_cli.report.shown import heading, shown_rows
+from mbt_cli.report.formats import formatted_rows, heading
 from mbt_cli.report.traces import TraceCell, read_question_rows, read_traces, trace_cells_below
 from mbt_cli.store.cells import cell_folder
 from mbt_cli.store.lineage import LINEAGE, Lineage
@@ -122,7 +122,7 @@ def _labels(table: TableData) -> list[list[str]]:
     kinds = [column.kind for column in table.columns]
     return [
         [cell.text for cell, kind in zip(row, kinds, strict=True) if kind == "label"]
-        for row in shown_rows(table)
+        for row in formatted_rows(table)
     ]
 
 
@@ -131,7 +131,7 @@ def _listed(names: Any) -> str:
 
 
 def _headline(number: _Number) -> RenderableType:
-    cell = shown_rows(number.table)[number.row][list(number.table.columns).index(number.column)]
+    cell = formatted_rows(number.table)[number.row][list(number.table.columns).index(number.column)]
     facts = [
         f"{name} {value}"
         for name, value in (

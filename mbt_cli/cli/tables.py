@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.core.tables import Column, TableData
-from mbt_cli.report.shown import ShownCell, heading, reading_notes, shown_rows
+from mbt_cli.report.formats import FormattedCell, formatted_rows, heading, notes_with_legend
 
 _TURNED_ROWS = 6
 _NO_LIMIT = 10_000
@@ -32,7 +32,7 @@ class StoredTable:
     def __init__(self, table: TableData) -> None:
         self._table = table
         self._columns = list(table.columns)
-        self._rows = shown_rows(table)
+        self._rows = formatted_rows(table)
         self._has_intervals = any(cell.interval for row in self._rows for cell in row)
         kinds = [column.kind for column in self._columns]
         self._labels = [place for place, kind in enumerate(kinds) if kind == "label"]
@@ -48,7 +48,7 @@ class StoredTable:
             yield turned
         else:
             yield from self._parts(width)
-        for note in reading_notes(self._table):
+        for note in notes_with_legend(self._table):
             yield Text(note, style="dim")
 
     def _upright(self) -> Table:
@@ -178,7 +178,7 @@ def _justify(column: Column) -> Literal["left", "right"]:
     return "left" if column.kind == "label" else "right"
 
 
-def _cell(cell: ShownCell, between: str, *, characters: int = _NO_LIMIT) -> Text:
+def _cell(cell: FormattedCell, between: str, *, characters: int = _NO_LIMIT) -> Text:
     text = Text(_broken(cell.text, characters), style="bold" if cell.rank == "best" else "")
     text.append("†" if cell.is_tied else "")
     if cell.interval is not None:

@@ -1,19 +1,19 @@
-"""The one rounding rule: every number that mbt shows anywhere passes through here."""
+"""The one rounding rule: every number that mbt shows goes through this module."""
 
 import math
 from decimal import ROUND_HALF_UP, Decimal
 
 ABSENT = "—"
-"""Stands where there is no number."""
+"""Shown in place of a missing number."""
 
 
 def rounded(value: float | None, *, unit: str = "", decimals: int = 1) -> Decimal | None:
-    """A number as it is shown: halves go away from zero, as the decimal digits stand.
+    """A number as it is shown; halves of its decimal representation round away from zero.
 
     Args:
-        value: The number; null, NaN and infinite ones give None.
+        value: The number; None, NaN and infinity give None.
         unit: `percent` values are multiplied by 100.
-        decimals: Digits behind the point.
+        decimals: Digits after the decimal point.
 
     Example:
         >>> rounded(0.285, unit="percent", decimals=0)  # 28.499999999999996 as a float product
@@ -29,7 +29,7 @@ def rounded(value: float | None, *, unit: str = "", decimals: int = 1) -> Decima
 
 
 def number_text(value: float | None, *, unit: str = "", decimals: int = 1) -> str:
-    """`rounded` as text, a dash where there is no number.
+    """`rounded` as text, a dash for a missing number.
 
     Example:
         >>> number_text(0.41666, unit="percent"), number_text(None)
@@ -40,7 +40,7 @@ def number_text(value: float | None, *, unit: str = "", decimals: int = 1) -> st
 
 
 def significant_decimals(value: float, digits: int) -> int:
-    """Digits behind the point with which a number has so many significant ones, at least 0.
+    """Decimals that show a number with this many significant digits, at least 0.
 
     Example:
         >>> significant_decimals(0.0123, 3), significant_decimals(272.3, 4)
@@ -50,7 +50,7 @@ def significant_decimals(value: float, digits: int) -> int:
 
 
 def p_text(p: float | None) -> str:
-    """A p value: three decimals, and never 0.
+    """A p value with three decimals, never 0.
 
     Example:
         >>> p_text(0.0499), p_text(0.00001)

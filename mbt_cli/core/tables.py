@@ -1,6 +1,6 @@
-"""A table as data, before it is Markdown, LaTeX, CSV or HTML."""
+"""A table as data, before it becomes Markdown, CSV, LaTeX or HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,22 +21,22 @@ CELLS = pl.Schema(
         "reused": pl.Int64(),
         "failed_requests": pl.Int64(),
         "seconds": pl.Float64(),
-        "notes": pl.String(),  # JSON object of what the stage told
+        "notes": pl.String(),  # the stage's notes, a JSON object
     }
 )
-"""What lineages tell of finished cells, one row a cell of any kind."""
+"""What the lineages of finished cells record, one row per cell of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """What tables and figures are built from.
+    """The data that tables and figures are built from.
 
     Args:
-        summary: `rows.SUMMARY` of every scored cell with the cell's axes as string columns and
-            `address`.
-        scores: `rows.SCORES` likewise, lazy: it can be large.
-        axes: Names of the axes in the order of addresses.
-        missing: Addresses of cells that the manifest names and that are not finished.
+        summary: `rows.SUMMARY` of every scored cell, with `address` and the cell's axes as string
+            columns.
+        scores: `rows.SCORES` in the same form, lazy because it can be large.
+        axes: Names of the axes, in the order of addresses.
+        missing: Addresses of cells in the manifest that are not finished.
         toy_judges: Manifest names of the judge models that are toys.
         cells: `CELLS` of every finished cell of the study.
     """
@@ -54,12 +54,12 @@ class Column:
     """A column of a table: a label of the row, or a number with its interval.
 
     For a number, `TableData.rows` has the column KEY and, where they are known, KEY_low,
-    KEY_high, KEY_n, KEY_failed and KEY_tied (marked by a †, which a note explains).
+    KEY_high, KEY_n, KEY_failed and KEY_tied (shown as †, which a note explains).
 
     Args:
-        unit: `percent` numbers are stored in [0, 1] and shown times 100.
-        decimals: Digits behind the point, after that.
-        best: Which end is marked as the best within `TableData.compared_within`.
+        unit: `percent` numbers are stored in [0, 1] and shown multiplied by 100.
+        decimals: Digits after the decimal point as shown.
+        best: Whether the highest or the lowest number is marked as the best.
     """
 
     key: str
@@ -72,11 +72,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableData:
-    """A table: title, columns, raw rows (never rounded), and notes that stand below it.
+    """A table: title, columns, unrounded rows, and the notes below it.
 
     Args:
         name: Name of its files.
-        compared_within: Label columns; the best is looked for among rows that agree in them.
+        compared_within: Label columns; numbers are compared among rows with equal labels.
     """
 
     name: str
@@ -85,3 +85,11 @@ class TableData:
     rows: pl.DataFrame
     notes: Sequence[str] = ()
     compared_within: Sequence[str] = ()
+
+    def compared_groups(self) -> Iterator[pl.DataFrame]:
+        """Groups of rows that are compared with each other; `row` is the row's number."""
+        rows = self.rows.with_row_index("row")
+        if not self.compared_within:
+            yield rows
+            return
+        yield from rows.partition_by(*self.compared_within, maintain_order=True)

@@ -18,7 +18,7 @@ from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, BENCHMARKS, TRAINERS
-from mbt_cli.report.metrics import shown
+from mbt_cli.report.metrics import display_of
 from mbt_cli.store.artifacts import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.hub import HubAccess, check_push, push_folder
@@ -306,7 +306,7 @@ def _score_table(study: Path, address: str) -> str:
             continue
         summary = read_parquet_file(path.parent, "files/summary.parquet", lineage).collect()
         for row in summary.filter(summary["by"].is_null()).iter_rows(named=True):
-            head = shown(row["metric"], row["unit"])
+            head = display_of(row["metric"], row["unit"])
             low, value, high = (
                 number_text(row[name], unit=row["unit"], decimals=head.decimals)
                 for name in ("low", "value", "high")

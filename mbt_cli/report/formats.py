@@ -1,100 +1,193 @@
-"""Tables as HTML: plain, escaped, with the raw numbers as data for sorting."""
+"""Tables as text: Markdown, CSV, LaTeX and HTML, all from the same formatted cells."""
 
 import csv
 import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from html import escape
 from textwrap import wrap
+from typing import Any, Literal
 
-from mbt_cli.core.number_text import ABSENT
+from mbt_cli.core.number_text import ABSENT, number_text, rounded
 from mbt_cli.core.tables import Column, TableData
-from mbt_cli.report.shown import ShownCell, has_ranks, heading, reading_notes, shown_rows
 
-_SPECIAL = re.compile(r"[\\|*`<>\[\]]|(?<![^\W_])_|_(?![^\W_])")
-"""What Markdown reads as more than text; an underscore inside a word is harmless."""
+Rank = Literal["best", "second", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class FormattedCell:
+    """One cell of a table as every format shows it.
+
+    Args:
+        text: The rounded number, the label, or a dash.
+        value: The value as stored.
+        interval: Rounded ends of the interval, if there is one.
+        n: Number of questions.
+        failed: Number of samples without a value.
+        rank: Whether the number is the best or the second best.
+        is_tied: Whether it is marked with a †, which the notes explain.
+    """
+
+    text: str
+    value: Any = None
+    interval: tuple[str, str] | None = None
+    n: int | None = None
+    failed: int | None = None
+    rank: Rank = ""
+    is_tied: bool = False
+
+    def with_interval(self, text: str = "") -> str:
+        """The number, or `text` in its place, with its interval in brackets."""
+        text = text or self.text
+        return f"{text} [{', '.join(self.interval)}]" if self.interval else text
+
+
+def formatted_rows(table: TableData) -> list[list[FormattedCell]]:
+    """Every cell of a table, row by row, in the order of its columns."""
+    columns = [_formatted_column(table, column) for column in table.columns]
+    return [[cells[row] for cells in columns] for row in range(table.rows.height)]
+
+
+def heading(column: Column) -> str:
+    """Title of a column with its unit."""
+    return f"{column.title} (%)" if column.unit == "percent" else column.title
+
+
+def notes_with_legend(table: TableData, *, underlines: bool = False) -> list[str]:
+    """How to read a cell, then the notes of the table, for formats that show intervals."""
+    has_intervals = any(name.endswith("_low") for name in table.rows.columns)
+    brackets = ["In brackets: 95 % intervals over questions."] if has_intervals else []
+    legend = "Bold: best; underlined: second best." if underlines else "Bold: best."
+    return [*brackets, *([legend] if _has_best(table) else []), *table.notes]
+
+
+def _has_best(table: TableData) -> bool:
+    return any("best" in _ranks(table, column) for column in table.columns)
+
+
+def _formatted_column(table: TableData, column: Column) -> list[FormattedCell]:
+    if column.kind == "label":
+        labels = table.rows[column.key]
+        return [FormattedCell(ABSENT if one is None else str(one), one) for one in labels]
+
+    def stored(suffix: str) -> Sequence[Any]:
+        name = f"{column.key}{suffix}"
+        return table.rows[name].to_list() if name in table.rows else [None] * table.rows.height
+
+    def text(number: float | None) -> str:
+        return number_text(number, unit=column.unit, decimals=column.decimals)
+
+    parts = (stored(suffix) for suffix in ("", "_low", "_high", "_n", "_failed", "_tied"))
+    return [
+        FormattedCell(
+            text(value),
+            value,
+            None if low is None or high is None else (text(low), text(high)),
+            n,
+            failed,
+            rank,
+            bool(tied),
+        )
+        for value, low, high, n, failed, tied, rank in zip(
+            *parts, _ranks(table, column), strict=True
+        )
+    ]
+
+
+def _ranks(table: TableData, column: Column) -> list[Rank]:
+    """Ranks of the rounded numbers, so that numbers that look equal have equal marks."""
+    ranks: list[Rank] = [""] * table.rows.height
+    if column.best == "none":
+        return ranks
+    for group in table.compared_groups():
+        numbers = [
+            rounded(value, unit=column.unit, decimals=column.decimals)
+            for value in group[column.key]
+        ]
+        for row, number in zip(group["row"], numbers, strict=True):
+            ranks[row] = _rank(number, numbers, column.best)
+    return ranks
+
+
+def _rank(
+    number: Decimal | None, among: Sequence[Decimal | None], best: Literal["high", "low"]
+) -> Rank:
+    """The rank of a number; one of two different numbers is the best, and there is no second."""
+    order = sorted({one for one in among if one is not None}, reverse=best == "high")
+    if number is None or len(order) < 2:
+        return ""
+    if number == order[0]:
+        return "best"
+    return "second" if number == order[1] and len(order) > 2 else ""
+
+
+_MARKDOWN_SPECIAL = re.compile(r"[\\|*`<>\[\]]|(?<![^\W_])_|_(?![^\W_])")
+"""Characters with a meaning in Markdown; an underscore inside a word has none."""
 
 
 def markdown(table: TableData) -> str:
-    """A table as Markdown: aligned in plain text too, best bold, notes below."""
-    head = [_escaped(heading(column)) for column in table.columns]
+    """A table as Markdown, with aligned columns, the best in bold, and the notes below."""
+    is_label = [column.kind == "label" for column in table.columns]
+    head = [_escape_markdown(heading(column)) for column in table.columns]
     body = [
-        [_markdown_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
-        for row in shown_rows(table)
+        [_markdown_cell(cell, label) for cell, label in zip(row, is_label, strict=True)]
+        for row in formatted_rows(table)
     ]
-    widths = [max(3, *(len(row[i]) for row in [head, *body])) for i in range(len(head))]
-    lines = [_line(head, widths, table.columns), _rule(widths, table.columns)]
-    lines += [_line(row, widths, table.columns) for row in body]
-    notes = [f"- {_escaped(note)}" for note in reading_notes(table)]
-    return "\n".join(
-        [f"### {_escaped(table.title)}", "", *lines, *([""] if notes else []), *notes, ""]
+    widths = [max(3, *(len(row[k]) for row in [head, *body])) for k in range(len(head))]
+    rule = [
+        "-" * width if label else "-" * (width - 1) + ":"
+        for width, label in zip(widths, is_label, strict=True)
+    ]
+    padded = (
+        [
+            text.ljust(width) if label else text.rjust(width)
+            for text, width, label in zip(row, widths, is_label, strict=True)
+        ]
+        for row in (head, rule, *body)
     )
+    lines = [f"| {' | '.join(row)} |" for row in padded]
+    notes = [f"- {_escape_markdown(note)}" for note in notes_with_legend(table)]
+    title = f"### {_escape_markdown(table.title)}"
+    return "\n".join([title, "", *lines, *([""] if notes else []), *notes, ""])
+
+
+def _markdown_cell(cell: FormattedCell, is_label: bool) -> str:
+    if is_label:
+        return _escape_markdown(cell.text)
+    if cell.rank == "best":
+        return cell.with_interval(f"**{cell.text}**")
+    return cell.with_interval(f"{cell.text}{'†' if cell.is_tied else ''}")
+
+
+def _escape_markdown(text: str) -> str:
+    return _MARKDOWN_SPECIAL.sub(r"\\\g<0>", text).replace("\n", " ")
 
 
 def csv_text(table: TableData) -> str:
-    """A table as CSV: rounded as everywhere, each number with low, high, n and failed beside it."""
-    parts = ("low", "high", "n", "failed")
-    names: list[str] = []
-    for column in table.columns:
-        names.append(column.key)
-        names += [f"{column.key}_{part}" for part in _parts_of(table, column, parts)]
+    """A table as CSV: rounded numbers, each followed by its low, high, n and failed."""
+    parts = {
+        column.key: [
+            part
+            for part in ("low", "high", "n", "failed")
+            if column.kind == "number" and f"{column.key}_{part}" in table.rows.columns
+        ]
+        for column in table.columns
+    }
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(names)
-    for row in shown_rows(table):
-        values: list[str] = []
-        for cell, column in zip(row, table.columns, strict=True):
-            values.append(_plain(cell.text))
-            told = dict(zip(parts, _beside(cell), strict=True))
-            values += [told[part] for part in _parts_of(table, column, parts)]
+    writer.writerow(
+        name for key, own in parts.items() for name in (key, *(f"{key}_{part}" for part in own))
+    )
+    for row in formatted_rows(table):
+        values: list[object] = []
+        for cell, own in zip(row, parts.values(), strict=True):
+            low, high = cell.interval or (None, None)
+            found = {"low": low, "high": high, "n": cell.n, "failed": cell.failed}
+            values += ["" if cell.text == ABSENT else cell.text, *(found[part] for part in own)]
         writer.writerow(values)
     return file.getvalue()
-
-
-def _parts_of(table: TableData, column: Column, parts: Sequence[str]) -> list[str]:
-    if column.kind == "label":
-        return []
-    return [part for part in parts if f"{column.key}_{part}" in table.rows.columns]
-
-
-def _beside(cell: ShownCell) -> tuple[str, str, str, str]:
-    low, high = cell.interval or ("", "")
-    n, failed = ("" if count is None else str(count) for count in (cell.n, cell.failed))
-    return low, high, n, failed
-
-
-def _plain(text: str) -> str:
-    return "" if text == ABSENT else text
-
-
-def _markdown_cell(cell: ShownCell, column: Column) -> str:
-    if column.kind == "label":
-        return _escaped(cell.text)
-    mark = "†" if cell.is_tied else ""
-    if cell.rank == "best":
-        return cell.with_interval().replace(cell.text, f"**{cell.text}**", 1)
-    return cell.with_interval().replace(cell.text, f"{cell.text}{mark}", 1)
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text).replace("\n", " ")
-
-
-def _line(texts: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> str:
-    padded = [
-        text.ljust(width) if column.kind == "label" else text.rjust(width)
-        for text, width, column in zip(texts, widths, columns, strict=True)
-    ]
-    return f"| {' | '.join(padded)} |"
-
-
-def _rule(widths: Sequence[int], columns: Sequence[Column]) -> str:
-    dashes = [
-        "-" * width if column.kind == "label" else "-" * (width - 1) + ":"
-        for width, column in zip(widths, columns, strict=True)
-    ]
-    return f"| {' | '.join(dashes)} |"
 
 
 _HEADING_CHARACTERS = 10
@@ -118,7 +211,7 @@ _LATEX_SPECIAL = {
     "—": "---",
     "\n": " ",
 }
-_ALONE = r"""\makeatletter
+_STANDALONE_START = r"""\makeatletter
 \ifx\documentclass\@twoclasseserror\else
 \documentclass{article}
 \usepackage[margin=1cm,landscape]{geometry}
@@ -129,42 +222,36 @@ _ALONE = r"""\makeatletter
 \gdef\mbttableends{\end{document}}
 \fi
 \makeatother"""
-_ENDS = r"""\ifdefined\mbttableends\expandafter\mbttableends\fi"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Digits:
-    """Widest number of a column: digits before and behind the point, and whether one is below 0."""
-
-    before: int
-    behind: int
-    is_signed: bool
-    has_dagger: bool
-
-    def column_type(self) -> str:
-        sign = "-" if self.is_signed else ""
-        after = f",table-space-text-post={_DAGGER}" if self.has_dagger else ""
-        behind = f".{self.behind}" if self.behind else ".0"
-        return f"S[table-format={sign}{self.before}{behind}{after}]"
+_STANDALONE_END = r"""\ifdefined\mbttableends\expandafter\mbttableends\fi"""
 
 
 def latex(table: TableData) -> str:
-    """A table as a LaTeX document that can also be read into another one."""
-    rows = shown_rows(table)
+    r"""A table as a LaTeX document that another document can also `\input`."""
+    rows = formatted_rows(table)
     digits = [
-        _digits([row[i] for row in rows]) if column.kind == "number" else None
-        for i, column in enumerate(table.columns)
+        _Digits.of([row[k] for row in rows]) if column.kind == "number" else None
+        for k, column in enumerate(table.columns)
     ]
     types = " ".join("l" if one is None else one.column_type() for one in digits)
-    head = " & ".join(_heading(column) for column in table.columns)
-    body = _body(table, rows, digits)
-    notes = r"\par ".join(escaped(note) for note in _notes(table))
+    head = " & ".join(_latex_heading(column) for column in table.columns)
+    groups = table.rows.select(table.compared_within).rows() if table.compared_within else []
+    body: list[str] = []
+    for number, row in enumerate(rows):
+        if number and groups and groups[number] != groups[number - 1]:
+            body.append(r"\addlinespace")
+        cells = [
+            escape_latex(cell.text) if one is None else _latex_number(cell, one)
+            for cell, one in zip(row, digits, strict=True)
+        ]
+        body.append(rf"{' & '.join(cells)} \\")
+    legend = ["Bold: best; underlined: second best."] if _has_best(table) else []
+    notes = r"\par ".join(escape_latex(note) for note in [*legend, *table.notes])
     lines = [
-        _ALONE,
+        _STANDALONE_START,
         r"\begin{table}[htbp]",
         r"\centering\small\setlength{\tabcolsep}{4pt}",
         r"\sisetup{detect-weight=true}",
-        rf"\caption{{{escaped(table.title)}}}",
+        rf"\caption{{{escape_latex(table.title)}}}",
         rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{@{{}}{types}@{{}}}}",
         r"\toprule",
@@ -175,83 +262,73 @@ def latex(table: TableData) -> str:
         r"\end{tabular}",
         rf"\par\smallskip\begin{{minipage}}{{\linewidth}}\footnotesize {notes}\end{{minipage}}",
         r"\end{table}",
-        _ENDS,
+        _STANDALONE_END,
     ]
     return "\n".join(lines) + "\n"
 
 
-def escaped(text: str) -> str:
-    r"""Text in which nothing means anything to TeX.
+def escape_latex(text: str) -> str:
+    r"""Text without any character that has a meaning in TeX.
 
     Example:
-        >>> escaped("a_b & 50% $x$ #1 ~ ^")
+        >>> escape_latex("a_b & 50% $x$ #1 ~ ^")
         'a\\_b \\& 50\\% \\$x\\$ \\#1 \\textasciitilde{} \\textasciicircum{}'
     """
     return "".join(_LATEX_SPECIAL.get(character, character) for character in text)
 
 
-def _heading(column: Column) -> str:
-    """A heading over several lines, at the foot of the row."""
-    lines = r"\\".join(escaped(line) for line in wrap(heading(column), _HEADING_CHARACTERS))
+@dataclass(frozen=True, slots=True)
+class _Digits:
+    """What siunitx needs to align a column: the most digits on either side of the point."""
+
+    before: int
+    after: int
+    is_signed: bool
+    has_dagger: bool
+
+    @classmethod
+    def of(cls, cells: Sequence[FormattedCell]) -> "_Digits":
+        numbers = [cell.text for cell in cells if cell.text != ABSENT]
+        return cls(
+            max((len(text.lstrip("-").partition(".")[0]) for text in numbers), default=1),
+            max((len(text.partition(".")[2]) for text in numbers), default=0),
+            any(text.startswith("-") for text in numbers),
+            any(cell.is_tied for cell in cells),
+        )
+
+    def column_type(self) -> str:
+        sign = "-" if self.is_signed else ""
+        dagger = f",table-space-text-post={_DAGGER}" if self.has_dagger else ""
+        return f"S[table-format={sign}{self.before}.{self.after}{dagger}]"
+
+
+def _latex_heading(column: Column) -> str:
+    """A heading of several short lines, aligned at the bottom of the row."""
+    lines = r"\\".join(escape_latex(line) for line in wrap(heading(column), _HEADING_CHARACTERS))
     place = "l" if column.kind == "label" else "c"
     return rf"{{\begin{{tabular}}[b]{{@{{}}{place}@{{}}}}{lines}\end{{tabular}}}}"
 
 
-def _notes(table: TableData) -> list[str]:
-    marks = ["Bold: best; underlined: second best."] if has_ranks(table) else []
-    return [*marks, *table.notes]
-
-
-def _body(
-    table: TableData, rows: Sequence[Sequence[ShownCell]], digits: Sequence[_Digits | None]
-) -> list[str]:
-    """Table rows, with a thin rule where another group of compared rows begins."""
-    groups = table.rows.select(table.compared_within).rows() if table.compared_within else []
-    lines: list[str] = []
-    for number, row in enumerate(rows):
-        if number and groups and groups[number] != groups[number - 1]:
-            lines.append(r"\addlinespace")
-        cells = [
-            escaped(cell.text) if one is None else _number(cell, one)
-            for cell, one in zip(row, digits, strict=True)
-        ]
-        lines.append(rf"{' & '.join(cells)} \\")
-    return lines
-
-
-def _digits(cells: Sequence[ShownCell]) -> _Digits:
-    numbers = [cell.text for cell in cells if cell.text != ABSENT]
-    before = [len(text.lstrip("-").partition(".")[0]) for text in numbers]
-    behind = [len(text.partition(".")[2]) for text in numbers]
-    return _Digits(
-        max(before, default=1),
-        max(behind, default=0),
-        any(text.startswith("-") for text in numbers),
-        any(cell.is_tied for cell in cells),
-    )
-
-
-def _number(cell: ShownCell, digits: _Digits) -> str:
+def _latex_number(cell: FormattedCell, digits: _Digits) -> str:
     if cell.text == ABSENT:
         return "{---}"
     dagger = _DAGGER if cell.is_tied else ""
     if cell.rank == "best":
         return rf"\bfseries {cell.text} {dagger}".rstrip()
     if cell.rank == "second":
-        return _underlined(cell, digits)
+        return _latex_underlined(cell, digits)
     return f"{cell.text} {dagger}".rstrip()
 
 
-def _underlined(cell: ShownCell, digits: _Digits) -> str:
-    """An underlined number, which siunitx cannot align, padded to the width of its column."""
-    sign, whole = ("$-$" if cell.text.startswith("-") else ""), cell.text.lstrip("-")
-    missing = digits.before - len(whole.partition(".")[0])
+def _latex_underlined(cell: FormattedCell, digits: _Digits) -> str:
+    """An underlined number, padded to the width of its column, as siunitx cannot align it."""
+    sign, number = ("$-$" if cell.text.startswith("-") else ""), cell.text.lstrip("-")
+    missing = digits.before - len(number.partition(".")[0])
     left = "0" * missing + ("$-$" if digits.is_signed and not sign else "")
     padding = rf"\phantom{{{left}}}" if left else ""
-    right = _DAGGER[1:-1] if cell.is_tied else ""
-    if digits.has_dagger and not cell.is_tied:
-        right = rf"\phantom{{{_DAGGER[1:-1]}}}"
-    return rf"{{{padding}\underline{{{sign}{whole}}}{right}}}"
+    dagger = _DAGGER[1:-1]
+    right = dagger if cell.is_tied else rf"\phantom{{{dagger}}}" if digits.has_dagger else ""
+    return rf"{{{padding}\underline{{{sign}{number}}}{right}}}"
 
 
 _STYLE = (
@@ -263,50 +340,35 @@ _STYLE = (
 )
 
 
-def html_table(table: TableData) -> str:
-    """A `<table>` and its notes; every text is escaped, so names that look like tags stay text."""
+def html(table: TableData) -> str:
+    """A table as an HTML document; every text is escaped, unrounded numbers are in data-value."""
     head = "".join(
         f'<th scope="col" class="{column.kind}">{escape(heading(column))}</th>'
         for column in table.columns
     )
-    raw = [table.rows[column.key].to_list() for column in table.columns]
+    kinds = [column.kind for column in table.columns]
     body = "\n".join(
-        f"<tr>{_row(row, [values[number] for values in raw], table.columns)}</tr>"
-        for number, row in enumerate(shown_rows(table))
+        f"<tr>{''.join(map(_html_cell, row, kinds))}</tr>" for row in formatted_rows(table)
     )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in reading_notes(table, underlines=True))
+    notes = "".join(
+        f"<li>{escape(note)}</li>" for note in notes_with_legend(table, underlines=True)
+    )
     return (
+        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+        f"<title>{escape(table.title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         f'<table id="{escape(table.name)}">\n<caption>{escape(table.title)}</caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
         + (f'<ul class="notes">{notes}</ul>\n' if notes else "")
+        + "</body>\n</html>\n"
     )
 
 
-def html_document(table: TableData) -> str:
-    """The same as a page of its own."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
-        f"<title>{escape(table.title)}</title><style>{_STYLE}</style></head>\n"
-        f"<body>\n{html_table(table)}</body>\n</html>\n"
-    )
-
-
-def _row(cells: Sequence[ShownCell], raw: Sequence[object], columns: Sequence[Column]) -> str:
-    return "".join(
-        _label(cell) if column.kind == "label" else _html_number(cell, value)
-        for cell, value, column in zip(cells, raw, columns, strict=True)
-    )
-
-
-def _label(cell: ShownCell) -> str:
-    return f'<th scope="row" class="label">{escape(cell.text)}</th>'
-
-
-def _html_number(cell: ShownCell, value: object) -> str:
-    text = {"best": f"<b>{cell.text}</b>", "second": f"<u>{cell.text}</u>"}.get(
-        cell.rank, cell.text
-    )
-    tied = '<sup title="may be chance: see the notes below">†</sup>' if cell.is_tied else ""
+def _html_cell(cell: FormattedCell, kind: str) -> str:
+    if kind == "label":
+        return f'<th scope="row" class="label">{escape(cell.text)}</th>'
+    tag = {"best": "b", "second": "u"}.get(cell.rank)
+    text = f"<{tag}>{cell.text}</{tag}>" if tag else cell.text
+    dagger = '<sup title="may be chance: see the notes below">†</sup>' if cell.is_tied else ""
     interval = f" <small>[{', '.join(cell.interval)}]</small>" if cell.interval else ""
     counts = [
         f"{name} {count}"
@@ -314,5 +376,5 @@ def _html_number(cell: ShownCell, value: object) -> str:
         if count is not None
     ]
     title = f' title="{", ".join(counts)}"' if counts else ""
-    sort = "" if value is None else f' data-value="{value}"'
-    return f'<td class="number"{sort}{title}>{text}{tied}{interval}</td>'
+    value = "" if cell.value is None else f' data-value="{cell.value}"'
+    return f'<td class="number"{value}{title}>{text}{dagger}{interval}</td>'

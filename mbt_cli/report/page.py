@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.tables import TableData
-from mbt_cli.report.shown import ShownCell, heading, reading_notes, shown_rows
+from mbt_cli.report.formats import FormattedCell, formatted_rows, heading, notes_with_legend
 from mbt_cli.report.traces import (
     SIGNS,
     Trace,
@@ -51,13 +51,8 @@ def script(name: str, value: Json) -> bytes:
     return b"mbt.take(" + orjson.dumps(name) + b"," + body + b");\n"
 
 
-_ADDRESS = "address"
-
-
 def page_table(table: TableData) -> dict[str, Json]:
-    """One table: its columns, its cells row by row, and the address that each row tells of."""
-    raw = [table.rows[column.key].to_list() for column in table.columns]
-    has_address = _ADDRESS in table.rows.columns
+    """One table: its columns, its cells row by row, and the address of each row's cell."""
     return {
         "name": table.name,
         "title": table.title,
@@ -65,27 +60,24 @@ def page_table(table: TableData) -> dict[str, Json]:
             {"key": c.key, "title": heading(c), "kind": c.kind, "best": c.best}
             for c in table.columns
         ],
-        "rows": [
-            [_cell(cell, values[number]) for cell, values in zip(row, raw, strict=True)]
-            for number, row in enumerate(shown_rows(table))
-        ],
-        "addresses": table.rows[_ADDRESS].to_list() if has_address else [],
-        "notes": reading_notes(table, underlines=True),
+        "rows": [[_cell(cell) for cell in row] for row in formatted_rows(table)],
+        "addresses": table.rows["address"].to_list() if "address" in table.rows else [],
+        "notes": notes_with_legend(table, underlines=True),
     }
 
 
-def _cell(cell: ShownCell, value: Any) -> dict[str, Json]:
-    """Only what is there; `v` is the unrounded number."""
-    told = {
+def _cell(cell: FormattedCell) -> dict[str, Json]:
+    """A cell without its empty parts; `v` is the unrounded number."""
+    parts = {
         "t": cell.text,
-        "v": value if isinstance(value, int | float) else None,
+        "v": cell.value if isinstance(cell.value, int | float) else None,
         "i": list(cell.interval) if cell.interval else None,
         "n": cell.n,
         "f": cell.failed,
         "r": cell.rank or None,
         "d": cell.is_tied or None,
     }
-    return {key: held for key, held in told.items() if held is not None}
+    return {key: part for key, part in parts.items() if part is not None}
 
 
 PAGE = "report"

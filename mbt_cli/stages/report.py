@@ -4,17 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import orjson
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core.tables import ReportInputs, TableData
+from mbt_cli.core.tables import CELLS, ReportInputs, TableData
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, AnyFigure, AnyTable
-from mbt_cli.report.files import study_cells, write_tables
+from mbt_cli.report.files import write_tables
 from mbt_cli.report.page import PageInputs, write_page
 from mbt_cli.report.references import read_reference, with_reference
 from mbt_cli.stages.base import InputRule, LoadedInput, Resolution, Stage, StageInput, Work
-from mbt_cli.store.reading import read_parquet_file
+from mbt_cli.store.reading import finished_cells, read_parquet_file
 
 _ROWS = pl.Schema({"table": pl.String(), "rows": pl.Int64()})
 _SUMMARY = "files/summary.parquet"
@@ -113,3 +114,33 @@ def _summary(cell: LoadedInput, axes: list[str]) -> pl.LazyFrame:
 def _with_axes(frame: pl.LazyFrame, cell: LoadedInput, axes: list[str]) -> pl.LazyFrame:
     columns = [pl.lit(cell.axes.get(axis), pl.String).alias(axis) for axis in axes]
     return frame.with_columns(pl.lit(cell.address).alias("address"), *columns)
+
+
+def study_cells(study_folder: Path) -> pl.DataFrame:
+    """`CELLS` of every finished cell below `runs/<study>`, stages in the order they ran.
+
+    Raises:
+        ArtifactError: A lineage is damaged or has an unknown layout.
+    """
+    lineages = [lineage for _, lineage in finished_cells(study_folder)]
+    lineages.sort(key=lambda lineage: (lineage.started_at, lineage.address))
+    cells = [
+        {
+            "address": lineage.address,
+            "stage": lineage.stage,
+            "kind": lineage.kind,
+            "rows": lineage.rows,
+            "failed_rows": lineage.failed_rows,
+            "prompt_tokens": lineage.tokens.prompt,
+            "completion_tokens": lineage.tokens.completion,
+            "reasoning_tokens": lineage.tokens.reasoning,
+            "sent": lineage.requests.sent,
+            "retried": lineage.requests.retried,
+            "reused": lineage.requests.reused,
+            "failed_requests": lineage.requests.failed,
+            "seconds": lineage.seconds,
+            "notes": orjson.dumps(lineage.notes).decode(),
+        }
+        for lineage in lineages
+    ]
+    return pl.DataFrame(cells, schema=CELLS)

@@ -6,7 +6,7 @@ import pytest
 from mbt_cli.core import rows
 from mbt_cli.core.tables import CELLS, ReportInputs
 from mbt_cli.report import figure_style
-from mbt_cli.report.figure_style import METHOD, MODEL, names, panels, pareto_front
+from mbt_cli.report.figure_style import METHOD, MODEL, names, panels
 from mbt_cli.report.figures import (
     AccuracyTokens,
     AnswerInclusiveErrorsFigure,
@@ -15,6 +15,7 @@ from mbt_cli.report.figures import (
     RegulationPlane,
     ResponseLengths,
     TrainingCurves,
+    pareto_front,
 )
 
 pytest.importorskip("matplotlib")

@@ -10,7 +10,7 @@ import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.errors import ArtifactError, MissingInputError
-from mbt_cli.report.files import study_cells
+from mbt_cli.stages.report import study_cells
 from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
 from mbt_cli.store.cells import cell_folder, move_aside, read_failure, record_failure
 from mbt_cli.store.lineage import Lineage, read_lineage

@@ -67,7 +67,7 @@ def test_main_results_from_hand_made_summaries():
     assert "- The judge is toy, a toy: its accuracy only shows that the pipeline works." in lines
 
 
-def test_a_judge_that_is_no_toy_is_headed_as_a_judge():
+def test_a_real_judge_has_no_toy_label():
     inputs = ReportInputs(summary=TWO, scores=scores(), axes=AXES)
 
     titles = [column.title for column in MainResults().build(inputs).columns]
@@ -75,7 +75,7 @@ def test_a_judge_that_is_no_toy_is_headed_as_a_judge():
     assert "judge accuracy" in titles
 
 
-def test_missing_cells_are_dashes_in_their_place_and_are_counted():
+def test_missing_cells_are_dashes_and_are_counted():
     missing = "scores/benchmark=tiny/split=dev/model=m/prompt=answer"
     inputs = ReportInputs(
         summary=TWO.filter(pl.col("address") == B), scores=scores(), axes=AXES, missing=[missing]
@@ -98,7 +98,7 @@ def test_breakdowns_do_not_enter_the_main_table():
     assert table.rows["exact_match"].to_list() == [0.25, 0.5]
 
 
-def test_rows_over_different_numbers_of_questions_are_told():
+def test_a_note_warns_of_different_numbers_of_questions():
     uneven = TWO.with_columns(
         n=pl.when((pl.col("address") == B) & (pl.col("metric") == "exact_match"))
         .then(12)
@@ -107,8 +107,8 @@ def test_rows_over_different_numbers_of_questions_are_told():
 
     table = MainResults().build(ReportInputs(summary=uneven, scores=scores(), axes=AXES))
 
-    told = [note for note in table.notes if "different numbers of questions" in note]
-    assert told == ["exact match: rows are over different numbers of questions."]
+    warnings = [note for note in table.notes if "different numbers of questions" in note]
+    assert warnings == ["exact match: rows are over different numbers of questions."]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_rows_over_different_numbers_of_questions_are_told():
         ([1.0] * 12, [1.0] * 7 + [0.0] * 5, True),
     ],
 )
-def test_the_dagger_stands_where_mcnemar_finds_no_difference(best, other, is_tied):
+def test_a_dagger_marks_rows_that_mcnemar_cannot_tell_from_the_best(best, other, is_tied):
     table = MainResults().build(
         ReportInputs(summary=TWO, scores=scores(**{B: best, A: other}), axes=AXES)
     )

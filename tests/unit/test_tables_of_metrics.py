@@ -63,7 +63,7 @@ def test_rrp():
     ]
 
 
-def test_a_dash_of_a_scored_cell_says_why_it_stands_there():
+def test_a_note_explains_a_dash_of_a_scored_cell():
     found = inputs(
         ("base", "rrp_arrival", 0.75, "share", {}),
         ("mbt-r", "rrp_arrival", None, "share", {"n": 0, "failed": 12}),
@@ -71,10 +71,9 @@ def test_a_dash_of_a_scored_cell_says_why_it_stands_there():
 
     notes = RRPTable().build(found).notes
 
-    told = [note for note in notes if "a dash in 1 row" in note]
-    assert len(told) == 1
-    assert told[0].startswith("arrival: ")
-    assert "12 replies or verdicts failed" in told[0]
+    reasons = [note for note in notes if note.startswith("arrival: 1 row has a dash")]
+    assert len(reasons) == 1
+    assert "12 failed replies or verdicts" in reasons[0]
 
 
 def test_mqi_with_its_phases():
@@ -91,7 +90,7 @@ def test_mqi_with_its_phases():
     ]  # fmt: skip
 
 
-def test_degeneration_stands_beside_the_accuracy():
+def test_degeneration_is_shown_with_the_accuracy():
     found = inputs(
         ("base", "degeneration", 0.125, "percent", {"low": 0.0, "high": 0.25}),
         ("base", "exact_match", 0.5, "percent", {}),
@@ -113,7 +112,7 @@ def test_answer_inclusive_errors():
     ]  # fmt: skip
 
 
-def test_judge_health_shows_the_range_that_unread_replies_leave_open():
+def test_judge_health_shows_the_range_that_unparsed_replies_leave_open():
     found = inputs(
         ("base", "judge_unread", 0.1, "percent", {}),
         ("base", "judge_accuracy", 0.5, "percent", {}),
@@ -145,7 +144,7 @@ def against(difference, low, high, p, n=9):
     return {**ends, "p": p, "settings": f'{{"paired_questions":{n},"test":"mcnemar"}}'}
 
 
-def test_paired_differences_are_those_of_cells_that_have_a_baseline():
+def test_paired_differences_have_the_cells_with_a_baseline():
     reads = '{"reads": {"rollouts": ["r/%s"], "baseline_rollouts": ["r/base"]}}'
     found = inputs(
         ("base", "exact_match", 0.5, "percent", {}),
@@ -175,7 +174,7 @@ def test_paired_differences_are_those_of_cells_that_have_a_baseline():
     assert table.rows["exact_match_p"].to_list() == [0.001, 0.04, 0.04]
 
 
-def test_without_a_baseline_the_table_of_differences_says_how_to_name_one():
+def test_without_a_baseline_a_note_says_how_to_set_one():
     found = inputs(("base", "exact_match", 0.5, "percent", {}))
     missing = "scores/benchmark=musique/model=m/variant=later"
 
@@ -208,7 +207,7 @@ def test_difficulty_goes_from_easy_to_hard_and_compares_within_a_tier():
     ]
 
 
-def test_without_a_breakdown_the_table_says_what_is_missing():
+def test_without_a_breakdown_a_note_says_what_is_missing():
     found = inputs(("base", "exact_match", 0.9, "percent", {}))
 
     table = Difficulty(by="hops").build(found)
@@ -222,7 +221,7 @@ def cell(address, kind, *, notes="{}", **numbers):
     return {**zeros, **basis, **numbers}
 
 
-def test_tokens_by_stage_adds_the_cells_of_each_stage_up():
+def test_tokens_by_stage_sums_the_cells_of_each_stage():
     found = inputs(
         cells=[
             cell("base/a=1", "rollout", rows=10, failed_rows=1, sent=9, completion_tokens=1000),
@@ -257,11 +256,11 @@ def test_the_funnel_shows_each_step_against_the_one_before_and_the_first():
     ]
 
 
-def test_training_runs_show_what_the_runs_told():
-    told = '{"training": {"method": "sft", "steps": 60, "last_loss": 0.51, "curve": [1]}}'
+def test_training_runs_show_what_the_runs_recorded():
+    notes = '{"training": {"method": "sft", "steps": 60, "last_loss": 0.51, "curve": [1]}}'
     found = inputs(
         cells=[
-            cell("sft/m=1", "train", notes=told, seconds=3600),
+            cell("sft/m=1", "train", notes=notes, seconds=3600),
             cell("sft/m=2", "train", notes='{"training": {"learning_rate": 0.00003}}'),
         ]
     )

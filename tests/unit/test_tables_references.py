@@ -3,8 +3,8 @@ import pytest
 
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.errors import UsageError
+from mbt_cli.report.formats import formatted_rows
 from mbt_cli.report.references import read_reference, with_reference
-from mbt_cli.report.shown import shown_rows
 
 AXES = ("benchmark", "model")
 TABLE = TableData(
@@ -45,7 +45,7 @@ def test_published_numbers_stand_beside_ours_with_the_difference(tmp_path):
         "model", "exact match", "exact match, published", "difference", "tokens",
         "tokens, published", "difference",
     ]  # fmt: skip
-    assert [[cell.text for cell in row] for row in shown_rows(table)] == [
+    assert [[cell.text for cell in row] for row in formatted_rows(table)] == [
         ["small", "41.7", "40.2", "1.5", "700", "—", "—"],
         ["large", "—", "—", "—", "900", "731", "169"],
     ]
@@ -54,7 +54,7 @@ def test_published_numbers_stand_beside_ours_with_the_difference(tmp_path):
 def test_a_reference_without_axes_is_about_every_row(tmp_path):
     table = with_reference(TABLE, reference(tmp_path, "metric,value\ntokens,800\n"), AXES)
 
-    assert [[cell.text for cell in row[-2:]] for row in shown_rows(table)] == [
+    assert [[cell.text for cell in row[-2:]] for row in formatted_rows(table)] == [
         ["800", "-100"],
         ["800", "100"],
     ]
@@ -71,7 +71,7 @@ def test_two_values_for_one_number_are_refused(tmp_path):
     ("text", "message"),
     [
         ("model,value\na,1\n", "has no column `metric`"),
-        ("metric,value\nexact_match,many\n", "row 1: `many` is no number"),
+        ("metric,value\nexact_match,many\n", "row 1: `many` is not a number"),
         ("", "cannot read the reference"),
     ],
 )

@@ -11,8 +11,7 @@ from mbt_cli.core.number_text import number_text, p_text, rounded
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.errors import ArtifactError
 from mbt_cli.report.files import read_table, write_tables
-from mbt_cli.report.formats import csv_text, escaped, html_table, latex, markdown
-from mbt_cli.report.shown import shown_rows
+from mbt_cli.report.formats import csv_text, escape_latex, formatted_rows, html, latex, markdown
 
 HOSTILE = "a_b & 50% $x$ #1 ~ ^"
 COLUMNS = [
@@ -97,9 +96,9 @@ def test_csv_holds_each_number_with_its_interval_and_counts():
 
 
 def test_every_format_shows_the_same_text_for_a_number():
-    texts = [cell.text for row in shown_rows(table()) for cell in row[1:] if cell.text != "—"]
+    texts = [cell.text for row in formatted_rows(table()) for cell in row[1:] if cell.text != "—"]
 
-    for written in (markdown(table()), csv_text(table()), latex(table()), html_table(table())):
+    for written in (markdown(table()), csv_text(table()), latex(table()), html(table())):
         assert [text for text in texts if text not in written] == []
 
 
@@ -127,7 +126,7 @@ def test_an_underlined_number_is_padded_to_the_width_of_its_column():
 
 
 def test_nothing_in_a_name_means_anything_to_tex():
-    assert escaped('{\\x} "q" <a|b>') == (
+    assert escape_latex('{\\x} "q" <a|b>') == (
         r"\{\textbackslash{}x\} ''q'' \textless{}a\textbar{}b\textgreater{}"
     )
 
@@ -151,14 +150,14 @@ def test_latex_compiles(tmp_path, alone):
 
 
 def test_html_escapes_every_text_and_keeps_raw_numbers_for_sorting():
-    html = html_table(table(title="<script>alert(1)</script>"))
+    page = html(table(title="<script>alert(1)</script>"))
 
-    assert "<script>" not in html
-    assert "&lt;b&gt;three&lt;/b&gt;" in html
+    assert "<script>" not in page
+    assert "&lt;b&gt;three&lt;/b&gt;" in page
     assert (
         '<td class="number" data-value="0.625" title="n 24, failed 1"><b>62.5</b>'
         " <small>[45.8, 79.2]</small></td>"
-    ) in html
+    ) in page
 
 
 def test_ranks_go_by_the_numbers_as_shown_within_each_group():
@@ -168,7 +167,7 @@ def test_ranks_go_by_the_numbers_as_shown_within_each_group():
     columns = [Column("benchmark", "benchmark", kind="label"), COLUMNS[1]]
     grouped = table(columns=columns, rows=rows, compared_within=["benchmark"])
 
-    ranks = [row[1].rank for row in shown_rows(grouped)]
+    ranks = [row[1].rank for row in formatted_rows(grouped)]
 
     # 50.0 twice is the best twice; of two different numbers only one is marked; equal ones are not
     assert ranks == ["best", "best", "", "", "", ""]
@@ -177,7 +176,7 @@ def test_ranks_go_by_the_numbers_as_shown_within_each_group():
 def test_the_second_best_needs_a_third():
     rows = pl.DataFrame({"model": ["a", "b", "c"], "em": [0.1, 0.3, 0.2]})
 
-    ranks = [row[1].rank for row in shown_rows(table(columns=COLUMNS[:2], rows=rows))]
+    ranks = [row[1].rank for row in formatted_rows(table(columns=COLUMNS[:2], rows=rows))]
 
     assert ranks == ["", "best", "second"]
 
@@ -188,7 +187,7 @@ def test_an_empty_table_is_written_in_every_format():
     assert "EM (%)" in markdown(empty)
     assert csv_text(empty).count("\n") == 1
     assert r"\bottomrule" in latex(empty)
-    assert "<tbody>" in html_table(empty)
+    assert "<tbody>" in html(empty)
 
 
 def test_a_table_is_written_in_five_formats_and_reads_back_equal(tmp_path):
@@ -203,5 +202,5 @@ def test_a_table_is_written_in_five_formats_and_reads_back_equal(tmp_path):
 def test_another_parquet_file_is_no_table(tmp_path):
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "x.parquet")
 
-    with pytest.raises(ArtifactError, match="no table that mbt wrote"):
+    with pytest.raises(ArtifactError, match="not a table written by mbt"):
         read_table(tmp_path / "x.parquet")
