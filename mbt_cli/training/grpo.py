@@ -1,4 +1,4 @@
-"""Reinforcement by TRL's GRPOTrainer: python -m mbt_cli.training.grpo JOB."""
+"""Reinforcement learning with TRL's GRPOTrainer: python -m mbt_cli.training.grpo JOB."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ RewardFunction = Callable[..., list[float]]
 
 
 def reinforce(job: TrainingJob) -> None:
-    """Train on the rewards of the model's own replies and save what came of it."""
+    """Train on rewards of the model's own replies and save the result."""
     recipe, rewards = job.recipe, job.method["rewards"]
     if not torch.cuda.is_available():
         keep_freed_memory()
@@ -36,15 +36,14 @@ def reinforce(job: TrainingJob) -> None:
     adapted = models.ModelTokenizer(tokenizer, job.template)
     if models.is_gguf(job.weights) and recipe.tuning == "full" and recipe.trainer.get("beta"):
         raise TrainingError(
-            "`trainer.beta` compares with a second copy of the model, which TRL cannot load from a "
-            "GGUF file",
-            'set `trainer.beta` to 0, or take `recipe.tuning = "lora"`',
+            "`trainer.beta` needs a second copy of the model, which TRL cannot load from GGUF",
+            'set `trainer.beta` to 0, or `recipe.tuning = "lora"`',
         )
     verifiers = {source: verifier_from(found) for source, found in job.verifiers.items()}
     if VERIFIED_REWARDS & rewards.keys():
         for verifier in verifiers.values():
             verifier.prepare()
-    asked, end_token = _asked(job, adapted)
+    questions, end_token = _questions(job, adapted)
     settings = arguments(
         job,
         GRPOConfig,
@@ -62,13 +61,13 @@ def reinforce(job: TrainingJob) -> None:
             reward_function(name, job.method["reward_words"], verifiers) for name in rewards
         ],
         args=settings,
-        train_dataset=asked,
+        train_dataset=questions,
         processing_class=tokenizer,
         peft_config=models.adapter_config(recipe),
     )
     trained = train(trainer, job)
     means = [e["reward"] for e in trainer.state.log_history if "reward" in e]
-    facts = {"rows": asked.num_rows, "last_reward": means[-1] if means else None}
+    facts = {"rows": questions.num_rows, "last_reward": means[-1] if means else None}
     finish(trainer, job, trained, end_token=end_token, facts=facts)
 
 
@@ -99,9 +98,9 @@ def reward_function(name: str, words: int, verifiers: Mapping[str, Verifier]) ->
     return rewarded
 
 
-def _asked(job: TrainingJob, tokenizer: models.ModelTokenizer) -> tuple[Any, int]:
+def _questions(job: TrainingJob, tokenizer: models.ModelTokenizer) -> tuple[Any, int]:
     """The questions whose prompts are short enough, and the token that ends a turn."""
-    kept, told = [], []
+    kept, texts = [], []
     end_token = -1
     for row in pl.read_parquet(job.examples).iter_rows(named=True):
         turn = turn_of(tokenizer, row["messages"])
@@ -115,12 +114,12 @@ def _asked(job: TrainingJob, tokenizer: models.ModelTokenizer) -> tuple[Any, int
         own = {name: row[name] for name in ("source", "question_id", "sample", "trace_id")}
         dropped = f"over_long: {length} tokens" if is_long else None
         own |= {"prompt": turn.prompt, "tokens": length, "dropped": dropped}
-        told.append({**dict.fromkeys(rows.TRAINING_SET), **own})
-    frame = pl.DataFrame(told, schema=rows.TRAINING_SET)
+        texts.append({**dict.fromkeys(rows.TRAINING_SET), **own})
+    frame = pl.DataFrame(texts, schema=rows.TRAINING_SET)
     frame.write_parquet(Path(job.files) / TRAINING_SET)
     if not kept:
         raise TrainingError(
-            f"all {len(told)} prompts are longer than {job.recipe.max_length} tokens",
+            f"all {len(texts)} prompts are longer than {job.recipe.max_length} tokens",
             "raise `recipe.max_length`",
         )
     return Dataset.from_list(kept), end_token
@@ -129,7 +128,7 @@ def _asked(job: TrainingJob, tokenizer: models.ModelTokenizer) -> tuple[Any, int
 def _can_vllm() -> bool:
     can = find_spec("vllm") is not None and torch.cuda.is_available()
     if not can:
-        print("replies are drawn by transformers: no vLLM with a GPU here", flush=True)  # noqa: T201
+        print("transformers draws the replies: no vLLM or no GPU here", flush=True)  # noqa: T201
     return can
 
 

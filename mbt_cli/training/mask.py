@@ -1,12 +1,12 @@
-r"""Which tokens are trained: the completion and the token that ends its turn, nothing else.
+r"""The completion mask: only the completion and the token that ends its turn are trained.
 
-A training row is what serving would see: the prompt rendered with the opening of the assistant's
-turn, then the completion as written, then the template's end of turn. The completion itself never
-goes through the template, so one that strips or rewrites think blocks cannot touch it; what the
+A training row is what a server would see: the prompt rendered with the start of the assistant's
+turn, then the completion as written, then the template's end of turn. The completion itself is
+never rendered, so a template that strips or rewrites think blocks does not change it; what the
 template puts around an assistant's turn is found by rendering a stand-in.
 
     <|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n    4<|im_end|>     \n
-    prompt, not trained                                            trained         left out
+    prompt, not trained                                            trained         omitted
 """
 
 from collections.abc import Sequence
@@ -26,26 +26,26 @@ class Tokenizer(Protocol):
     """A chat template with its tokenizer."""
 
     special_tokens: frozenset[int]
-    """Ids of tokens that are no text."""
+    """Ids of tokens that are not text."""
     end_of_text: str | None
     """Text of the tokenizer's own end-of-sequence token."""
 
     def render(self, messages: Sequence[Message], *, opens_reply: bool) -> str:
-        """The conversation as text; `opens_reply` adds what stands before a reply."""
+        """The conversation as text; `opens_reply` adds what precedes a reply."""
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text, special ones recognised, none added."""
+        """Tokens of a text; special tokens are recognised, none are added."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, special ones too, exactly."""
+        """The exact text of tokens, including special ones."""
 
 
 class ChatTemplateError(ValueError):
-    """The template does not render prompts and replies alike; the message shows where."""
+    """The template renders prompts and replies differently; the message shows where."""
 
 
 class UntrainableError(ValueError):
-    """One row cannot be trained on; the message is a short typed reason."""
+    """A row cannot be trained on; the message is a short typed reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Example:
 
     Args:
         prompt: Text that is not trained.
-        completion: Text that is trained, end of turn included.
+        completion: Text that is trained, including the end of turn.
         input_ids: Tokens of both.
-        labels: The same with `IGNORED` over the prompt, shape as `input_ids`.
+        labels: `input_ids` with `IGNORED` in place of the prompt.
     """
 
     prompt: str
@@ -66,7 +66,7 @@ class Example:
 
     @property
     def trained(self) -> int:
-        """Tokens that count for the loss."""
+        """Number of tokens that count for the loss."""
         return sum(label != IGNORED for label in self.labels)
 
 
@@ -76,7 +76,7 @@ class Turn:
 
     Args:
         prompt: Everything before the reply.
-        lead: White space between that and the reply.
+        lead: White space between the prompt and the reply.
         end: Text of the token that ends the turn.
         end_token: Its id.
     """
@@ -91,8 +91,8 @@ def turn_of(tokenizer: Tokenizer, messages: Sequence[Message]) -> Turn:
     """Render the prompt, and the prompt with a stand-in reply, and compare.
 
     Raises:
-        ChatTemplateError: The prompt is not the beginning of the conversation with the reply, the
-            reply does not appear in it, or no special token ends the turn.
+        ChatTemplateError: The prompt is not a prefix of the conversation with the reply, the reply
+            is missing in it, or no special token ends the turn.
     """
     prompt = tokenizer.render(messages, opens_reply=True)
     whole = tokenizer.render(
@@ -100,8 +100,8 @@ def turn_of(tokenizer: Tokenizer, messages: Sequence[Message]) -> Turn:
     )
     before, found, after = whole.partition(_STAND_IN)
     if not found:
-        raise ChatTemplateError("the chat template leaves out an assistant's reply")
-    # some templates open the think block themselves when they open a reply, and not in history
+        raise ChatTemplateError("the chat template omits an assistant's reply")
+    # some templates open the think block before a reply, but not in history
     opens = _opens_thinking(prompt)
     opened = prompt.rstrip().removesuffix(_OPEN).rstrip(" \n") if opens else prompt
     if not before.startswith(opened):
@@ -118,10 +118,10 @@ def example_of(
     """The row that trains `completion` as the reply to `messages`.
 
     Args:
-        tokenizer: The model's.
+        tokenizer: The model's tokenizer.
         messages: The conversation before the reply.
-        completion: The reply, used to the letter.
-        max_length: Tokens that a row may have.
+        completion: The reply, used verbatim.
+        max_length: Maximum number of tokens of a row.
 
     Raises:
         ChatTemplateError: The template cannot be trained with.
@@ -163,7 +163,7 @@ def _end_of_turn(tokenizer: Tokenizer, after: str) -> tuple[str, int]:
     if own is not None and not after.strip():
         return own, tokenizer.encode(own)[0]
     shown = repr(after[:_SHOWN])
-    raise ChatTemplateError(f"no special token ends an assistant's turn; {shown} follows it")
+    raise ChatTemplateError(f"no special token ends an assistant's turn, but {shown}")
 
 
 def _first_difference(prompt: str, whole: str) -> str:
@@ -173,7 +173,7 @@ def _first_difference(prompt: str, whole: str) -> str:
     )
     start = max(0, place - _SHOWN // 2)
     return (
-        f"the chat template renders a prompt otherwise when a reply follows, from character "
-        f"{place}: {prompt[start : place + _SHOWN]!r} alone, {whole[start : place + _SHOWN]!r} "
-        "with the reply"
+        f"the chat template renders a prompt differently when a reply follows, from character "
+        f"{place}: {prompt[start : place + _SHOWN]!r} without, "
+        f"{whole[start : place + _SHOWN]!r} with the reply"
     )

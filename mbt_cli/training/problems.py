@@ -1,4 +1,4 @@
-"""Why a training stops, in words for a user: memory, disk, numbers that are no numbers."""
+"""Why a training stops: errors as messages with hints, and the exit code of the process."""
 
 import errno
 import fcntl
@@ -23,7 +23,7 @@ _RESUMES = "the same command resumes from the last checkpoint"
 
 
 class TrainingError(Exception):
-    """Something that a user can change."""
+    """An error that the user can fix."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -32,14 +32,14 @@ class TrainingError(Exception):
 
 
 class StoppedEarly(Exception):
-    """A signal asked for the end; a checkpoint is written."""
+    """A signal stopped the training; a checkpoint is written."""
 
 
 def exit_code_of(train: Callable[[TrainingJob], None], job_file: str) -> int:
-    """Train, and leave the reason in the job's folder where it fails; gives the exit code."""
+    """Train, and write the reason of a failure into the job's folder; returns the exit code."""
     job = TrainingJob.model_validate_json(Path(job_file).read_bytes())
     try:
-        with _alone(Path(job.folder)):
+        with _locked(Path(job.folder)):
             train(job)
     except StoppedEarly:
         return STOPPED
@@ -55,18 +55,18 @@ def exit_code_of(train: Callable[[TrainingJob], None], job_file: str) -> int:
         ValueError,
     ) as error:
         traceback.print_exc(file=sys.stderr)
-        told = explained(error, job)
-        if told is None:
+        reason = explained(error, job)
+        if reason is None:
             return 1
-        problem = {"message": f"`{job.address}`: {told.message}", "hint": told.hint}
+        problem = {"message": f"`{job.address}`: {reason.message}", "hint": reason.hint}
         (Path(job.folder) / PROBLEM).write_bytes(orjson.dumps(problem))
         return _FAILED
     return 0
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait for an earlier process of this training that still writes its last checkpoint."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until an earlier process of this training has written its last checkpoint."""
     if os.environ.get("RANK", "0") != "0":
         yield
         return
@@ -76,7 +76,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def explained(error: BaseException, job: TrainingJob) -> TrainingError | None:
-    """The error in a user's words; None where only its traceback says what happened."""
+    """The error with a message and a hint; None if only its traceback explains it."""
     text = str(error)
     if isinstance(error, TrainingError):
         return error
@@ -84,25 +84,25 @@ def explained(error: BaseException, job: TrainingJob) -> TrainingError | None:
         return TrainingError(error.message, error.hint or "")
     if isinstance(error, ChatTemplateError):
         return TrainingError(
-            text, "this model's chat template cannot be trained with; take a model whose can"
+            text, "this model's chat template cannot be trained with; use another model"
         )
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "out of memory" in text.lower():
         return TrainingError(
             f"out of memory at device_batch_size {job.recipe.device_batch_size}, "
             f"max_length {job.recipe.max_length}",
-            "lower `recipe.device_batch_size` (accumulation keeps the batch as it is), lower "
-            '`recipe.max_length`, or take `recipe.tuning = "lora"`; ' + _RESUMES,
+            "lower `recipe.device_batch_size` (the batch stays the same), lower "
+            '`recipe.max_length`, or set `recipe.tuning = "lora"`; ' + _RESUMES,
         )
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full or any(words in text for words in _FULL):
         return TrainingError(
-            f"the disk is full: a checkpoint could not be written below `{job.folder}`",
+            f"the disk is full: cannot write a checkpoint in `{job.folder}`",
             "free some space, or raise `recipe.save_every_steps`; " + _RESUMES,
         )
     if "requires tensorboard" in text:
         return TrainingError(
-            "`tracking.tensorboard` needs a package that is not there", "pip install tensorboard"
+            "`tracking.tensorboard` needs the package tensorboard", "pip install tensorboard"
         )
     if isinstance(error, TypeError | ValueError) and "Config" in text:
-        return TrainingError(text.splitlines()[0], "look at the keys of `trainer` and `lora`")
+        return TrainingError(text.splitlines()[0], "check the keys of `trainer` and `lora`")
     return None

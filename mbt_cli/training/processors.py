@@ -1,4 +1,4 @@
-"""What makes a training step faster where there is no GPU."""
+"""What makes a training step faster without a GPU."""
 
 import os
 from typing import Any
@@ -10,45 +10,45 @@ from mbt_cli.core import memory
 from mbt_cli.training.mask import IGNORED
 
 MOST_HELD = 0.5
-"""Share of the machine's memory, or of what its job may take, that a training may keep."""
+"""Fraction of the machine's or the job's memory that a training may keep."""
 
 PADDED_TO = 64
-"""Tokens; rows of few different lengths let a step take up what the last one freed."""
+"""Row lengths are multiples of this, so that a step can reuse the memory of the last one."""
 
 
 def keep_freed_memory() -> None:
-    """Let PyTorch take memory in huge pages, and the C library keep what is freed meanwhile.
+    """Let PyTorch allocate huge pages, and the C library keep freed memory between steps.
 
-    A batch takes and frees gigabytes. Handed back to the system each time, they must be mapped
-    and zeroed anew, which was a third of a step's time on two cores. To be called before anything
-    large is loaded; does nothing where the C library has no such setting.
+    A batch allocates and frees gigabytes. If they go back to the system, they must be mapped and
+    zeroed again, which took a third of a step's time on two cores. Call it before anything large
+    is loaded; it does nothing if the C library has no such setting.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     memory.keep_freed_memory()
 
 
 class ReturnsMemory(TrainerCallback):  # type: ignore[misc]
-    """Gives kept memory back after a step where it has become much: lengths that vary leave gaps.
+    """Returns kept memory to the system once it exceeds `MOST_HELD`.
 
-    Not after each step: to be given the same gigabytes anew took a third of the time.
+    Rows of varying length leave gaps. Returning memory after every step would cost a third of the
+    time.
     """
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Called by the trainer."""
+        """Callback of the trainer."""
         if memory.held_share() > MOST_HELD:
             memory.return_freed_memory()
 
 
 def score_trained_positions(model: Any) -> None:
-    """Compute the vocabulary's logits where a token is trained, not over the prompt too.
+    """Compute logits only at trained positions, not over the prompt.
 
-    TRL does so by itself on GPUs alone. Its fused head takes labels that are shifted already
-    (`shift_labels`) for as many positions as the backbone gives, so both are narrowed on their
-    way in: sums over positions, which are all that SFTTrainer uses, stay what they were.
+    TRL does this itself, but only on GPUs. Its fused head takes shifted labels (`shift_labels`)
+    for as many positions as the backbone returns, so both are narrowed before it: SFTTrainer uses
+    sums over positions only, and they stay the same.
 
     Args:
-        model: A causal language model to which TRL has added its fused head, or one with an
-            adapter.
+        model: A causal language model with TRL's fused head, with or without an adapter.
     """
     causal = model.get_base_model() if isinstance(model, PeftModel) else model
     kept: list[Any] = []
@@ -58,7 +58,7 @@ def score_trained_positions(model: Any) -> None:
             return None
         labels = given["labels"][:, 1:]
         is_trained = labels != IGNORED
-        if not is_trained.any():  # a packed row may hold prompts alone
+        if not is_trained.any():  # a packed row may hold only prompts
             return None
         kept.append(is_trained)
         rest = {name: value for name, value in given.items() if name != "labels"}

@@ -89,15 +89,15 @@ def test_a_template_whose_prompt_changes_with_the_reply_is_refused_with_the_diff
         turn_of(Characters(counts), HELLO)
 
 
-def test_a_template_that_leaves_the_reply_out_is_refused():
+def test_a_template_that_omits_the_reply_is_refused():
     def forgets(messages, *, opens_reply):
         return chat([m for m in messages if m["role"] == "user"], opens_reply=opens_reply)
 
-    with pytest.raises(ChatTemplateError, match="leaves out"):
+    with pytest.raises(ChatTemplateError, match="omits an assistant's reply"):
         turn_of(Characters(forgets), HELLO)
 
 
-def test_a_turn_that_nothing_ends_is_ended_by_the_end_of_text():
+def test_a_turn_without_an_end_token_ends_with_the_end_of_text():
     def open_ended(messages, *, opens_reply):
         return "".join(f"[{m['role']}]{m['content']}" for m in messages) + (
             "[assistant]" if opens_reply else ""

@@ -48,7 +48,7 @@ JOB = TrainingJob(
         ),
         pytest.param(
             RuntimeError("TensorBoardCallback requires tensorboard to be installed."),
-            "`tracking.tensorboard` needs a package",
+            "`tracking.tensorboard` needs the package",
             "pip install tensorboard",
             id="a package",
         ),
@@ -102,7 +102,7 @@ def test_a_batch_that_does_not_divide_is_refused_before_anything_runs(fresh):
     ran = place.run("run", "study.toml", "--only", "base", "--only", "sft/variant=full")
 
     assert ran.code == 2
-    assert "device_batch_size may be: 1, 2, 4" in ran.out
+    assert "valid device_batch_size: 1, 2, 4" in ran.out
     assert not (place.folder / "runs").exists()
 
 
