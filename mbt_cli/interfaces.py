@@ -1,7 +1,7 @@
 """THE THINGS YOU CAN ADD: one class in one file, then one line in registry.py."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,9 +12,10 @@ from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.chat import Endpoint, Json, Message, Responder
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.fingerprint import spec_of
-from mbt_cli.core.jobs import Job
+from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.model import Plugin as Plugin
+from mbt_cli.core.model import Settings
 from mbt_cli.core.programs import Draw, Steps
 from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
@@ -231,17 +232,72 @@ class Trainer(Plugin):
 
 
 class Launcher(Plugin):
-    """A place where jobs run."""
+    """A place where jobs run; its fields are the keys of its presets, files in presets/KIND/.
+
+    The id that `submit` returns names a job for good, host or region included where there are
+    several: what follows `finish` gets ids alone, on another day and without a preset.
+    """
 
     family: ClassVar[str] = "launchers"
+    has_presets: ClassVar[bool] = True
+    """Whether `--preset` selects a file with its settings."""
+    job_id_variable: ClassVar[str | None] = None
+    """Environment variable that holds the id of a job within that job."""
+    tables: ClassVar[Mapping[str, type[Settings]]] = {}
+    """Tables within its presets, for `mbt help manifest`."""
+
+    @classmethod
+    def from_preset(
+        cls, tree: Mapping[str, Any], refuse: Callable[[str, str], None]
+    ) -> Mapping[str, Any]:
+        """The fields from a preset's tables; `refuse` takes the key and what is wrong with it."""
+        return tree
 
     @abstractmethod
     def render(self, job: Job) -> str:
-        """The job's script in full."""
+        """The job's complete script; MbtError if the job does not fit this place."""
+
+    def notes(self, jobs: Sequence[Job]) -> Sequence[str]:
+        """What the user should know before these jobs are submitted."""
+        return ()
 
     @abstractmethod
-    def submit(self, script: Path, *, after: Sequence[str]) -> str:
-        """Hand the script over; gives the place's id of the job."""
+    def submit(self, job: Job, script: Path, *, after: Sequence[str]) -> str:
+        """Queue the script until the jobs `after` have succeeded; returns the job's id."""
+
+    def finish(self, note: Callable[[str], None]) -> None:
+        """Called after the last `submit`; a place without a queue runs its jobs here."""
+        return
+
+    @classmethod
+    @abstractmethod
+    def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
+        """Jobs that wait or run: those with the label, or of these ids; MbtError if unknown."""
+
+    @classmethod
+    @abstractmethod
+    def ended(cls, job_id: str) -> EndedJob | None:
+        """How a job ended; None if it has not, or if that is not known."""
+
+    @classmethod
+    @abstractmethod
+    def gone(cls, job_id: str) -> bool:
+        """Whether a job is known for certain to neither wait nor run."""
+
+    @classmethod
+    @abstractmethod
+    def cancel(cls, job_ids: Sequence[str]) -> None:
+        """Stop jobs that wait or run; MbtError if the place refuses."""
+
+    @classmethod
+    @abstractmethod
+    def logs(cls, job_id: str, record: Path, name: str) -> Sequence[Path]:
+        """Log files of a job, named `name` in the submission whose folder is `record`."""
+
+    @classmethod
+    def doctor(cls, environment: Mapping[str, str]) -> Iterator[Finding]:
+        """Checks whether this machine can reach the place."""
+        return iter(())
 
 
 class Table(Plugin):

@@ -15,11 +15,23 @@ from mbt_cli.benchmarks.question_answer import QuestionAnswer
 from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
 from mbt_cli.benchmarks.tinyhop.teacher import ScriptedBackend
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
-from mbt_cli.interfaces import Backend, Benchmark, Figure, Judge, Score, Table, Trainer, Verifier
+from mbt_cli.interfaces import (
+    Backend,
+    Benchmark,
+    Figure,
+    Judge,
+    Launcher,
+    Score,
+    Table,
+    Trainer,
+    Verifier,
+)
 from mbt_cli.judges.answer_hit import AnswerHit
 from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
+from mbt_cli.launchers.local import LocalLauncher
+from mbt_cli.launchers.slurm import SlurmLauncher
 from mbt_cli.plugins import Family
 from mbt_cli.report.figures import (
     AccuracyTokens,
@@ -127,6 +139,11 @@ TRAINERS = Family[Trainer](
     "trainers",
     GRPO,
     SFT,
+)
+LAUNCHERS = Family[Launcher](
+    "launchers",
+    LocalLauncher,
+    SlurmLauncher,
 )
 TABLES = Family[Table](
     "tables",

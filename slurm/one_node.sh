@@ -1,11 +1,11 @@
 #!/bin/bash
-# A real Slurm of one node on this machine, to try `mbt submit --slurm` without a cluster.
+# Run Slurm with one node on this machine, to try `mbt submit --slurm` without a cluster.
 #
 #     sudo slurm/one_node.sh start | stop | status
 #
-# Debian or Ubuntu, as root: it installs slurm-wlm and munge and writes /etc/slurm/slurm.conf, so
-# never run it on a machine that belongs to a cluster. One partition `main`, every processor, one
-# pretend GPU, no accounting.
+# For Debian and Ubuntu, as root: installs slurm-wlm and munge and writes /etc/slurm/slurm.conf, so
+# never run it on a machine of a cluster. It has one partition `main`, all CPUs, one fake GPU, and
+# no accounting.
 set -euo pipefail
 
 readonly conf=/etc/slurm/slurm.conf
@@ -18,7 +18,7 @@ need_root() {
 
 refuse_a_real_cluster() {
   if [ -s "$conf" ] && ! grep -qxF "$mark" "$conf" && ! grep -qx 'ClusterName=one' "$conf"; then
-    echo "$conf belongs to another Slurm; this script leaves it alone" >&2
+    echo "$conf belongs to another Slurm; it is left unchanged" >&2
     exit 2
   fi
 }
@@ -101,7 +101,7 @@ stop() {
     pid=$(cat "/run/$daemon.pid" 2>/dev/null || true)
     if [ -n "$pid" ]; then kill "$pid" || true; fi
   done
-  # munge that ran before stays
+  # stop munge only if this script started it
   if [ -e "$own_munge" ]; then pkill -x munged || true; rm -f "$own_munge"; fi
 }
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# vLLM over Ray: one head, one worker a node, and no request before all of them are there
+# vLLM on Ray: a head, a worker on every other node; start when all nodes have joined
 srun --overlap --nodes=1 --ntasks=1 -w "$head_node" \
   ray start --head --node-ip-address="$MASTER_ADDR" --port="$MASTER_PORT" --block &
 srun --overlap --nodes="$((SLURM_JOB_NUM_NODES - 1))" --ntasks="$((SLURM_JOB_NUM_NODES - 1))" \

@@ -374,6 +374,9 @@ def submit(
         int | None,
         typer.Option("--local", min=1, help="Run on this machine, N jobs at once.", metavar="N"),
     ] = None,
+    launcher: Annotated[
+        str | None, typer.Option(help="Another launcher, by its name.", metavar="KIND")
+    ] = None,
     preset: Annotated[
         str,
         typer.Option(help="Cluster: a file in presets/slurm/.", autocompletion=complete_cluster),
@@ -391,9 +394,18 @@ def submit(
 ) -> None:
     """Submit the jobs of a plan: `mbt plan MANIFEST | mbt submit --slurm`."""
     from mbt_cli.cli import submit
+    from mbt_cli.errors import UsageError
 
+    if slurm + (local is not None) + (launcher is not None) != 1:
+        raise UsageError(
+            "specify one place to run: `--slurm` or `--local N`",
+            hint="mbt plan MANIFEST | mbt submit --slurm",
+        )
+    kind = launcher or ("slurm" if slurm else "local")
+    words = ["--launcher", kind] if launcher else ["--slurm"] if slurm else ["--local", str(local)]
     submit.submit(
-        *(plan, slurm, local),
+        *(plan, kind, words),
+        at_once=local,
         preset=preset,
         dry_run=dry_run,
         script_dir=script_dir,
@@ -459,9 +471,9 @@ def cancel(
     only: Only = None,
 ) -> None:
     """Cancel a study's queued and running jobs; received replies are kept."""
-    from mbt_cli.cli.status import cancel_jobs
+    from mbt_cli.cli import status
 
-    cancel_jobs(study, only)
+    status.cancel(study, only)
 
 
 def compare(

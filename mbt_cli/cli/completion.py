@@ -386,8 +386,10 @@ def complete_benchmark(ctx: typer.Context) -> list[str]:
 
 
 def complete_cluster(ctx: typer.Context) -> list[str]:
-    """Cluster presets."""
-    return list(_presets_of(_line_of(ctx)).names("slurm"))
+    """Presets of the launchers that `mbt submit` has options for."""
+    presets = _presets_of(_line_of(ctx))
+    kinds = [ctx.params.get("launcher"), *(param.name for param in ctx.command.params)]
+    return sorted({name for kind in kinds if kind for name in presets.names(kind)})
 
 
 def complete_model_preset(ctx: typer.Context) -> list[str]:

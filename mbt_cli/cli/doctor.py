@@ -23,7 +23,6 @@ from mbt_cli.cli.machine_checks import (
     gpu_findings,
     plugin_findings,
     python_findings,
-    slurm_finding,
     token_findings,
 )
 from mbt_cli.cli.manifests import open_manifest
@@ -32,7 +31,7 @@ from mbt_cli.cli.printing import foreign, printer
 from mbt_cli.core.findings import Finding, broken
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.registry import BACKENDS
+from mbt_cli.registry import BACKENDS, LAUNCHERS
 from mbt_cli.settings import Machine, read_machine
 
 _STYLES = {"ok": "green", "absent": "yellow", "broken": "red"}
@@ -102,7 +101,8 @@ def machine_findings(machine: Machine, manifest: Manifest | None) -> Iterator[Fi
     yield from extra_findings()
     yield from plugin_findings()
     yield from gpu_findings(environment)
-    yield slurm_finding(environment)
+    for launcher in LAUNCHERS.kinds().values():
+        yield from launcher.doctor(environment)
     yield from disk_findings(machine)
     for backend in BACKENDS.kinds().values():
         yield from backend.doctor(environment, machine.cache)

@@ -179,20 +179,6 @@ def plugin_findings() -> Iterator[Finding]:
         yield absent("plug-ins", "broken", problem, "correct the package, or uninstall it")
 
 
-def slurm_finding(environment: Mapping[str, str]) -> Finding:
-    """Slurm's commands, and whether its controller answers."""
-    if shutil.which("sbatch", path=environment.get("PATH")) is None:
-        return absent("Slurm", "sbatch", "not here", "run `mbt submit --slurm` on a login node")
-    command = ("sinfo", "--noheader", "--format=%P")
-    answer = answer_of(command, environment, seconds=_SECONDS)
-    if answer is None:
-        return absent("Slurm", "controller", "`sinfo` does not answer", "ask who runs the cluster")
-    if answer.returncode:
-        words = (answer.stderr.strip().splitlines() or ["`sinfo` fails"])[-1]
-        return absent("Slurm", "controller", words, "start it, or submit from a login node")
-    return ok("Slurm", "partitions", ", ".join(answer.stdout.split()) or "none")
-
-
 _USUAL = {
     "HF_TOKEN": "gated and private repositories of the hub",
     "WANDB_API_KEY": "training curves online",

@@ -17,14 +17,13 @@ from mbt_cli.engine.status import (
     CellStatus,
     Doing,
     StudyStatus,
-    jobs_to_cancel,
+    cancel_jobs,
     log_file,
     status_json,
     study_status,
 )
 from mbt_cli.engine.submit import studies_with_submissions
 from mbt_cli.errors import UsageError
-from mbt_cli.launchers.slurm import cancel
 from mbt_cli.settings import read_machine
 
 _LOOK_SECONDS = 5.0
@@ -145,11 +144,10 @@ def _print_from(path: Path, place: int) -> int:
         return file.tell()
 
 
-def cancel_jobs(study: str, only: Sequence[str] | None) -> None:
+def cancel(study: str, only: Sequence[str] | None) -> None:
     """Cancel a study's queued and running jobs."""
-    jobs = jobs_to_cancel(read_machine().runs, study_named(study), only or ())
-    if not jobs:
+    jobs = cancel_jobs(read_machine().runs, study_named(study), only or ())
+    if jobs:
+        typer.echo(f"cancelled {len(jobs)} jobs: {', '.join(jobs)}")
+    else:
         typer.echo("nothing to cancel: no job of this study is queued or running")
-        return
-    cancel(jobs)
-    typer.echo(f"cancelled {len(jobs)} jobs: {', '.join(jobs)}")

@@ -1,27 +1,25 @@
-"""A job: what a launcher hands to a machine."""
+"""Jobs: what a launcher runs, what it reports about them, and the shards of a cell."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
-
-from mbt_cli.core.chat import Json
+from typing import Literal, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class JobContext:
     """Where a job of a submission runs.
 
     Args:
         study: Name of the study.
-        workdir: Folder that the command runs in, whatever the job's own folder is.
-        record: The submission's folder: `logs/` and `events/` are in it.
-        cache: Folder that can be written and executed from, for compiled kernels.
-        folders: Folders of the job's cells, in which progress shows.
-        environment: Variables that are passed on, such as HF_HOME; never a secret.
-        label: What all jobs of a study bear, so that they are found again in a queue.
-        mbt: How `mbt` is called here.
+        workdir: Working directory of the command.
+        record: Folder of the submission; holds `scripts/`, `logs/` and `events/`.
+        cache: Writable folder on a file system that allows execution, for compiled kernels.
+        folders: Folders of the job's cells, where progress shows.
+        environment: Variables to export, such as HF_HOME; never a secret.
+        label: Marks all jobs of one study in one runs folder.
+        mbt: The command that runs `mbt` here.
     """
 
     study: str
@@ -36,34 +34,64 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One script's worth of work.
+    """The work of one script.
 
     Args:
         id: Name of the job within its plan.
-        argv: The command, one string an argument; quoting is the launcher's. An array task adds
+        argv: The command, one string per argument; the launcher quotes it. An array task adds
             `--shard N/OF`.
         cells: Addresses of the cells it makes.
-        needs: Ids of the jobs that must have succeeded.
-        resources: What it asks of the machine: `gpus`, `nodes`.
-        shards: Number of array tasks; 1 is no array.
-        around: Where it runs; null while it is only planned.
+        context: Where it runs.
+        needs: Ids, within the plan, of the jobs that must succeed first.
+        gpus: GPUs that the command needs on each node.
+        shards: Number of array tasks; 1 for a job that is not an array.
         trains: Whether it trains a model instead of serving one.
     """
 
     id: str
     argv: Sequence[str]
     cells: Sequence[str]
+    context: JobContext
     needs: Sequence[str] = ()
-    resources: Mapping[str, Json] = field(default_factory=dict)
+    gpus: int = 0
     shards: int = 1
-    around: Surroundings | None = None
     trains: bool = False
 
-    @property
-    def gpus(self) -> int:
-        """GPUs that the command wants on each node."""
-        wanted = self.resources.get("gpus", 0)
-        return wanted if isinstance(wanted, int) else 0
+
+@dataclass(frozen=True, slots=True)
+class JobId:
+    """A submitted job: the kind of its launcher, and the launcher's id of it."""
+
+    launcher: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job that waits or runs.
+
+    Args:
+        id: The launcher's id of the job.
+        is_running: Whether it runs.
+        reason: Why it waits, in the launcher's words.
+    """
+
+    id: str
+    is_running: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """How a job ended.
+
+    Args:
+        outcome: What that means for its cells.
+        state: The launcher's word for it, such as `OUT_OF_MEMORY`.
+    """
+
+    outcome: Literal["completed", "failed", "cancelled"]
+    state: str
 
 
 _Item = TypeVar("_Item")
@@ -71,7 +99,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Number `number`, from 1, of `of` shards."""
+    """Shard `number`, from 1, of `of`."""
 
     number: int
     of: int
@@ -80,7 +108,7 @@ class Shard:
         return f"{self.number}/{self.of}"
 
     def share(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        """This shard's items: every `of`-th one, so that shards are equally long.
+        """Every `of`-th item, so that all shards have the same length.
 
         Example:
             >>> list(Shard(2, 3).share("abcdefgh"))
@@ -90,15 +118,15 @@ class Shard:
 
 
 def parse_shard(text: str) -> Shard:
-    """`3/8`: the third of eight.
+    """Parse `3/8`, the third of eight shards.
 
     Raises:
-        ValueError: It is not `NUMBER/OF` with 1 <= NUMBER <= OF.
+        ValueError: The text is not `NUMBER/OF` with 1 <= NUMBER <= OF.
     """
     number, slash, of = text.partition("/")
     if not (slash and number.isascii() and number.isdigit() and of.isascii() and of.isdigit()):
-        raise ValueError(f"`{text}` is no shard: write `3/8` for the third of eight")
+        raise ValueError(f"`{text}` is not a shard: write `3/8` for the third of eight")
     shard = Shard(int(number), int(of))
     if not 1 <= shard.number <= shard.of:
-        raise ValueError(f"`{text}` is no shard: the first number is 1 to {shard.of}")
+        raise ValueError(f"`{text}` is not a shard: the first number must be 1 to {shard.of}")
     return shard

@@ -16,7 +16,7 @@ import polars as pl
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Endpoint, Responder
 from mbt_cli.core.fingerprint import spec_of
-from mbt_cli.core.jobs import Shard
+from mbt_cli.core.jobs import JobId, Shard
 from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.names import own_utc_name
@@ -28,8 +28,8 @@ from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import import_rows
 from mbt_cli.inference.loop import AskReport
 from mbt_cli.interfaces import Backend
-from mbt_cli.launchers.slurm import has_left_queue
 from mbt_cli.manifest.cell import Cell
+from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.stages.base import LoadedInput, Stage, Work, WriteRows, no_rows
@@ -176,6 +176,20 @@ class CellRun:
     retry_failed: bool = False
 
 
+def current_job(environment: Mapping[str, str]) -> JobId | None:
+    """The job that this process belongs to, if a launcher started it."""
+    for kind, launcher in LAUNCHERS.kinds().items():
+        if launcher.job_id_variable and (own := environment.get(launcher.job_id_variable)):
+            return JobId(kind, own)
+    return None
+
+
+def is_gone(job: JobId) -> bool:
+    """Whether a job that holds a lock has left its queue for certain."""
+    launcher = LAUNCHERS.find(job.launcher)
+    return launcher is not None and launcher.gone(job.id)
+
+
 class Runner:
     """Runs cells of one study on this machine."""
 
@@ -183,8 +197,7 @@ class Runner:
         self._machine = machine
         self._servers = servers
         self._progress = progress
-        job = machine.environment.get("SLURM_JOB_ID")
-        self._holding = partial(holding, job=job, job_is_gone=has_left_queue)
+        self._holding = partial(holding, job=current_job(machine.environment), is_gone=is_gone)
 
     def run(self, job: CellRun) -> Lineage:
         """Make one cell.

@@ -1,37 +1,44 @@
-"""This machine: scripts that run here, as many at once as there is room for."""
+"""This machine: jobs run here, as many at once as the user allows and the free GPUs admit."""
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from mbt_cli.core.jobs import Job
-from mbt_cli.errors import MbtError
+from pydantic import Field, PrivateAttr
+
+from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
+from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Launcher
 
+_POLL_SECONDS = 0.2
 _SMI_SECONDS = 20
 _FREE_MIB = 1_000
 
 
 class LocalLauncher(Launcher):
-    """Run jobs on this machine."""
+    """Run jobs on this machine, in this process: there is no queue that outlives it."""
+
+    has_presets: ClassVar[bool] = False
 
     kind: Literal["local"] = "local"
-    """Names the launcher."""
+    """Name of the launcher."""
+    at_once: int = Field(default=1, ge=1)
+    """Number of jobs that run at the same time."""
+
+    _jobs: list[tuple[Job, Path]] = PrivateAttr(default_factory=list)
 
     def render(self, job: Job) -> str:
-        if job.around is None:
-            raise MbtError(f"job `{job.id}` has no place to run in")
-        around = job.around
-        argv = job.argv
-        command = shlex.join([*around.mbt, *argv[1:]] if argv[0] == "mbt" else argv)
+        context, argv = job.context, job.argv
+        command = shlex.join([*context.mbt, *argv[1:]] if argv[0] == "mbt" else argv)
         lines = [
             "#!/bin/bash",
             "set -euo pipefail",
-            f"# One job of the study {around.study} on this machine, written by `mbt submit`.",
-            f"cd -- {shlex.quote(str(around.workdir))}",
-            *(f"export {k}={shlex.quote(v)}" for k, v in sorted(around.environment.items())),
+            f"# One job of the study {context.study} on this machine, written by `mbt submit`.",
+            f"cd -- {shlex.quote(str(context.workdir))}",
+            *(f"export {k}={shlex.quote(v)}" for k, v in sorted(context.environment.items())),
         ]
         if job.shards == 1:
             return "\n".join([*lines, f"exec {command}"]) + "\n"
@@ -39,35 +46,98 @@ class LocalLauncher(Launcher):
         body = f'  {command} --shard "$shard/{job.shards}"'
         return "\n".join([*lines, loop, body, "done"]) + "\n"
 
-    def submit(self, script: Path, *, after: Sequence[str]) -> str:
-        """Start the script now, in a group of its own; gives its process id.
+    def submit(self, job: Job, script: Path, *, after: Sequence[str]) -> str:
+        """Keep the job for `finish`, which reads its needs from the job; it gets no id."""
+        self._jobs.append((job, script))
+        return ""
 
-        Args:
-            script: Its output goes beside it, with the ending `.log`.
-            after: Not looked at: whoever starts local jobs waits for what they need.
+    def finish(self, note: Callable[[str], None]) -> None:
+        """Run every job when the jobs that it needs are done and enough GPUs are free.
+
+        Raises:
+            StageError: A job failed; jobs that need it did not run.
         """
-        return str(self.start(script, ()).pid)
-
-    def start(self, script: Path, gpus: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start the script now; it sees these GPUs alone.
-
-        Args:
-            script: Its output goes beside it, with the ending `.log`.
-            gpus: Indices as nvidia-smi shows them.
-        """
-        visible = ["env", f"CUDA_VISIBLE_DEVICES={','.join(gpus)}"] if gpus else []
-        with script.with_suffix(".log").open("ab") as log:
-            return subprocess.Popen(
-                [*visible, "bash", str(script)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+        waiting, gpus = list(self._jobs), _free_gpus()
+        free = list(gpus)
+        names = {job.id for job, _ in waiting}
+        running: dict[str, tuple[subprocess.Popen[bytes], list[str]]] = {}
+        done, failed, skipped = set[str](), list[str](), set[str]()
+        try:
+            while waiting or running:
+                for job, script in list(waiting):
+                    wanted = min(job.gpus, len(gpus))
+                    if not {*failed, *skipped}.isdisjoint(job.needs):
+                        skipped.add(job.id)
+                        waiting.remove((job, script))
+                    elif (
+                        names.intersection(job.needs) <= done
+                        and len(running) < self.at_once
+                        and wanted <= len(free)
+                    ):
+                        own, free = free[:wanted], free[wanted:]
+                        running[job.id] = (_start(script, own), own)
+                        waiting.remove((job, script))
+                        log = script.with_suffix(".log")
+                        note(f"{job.id}: started, {len(job.cells)} cells, log {log}")
+                for name, (process, own) in list(running.items()):
+                    if (code := process.poll()) is not None:
+                        del running[name]
+                        free.extend(own)
+                        if code == 0:
+                            done.add(name)
+                        else:
+                            failed.append(name)
+                        note(f"{name}: failed with exit code {code}" if code else f"{name}: done")
+                time.sleep(_POLL_SECONDS)
+        finally:
+            for process, _ in running.values():
+                process.terminate()
+            for process, _ in running.values():
+                process.wait()
+        if failed:
+            raise StageError(
+                f"{len(failed)} jobs failed ({', '.join(f'`{name}`' for name in failed)}), "
+                f"{len(skipped)} jobs that need them did not run",
+                hint=f"mbt status {self._jobs[0][0].context.study} shows the end of their logs",
             )
 
+    @classmethod
+    def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
+        return ()
 
-def free_gpus() -> list[str]:
-    """Indices of GPUs whose memory nobody uses; none where there is no nvidia-smi."""
+    @classmethod
+    def ended(cls, job_id: str) -> EndedJob | None:
+        return None
+
+    @classmethod
+    def gone(cls, job_id: str) -> bool:
+        return False
+
+    @classmethod
+    def cancel(cls, job_ids: Sequence[str]) -> None:
+        return
+
+    @classmethod
+    def logs(cls, job_id: str, record: Path, name: str) -> Sequence[Path]:
+        log = record / "scripts" / f"{name}.log"
+        return [log] if log.is_file() else []
+
+
+def _start(script: Path, gpus: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start the script in its own process group, with these GPUs; its output is beside it."""
+    visible = ["env", f"CUDA_VISIBLE_DEVICES={','.join(gpus)}"] if gpus else []
+    with script.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(
+            [*visible, "bash", str(script)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _free_gpus() -> list[str]:
+    """Indices of the GPUs whose memory is unused; empty without nvidia-smi."""
     query = ("--query-gpu=index,memory.used", "--format=csv,noheader,nounits")
     try:
         done = subprocess.run(

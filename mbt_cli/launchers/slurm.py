@@ -1,93 +1,93 @@
-"""Slurm: `sbatch` scripts in full, every value quoted."""
+"""Slurm: `sbatch` scripts with every value quoted, and the queue as `squeue` and `sacct` show it.
+
+The settings of a cluster come first, then the launcher, then the parts of a script. The fixed text
+of the scripts is in slurm/job.sh and slurm/ray.sh.
+"""
 
 import re
 import shlex
+import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from mbt_cli.core.jobs import Job, Surroundings
+from mbt_cli.core.findings import Finding, absent, answer_of, ok
+from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.model import VARIABLE, Settings
+from mbt_cli.core.names import nearest
 from mbt_cli.core.secrets import is_secret
 from mbt_cli.errors import MbtError
 from mbt_cli.interfaces import Launcher
 
-_WORD = re.compile(r"[A-Za-z0-9_.,:=@%/+*\[\]&|()-]+")
-_TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")
-_GPUS = re.compile(r"gpu(?::[^:,]+)?:(\d+)")
-_OWN_OPTIONS = (
-    *("array", "comment", "dependency", "job-name", "nodes", "no-requeue", "ntasks"),
-    *("ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal"),
-)
-"""What every script says already."""
-_NAMED = ("partition", "qos", "account", "time", "constraint", "mem", "gres")
-_KEYS = {
-    **{name: name for name in _NAMED},
-    "cpus-per-task": "cpus",
-    "gpus-per-node": "gpus",
-}
-"""Options that have a key."""
-
 
 def _one_word(value: str) -> str:
-    if not _WORD.fullmatch(value):
-        raise ValueError("no #SBATCH line can hold this: write one word without spaces or quotes")
+    if not re.fullmatch(r"[A-Za-z0-9_.,:=@%/+*\[\]&|()-]+", value):
+        raise ValueError("cannot stand in an #SBATCH line: write one word without spaces or quotes")
     return value
 
 
 def _time_limit(value: str) -> str:
-    if not _TIME.fullmatch(value):
-        raise ValueError("is no time limit: write `HH:MM:SS` or `D-HH:MM:SS`")
+    if not re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", value):
+        raise ValueError("is not a time limit: write `HH:MM:SS` or `D-HH:MM:SS`")
     return value
 
 
-def seconds_of(limit: str) -> int:
-    """Seconds of a time limit as `sbatch` reads it.
-
-    Example:
-        >>> seconds_of("90"), seconds_of("1:30:00"), seconds_of("1-2")
-        (5400, 5400, 93600)
-    """
-    days, _, rest = limit.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    # one number is minutes, two are minutes and seconds; after days it begins with hours
-    parts = parts if days or len(parts) == 3 else [0, *parts]
-    hours, minutes, seconds = [*parts, 0, 0][:3]
-    return int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds
+def _variable(name: str) -> str:
+    # the name alone: a message about the table would show its values
+    if not re.fullmatch(VARIABLE, name):
+        raise ValueError("is not a variable name: use letters, digits and `_`, no digit first")
+    if is_secret(name):
+        raise ValueError("looks like a secret: set it in the shell that submits")
+    return name
 
 
 Word = Annotated[str, AfterValidator(_one_word)]
-"""A value of a directive: Slurm reads these lines itself, so nothing may need quoting."""
+"""A value of a directive. Slurm parses these lines itself, so no value may need quotes."""
 Time = Annotated[str, AfterValidator(_time_limit)]
+Variable = Annotated[str, AfterValidator(_variable)]
+
+_SET_BY_MBT = (
+    *("array", "comment", "dependency", "job-name", "nodes", "no-requeue", "ntasks"),
+    *("ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal"),
+)
+_NAMED = ("partition", "qos", "account", "time", "constraint", "mem")
+_KEY_OF_OPTION = {
+    **{name: name for name in (*_NAMED, "gres")},
+    "cpus-per-task": "cpus",
+    "gpus-per-node": "gpus",
+}
 
 
-class Request(Settings):
-    """What `sbatch` is asked for; a key that is left out is left to the cluster."""
+class SlurmResources(Settings):
+    """Resources of every job; a missing key leaves the choice to the cluster.
+
+    `[job]` is laid under `[gpu_job]` and `[small_job]`, which have the same keys.
+    """
 
     partition: Word | None = None
-    """Partition; left out, the cluster's default."""
+    """Partition; default: the cluster's."""
     qos: Word | None = None
     """Quality of service."""
     account: Word | None = None
-    """Account that is charged."""
+    """Account to charge."""
     time: Time | None = None
     """Time limit, `[D-]HH:MM:SS`."""
     gpus: int = Field(default=0, ge=0)
-    """GPUs of each node, asked for as `--gpus-per-node`."""
+    """GPUs per node, requested as `--gpus-per-node`."""
     gres: Word | None = None
-    """Another way to say the GPUs, such as `gpu:h100:4`; `gpus` then says how many those are."""
+    """Requests the GPUs in another form, such as `gpu:h100:4`; `gpus` must give the same number."""
     cpus: int | None = Field(default=None, ge=1)
-    """Processors of the one task on each node."""
+    """CPUs of the one task on each node."""
     mem: Word | None = None
-    """Memory of each node, such as `480G`; `0` is all of it."""
+    """Memory per node, such as `480G`; `0` requests all of it."""
     nodes: int = Field(default=1, ge=1)
-    """Nodes."""
+    """Number of nodes."""
     constraint: Word | None = None
-    """Features that nodes must have."""
+    """Features that the nodes must have."""
     directives: list[Word] = Field(default_factory=list)
     """More options of `sbatch`, such as `--exclusive`."""
 
@@ -96,29 +96,29 @@ class Request(Settings):
     def _are_options(cls, directives: list[str]) -> list[str]:
         for directive in directives:
             if not directive.startswith("--"):
-                raise ValueError(f"`{directive}` is no option of sbatch: those begin with `--`")
+                raise ValueError(f"`{directive}` is not an option of sbatch: start it with `--`")
             name = directive[2:].partition("=")[0]
-            if name in _OWN_OPTIONS:
-                raise ValueError(f"`--{name}` is what mbt sets itself, so leave it out")
+            if name in _SET_BY_MBT:
+                raise ValueError(f"`--{name}` is set by mbt: remove it")
             if name == "export":
-                raise ValueError("keys reach a job through sbatch's usual export: leave it out")
-            if key := _KEYS.get(name):
-                raise ValueError(f"`--{name}` has a key of its own: `{key} = ...`")
+                raise ValueError("sbatch exports the environment already: remove `--export`")
+            if key := _KEY_OF_OPTION.get(name):
+                raise ValueError(f"`--{name}` has its own key: write `{key} = ...`")
         return directives
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
-        found = _GPUS.search(self.gres or "")
+        found = re.search(r"gpu(?::[^:,]+)?:(\d+)", self.gres or "")
         if found and int(found[1]) != self.gpus:
             raise ValueError(
-                f"`gres` asks for {found[1]} GPUs and `gpus` says {self.gpus}: "
+                f"`gres` requests {found[1]} GPUs and `gpus` says {self.gpus}: "
                 f"write `gpus = {found[1]}` too"
             )
         return self
 
-    def lines(self) -> Iterator[str]:
-        """Options in a fixed order."""
-        for name in _NAMED[:-1]:
+    def options(self) -> Iterator[str]:
+        """Options of `sbatch` in a fixed order."""
+        for name in _NAMED:
             if (value := getattr(self, name)) is not None:
                 yield f"--{name}={value}"
         yield f"--nodes={self.nodes}"
@@ -132,171 +132,65 @@ class Request(Settings):
         yield from self.directives
 
 
+def seconds_of(limit: str) -> int:
+    """Seconds of a time limit as `sbatch` reads it.
+
+    Example:
+        >>> seconds_of("90"), seconds_of("1:30:00"), seconds_of("1-2")
+        (5400, 5400, 93600)
+    """
+    days, _, rest = limit.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # one number is minutes, two are minutes and seconds; after days the first one is hours
+    parts = parts if days or len(parts) == 3 else [0, *parts]
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds
+
+
 _SECONDS = 30
-_NO_SLURM = "see with `sinfo` that Slurm runs; `mbt submit --local 1` runs jobs on this machine"
-_FORMAT = "%F\t%K\t%T\t%r\t%j\t%k"
-_LIVING = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED")
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedJob:
-    """One job or array task.
-
-    Args:
-        id: Slurm's id of the job, of the whole array for a task.
-        task: Its number or numbers in the array; empty for a job that is none.
-        state: As Slurm spells it: PENDING, RUNNING, ...
-        reason: Why it waits.
-        name: Its name: study and job id.
-        label: Its comment: what all jobs of a study bear.
-    """
-
-    id: str
-    task: str
-    state: str
-    reason: str
-    name: str
-    label: str
-
-
-def queued(label: str) -> list[QueuedJob]:
-    """Jobs of one label that wait or run; none where there is no Slurm.
-
-    Raises:
-        MbtError: squeue fails.
-    """
-    command = ("squeue", "--noheader", "--array", f"--format={_FORMAT}")
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except FileNotFoundError:
-        return []
-    except subprocess.TimeoutExpired:
-        raise MbtError(f"`squeue` has not answered for {_SECONDS} s", hint=_NO_SLURM) from None
-    if done.returncode:
-        raise MbtError(f"`squeue` fails: {done.stderr.strip()}", hint=_NO_SLURM)
-    return [job for line in done.stdout.splitlines() if (job := _job(line)) and job.label == label]
-
-
-def queued_where_reachable(label: str) -> list[QueuedJob]:
-    """The same for what submits nothing to Slurm: a queue that cannot be asked holds nothing."""
-    try:
-        return queued(label)
-    except MbtError:
-        return []
-
-
-def has_left_queue(job: str) -> bool:
-    """Whether Slurm says for certain that a job neither waits nor runs."""
-    command = ("squeue", "--noheader", "--format=%T", "--jobs", job)
-    done = _answer(command)
-    if done is None:
-        return False
-    if done.returncode:
-        return "Invalid job id" in done.stderr
-    return not any(state in _LIVING for state in done.stdout.split())
-
-
-def _job(line: str) -> QueuedJob | None:
-    fields = line.split("\t")
-    if len(fields) != 6 or fields[2] not in _LIVING:
-        return None
-    number, task, state, reason, name, label = fields
-    return QueuedJob(number, "" if task == "N/A" else task, state, reason, name, label)
-
-
-def ended_state(job: str) -> str:
-    """How a job ended, such as `COMPLETED`, `CANCELLED`, `OUT_OF_MEMORY`; empty if forgotten."""
-    for command in (
-        ("sacct", "--noheader", "--allocations", "--format=State", "--jobs", job),
-        ("scontrol", "--oneliner", "show", "job", job),
-    ):
-        done = _answer(command)
-        if done is not None and done.returncode == 0 and (state := _state(done.stdout)):
-            return state
-    return ""
-
-
-def _answer(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """What a command printed; None where it is not there or does not answer in time."""
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return None
-
-
-def _state(text: str) -> str:
-    """The worst state of what is shown: one task that failed tells more than nine that did not."""
-    words = text.replace("JobState=", " JobState= ").split()
-    shown = [words[i + 1] for i, w in enumerate(words[:-1]) if w == "JobState="]
-    states = shown or words
-    bad = [s for s in states if s != "COMPLETED" and s.isupper()]
-    return bad[0].rstrip("+") if bad else next((s for s in states if s.isupper()), "")
-
-
-def cancel(jobs: Sequence[str]) -> None:
-    """Take jobs out of the queue and stop those that run.
-
-    Raises:
-        MbtError: scancel refuses.
-    """
-    done = subprocess.run(
-        ("scancel", *jobs), capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
-    if done.returncode:
-        raise MbtError(f"`scancel` fails: {done.stderr.strip()}", hint=_NO_SLURM)
-
-
-_LONGEST_SIGNAL_SECONDS = 65_535
-
-
-def _variable(name: str) -> str:
-    # the name alone: a message about the table would show its values
-    if not re.fullmatch(VARIABLE, name):
-        raise ValueError("is no name of a variable: letters, digits and `_`, no digit first")
-    if is_secret(name):
-        raise ValueError("looks like a secret: set it where you submit from")
-    return name
-
-
-Variable = Annotated[str, AfterValidator(_variable)]
-
 _SUBMIT_SECONDS = 60
+_LONGEST_SIGNAL_SECONDS = 65_535
+_NO_SLURM = "check with `sinfo` that Slurm runs; `mbt submit --local 1` runs jobs on this machine"
+_ALIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED")
+_FAILED = (
+    *("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"),
+    *("PREEMPTED", "REVOKED"),
+)
 
 
 class SlurmLauncher(Launcher):
-    """Hand jobs to `sbatch`."""
+    """Submit jobs with `sbatch`."""
+
+    job_id_variable = "SLURM_JOB_ID"
+    tables: ClassVar[Mapping[str, type[Settings]]] = {"job": SlurmResources}
 
     kind: Literal["slurm"] = "slurm"
-    """Names the launcher in a preset."""
+    """Name of the launcher."""
     note: str | None = None
-    """For people: which cluster this is for, what was not run by us."""
-    gpu_job: Request
-    """What a job that serves or trains a model asks for."""
-    train_job: Request | None = None
-    """What a training asks for instead; its keys are laid on those of `[gpu_job]`."""
-    small_job: Request
-    """What a job without a GPU asks for: questions, scores, tables, merging."""
+    """For people: the cluster it describes, and what was not tested."""
+    gpu_job: SlurmResources
+    """Resources of a job that serves or trains a model."""
+    train_job: SlurmResources | None = None
+    """Resources of a training; its keys override those of `[gpu_job]`."""
+    small_job: SlurmResources
+    """Resources of a job without a GPU: questions, scores, tables, merging."""
     modules: list[str] = Field(default_factory=list)
-    """Environment modules that are loaded first."""
+    """Environment modules to load first."""
     environment: dict[Variable, str] = Field(default_factory=dict)
-    """Variables for every job; no secret: those come from the environment of `mbt submit`."""
+    """Variables for every job; secrets are refused: set them in the shell that submits."""
     setup: list[list[str]] = Field(default_factory=list)
-    """Commands that run before mbt, each a list of words: `[["source", "env/bin/activate"]]`."""
+    """Commands to run before mbt, each a list of words: `[["source", "env/bin/activate"]]`."""
     container: list[str] = Field(default_factory=list)
-    """Words that stand before the command, such as `["apptainer", "exec", "--nv", "mbt.sif"]`."""
+    """Words in front of the command, such as `["apptainer", "exec", "--nv", "mbt.sif"]`."""
     mbt: list[str] = Field(default_factory=list)
-    """How mbt is called in a job; left out, as `mbt submit` was."""
+    """The command that runs mbt in a job; default: the one that ran `mbt submit`."""
     multi_node: Literal["none", "ray"] = "none"
-    """`ray`: where `[gpu_job]` has several nodes, they are joined for vLLM before the command
-    starts. Trainings need no word here: they take the accelerate preset `multi_node`."""
+    """`ray`: join the nodes of a `[gpu_job]` with several for vLLM before the command starts.
+    Trainings do not need it: they use the accelerate preset `multi_node`."""
     signal_seconds: int = Field(default=180, ge=10, le=_LONGEST_SIGNAL_SECONDS)
-    """Time before the limit at which a job is told to stop."""
+    """Time before the limit at which a job receives the signal to stop."""
     max_idle_requeues: int = Field(default=2, ge=0)
-    """Times a job may go back into the queue without having made anything."""
+    """Number of times that a job without progress returns to the queue."""
     array_limit: int = Field(default=8, ge=1)
     """Tasks of an array that run at once."""
     max_dependencies: int = Field(default=40, ge=2)
@@ -306,99 +200,235 @@ class SlurmLauncher(Launcher):
     def _goes_together(self) -> Self:
         if self.container and self.multi_node == "ray":
             raise ValueError(
-                '`container` wraps mbt\'s command alone, so `multi_node = "ray"` would start Ray '
-                "outside of it: take one of the two"
+                '`container` wraps only the command of mbt, and `multi_node = "ray"` starts Ray '
+                "outside of it: use one of the two"
             )
-        if self.container and self._training.nodes > 1:
+        training = self.train_job or self.gpu_job
+        if self.container and training.nodes > 1:
             raise ValueError(
-                "`container` wraps mbt's command, and a training over several nodes calls `srun` "
-                "from inside of it: take one node, or no container"
+                "`container` wraps the command of mbt, and a training over several nodes calls "
+                "`srun` from inside: use one node, or no container"
             )
-        requests = (self.gpu_job, self.small_job, self._training)
-        limits = [request.time for request in requests if request.time is not None]
-        if limits and self.signal_seconds >= min(map(seconds_of, limits)):
-            raise ValueError("`signal_seconds` is not below the time limit of each job")
+        resources = (self.gpu_job, self.small_job, training)
+        limits = [seconds_of(each.time) for each in resources if each.time is not None]
+        if limits and self.signal_seconds >= min(limits):
+            raise ValueError("`signal_seconds` must be less than the time limit of each job")
         return self
 
-    @property
-    def _training(self) -> Request:
-        return self.train_job or self.gpu_job
+    @classmethod
+    def from_preset(
+        cls, tree: Mapping[str, Any], refuse: Callable[[str, str], None]
+    ) -> Mapping[str, Any]:
+        """Lay `[job]` under `[gpu_job]` and `[small_job]`, and `[gpu_job]` under `[train_job]`."""
+        shared = tree.get("job", {})
+        keys = SlurmResources.model_fields
+        for key in tree:
+            if key in keys:
+                refuse(key, "belongs in `[job]`, `[gpu_job]`, `[small_job]` or `[train_job]`")
+        for key in shared:
+            if key not in keys:
+                refuse(f"job.{key}", f"unknown key; {nearest(key, keys)}")
+        for table in ("job", "gpu_job", "small_job", "train_job"):
+            for key, value in tree.get(table, {}).items():
+                if value == "":
+                    refuse(
+                        f"{table}.{key}",
+                        "is left blank: fill it in, or remove the line for the cluster's default",
+                    )
+        jobs = {name: {**shared, **tree.get(name, {})} for name in ("gpu_job", "small_job")}
+        if "train_job" in tree:
+            jobs["train_job"] = {**jobs["gpu_job"], **tree["train_job"]}
+        return {**{name: value for name, value in tree.items() if name != "job"}, **jobs}
 
-    def request_for(self, job: Job) -> Request:
-        """What a job asks for.
+    def resources_for(self, job: Job) -> SlurmResources:
+        """The resources that a job gets.
 
         Raises:
-            MbtError: It wants more GPUs than the preset gives.
+            MbtError: It needs more GPUs than the preset gives.
         """
         if not job.gpus:
             return self.small_job
-        request = self._training if job.trains else self.gpu_job
-        is_wide = self.multi_node == "ray" and not job.trains
-        if job.gpus > request.gpus * (request.nodes if is_wide else 1):
+        resources = (self.train_job if job.trains else None) or self.gpu_job
+        spans_nodes = self.multi_node == "ray" and not job.trains
+        if job.gpus > resources.gpus * (resources.nodes if spans_nodes else 1):
             table = "train_job" if job.trains and self.train_job else "gpu_job"
             fewer = "`launch.processes`" if job.trains else "`place.tensor_parallel_size`"
             raise MbtError(
-                f"job `{job.id}` wants {job.gpus} GPUs and the preset gives {request.gpus}",
+                f"job `{job.id}` needs {job.gpus} GPUs and the preset gives {resources.gpus}",
                 hint=f"raise `[{table}] gpus`, or lower the model's {fewer}",
             )
-        return request
+        return resources
 
     def render(self, job: Job) -> str:
-        return self.fill(job, _template("job.sh"))
-
-    def fill(self, job: Job, template: str) -> str:
-        """The script: the template with its marked lines replaced."""
-        if job.around is None:
-            raise MbtError(f"job `{job.id}` has no place to run in")
-        request = self.request_for(job)
+        resources = self.resources_for(job)
         blocks = {
-            "directives": _directives(self, job, job.around, request),
-            "settings": _settings(self, job, job.around),
-            "modules": _site([f"module load {shlex.quote(name)}" for name in self.modules]),
+            "directives": _directives(self, job, resources),
+            "settings": _settings(self, job),
+            "modules": _site_commands([f"module load {shlex.quote(m)}" for m in self.modules]),
             "environment": [
-                *_exports({**job.around.environment, **self.environment}),
-                *_site([shlex.join(words) for words in self.setup]),
+                *_exports({**job.context.environment, **self.environment}),
+                *_site_commands([shlex.join(words) for words in self.setup]),
             ],
-            "nodes": _nodes(self.multi_node, request, job),
+            "nodes": _join_nodes(self.multi_node, resources, job),
         }
         lines: list[str] = []
-        for line in template.splitlines():
+        for line in _template("job.sh").splitlines():
             head, _, name = line.partition("#@ ")
             lines.extend(blocks[name.strip()] if not head and name else [line])
         return "\n".join(lines) + "\n"
 
-    def submit(self, script: Path, *, after: Sequence[str]) -> str:
-        """Hand the script to `sbatch`, held back until these jobs have succeeded.
+    def notes(self, jobs: Sequence[Job]) -> Sequence[str]:
+        """Names a job that uses fewer GPUs than the preset books."""
+        booked: dict[str, int] = {}
+        for job in jobs:
+            resources = self.resources_for(job)
+            if not (job.trains and resources.nodes > 1):  # which uses all GPUs of all nodes
+                booked[job.id] = resources.gpus * resources.nodes
+        idle = [job for job in jobs if 0 < job.gpus < booked.get(job.id, 0)]
+        if not idle:
+            return ()
+        first = min(idle, key=lambda job: job.gpus)
+        return (
+            f"note: {len(idle)} of {len(jobs)} jobs use fewer GPUs than the preset books: "
+            f"`{first.id}` uses {first.gpus} of {booked[first.id]}; use a preset with fewer",
+        )
+
+    def submit(self, job: Job, script: Path, *, after: Sequence[str]) -> str:
+        """Run `sbatch`; the job waits for `after`, by way of small jobs if those are too many.
 
         Raises:
             MbtError: There is no `sbatch`, or it refuses.
         """
-        wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes")
-        command = ("sbatch", "--parsable", *(wait if after else ()), str(script))
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_SUBMIT_SECONDS, check=False
-            )
-        except FileNotFoundError:
-            raise MbtError(
-                "there is no `sbatch` here", hint="submit on a login node, or here: --local 1"
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise MbtError(f"`sbatch` has not answered for {_SUBMIT_SECONDS} s") from None
+        waits, joins = list(after), 0
+        while len(waits) > self.max_dependencies:
+            joins += 1
+            first, waits = waits[: self.max_dependencies], waits[self.max_dependencies :]
+            name = f"{job.id}-wait-{joins}"
+            join = replace(job, id=name, argv=("true",), cells=(), gpus=0, shards=1)
+            path = script.with_name(f"{name}.sh")
+            path.write_text(self.render(join), encoding="utf-8")
+            waits.append(_sbatch(path, first))
+        return _sbatch(script, waits)
+
+    @classmethod
+    def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
+        done = _answer(("squeue", "--noheader", "--array", "--format=%F\t%T\t%r\t%k"))
+        if isinstance(done, FileNotFoundError):
+            return ()
+        if done is None:
+            raise MbtError(f"`squeue` has not answered for {_SECONDS} s", hint=_NO_SLURM)
         if done.returncode:
-            raise MbtError(f"`sbatch` refuses `{script}`: {done.stderr.strip()}")
-        return done.stdout.strip().partition(";")[0]
+            raise MbtError(f"`squeue` failed: {done.stderr.strip()}", hint=_NO_SLURM)
+        found = []
+        for line in done.stdout.splitlines():
+            fields = line.split("\t")
+            if len(fields) == 4 and fields[1] in _ALIVE and fields[3] == label:
+                found.append(QueuedJob(fields[0], fields[1] == "RUNNING", fields[2]))
+        return found
+
+    @classmethod
+    def ended(cls, job_id: str) -> EndedJob | None:
+        for command in (
+            ("sacct", "--noheader", "--allocations", "--format=State", "--jobs", job_id),
+            ("scontrol", "--oneliner", "show", "job", job_id),
+        ):
+            done = _answer(command)
+            if not isinstance(done, subprocess.CompletedProcess) or done.returncode:
+                continue
+            state = _worst_state(done.stdout)
+            if state.startswith("CANCELLED"):
+                return EndedJob("cancelled", state)
+            if state in _FAILED:
+                return EndedJob("failed", state)
+            if state == "COMPLETED":
+                return EndedJob("completed", state)
+        return None
+
+    @classmethod
+    def gone(cls, job_id: str) -> bool:
+        done = _answer(("squeue", "--noheader", "--format=%T", "--jobs", job_id))
+        if not isinstance(done, subprocess.CompletedProcess):
+            return False
+        if done.returncode:
+            return "Invalid job id" in done.stderr
+        return not any(state in _ALIVE for state in done.stdout.split())
+
+    @classmethod
+    def cancel(cls, job_ids: Sequence[str]) -> None:
+        done = _answer(("scancel", *job_ids))
+        if not isinstance(done, subprocess.CompletedProcess) or done.returncode:
+            why = done.stderr.strip() if isinstance(done, subprocess.CompletedProcess) else ""
+            raise MbtError(f"`scancel` failed: {why or 'no answer'}", hint=_NO_SLURM)
+
+    @classmethod
+    def logs(cls, job_id: str, record: Path, name: str) -> Sequence[Path]:
+        own = re.compile(rf"{re.escape(name)}-[0-9_]+")
+        return [path for path in (record / "logs").glob("*.log") if own.fullmatch(path.stem)]
+
+    @classmethod
+    def doctor(cls, environment: Mapping[str, str]) -> Iterator[Finding]:
+        if shutil.which("sbatch", path=environment.get("PATH")) is None:
+            do = "run `mbt submit --slurm` on a login node"
+            yield absent("Slurm", "sbatch", "not found", do)
+            return
+        done = answer_of(("sinfo", "--noheader", "--format=%P"), environment, seconds=_SECONDS)
+        if done is None:
+            do = "ask the administrators of the cluster"
+            yield absent("Slurm", "controller", "`sinfo` does not answer", do)
+        elif done.returncode:
+            words = (done.stderr.strip().splitlines() or ["`sinfo` failed"])[-1]
+            yield absent("Slurm", "controller", words, "start it, or submit from a login node")
+        else:
+            yield ok("Slurm", "partitions", ", ".join(done.stdout.split()) or "none")
 
 
-def _directives(
-    preset: SlurmLauncher, job: Job, around: Surroundings, request: Request
-) -> list[str]:
-    log = around.record / "logs" / (f"{job.id}-%A_%a.log" if job.shards > 1 else f"{job.id}-%j.log")
+def _answer(
+    command: Sequence[str], seconds: float = _SECONDS
+) -> subprocess.CompletedProcess[str] | FileNotFoundError | None:
+    """The finished command; an error if there is no such program, None after `seconds`."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except FileNotFoundError as error:
+        return error
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _sbatch(script: Path, after: Sequence[str]) -> str:
+    wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes")
+    command = ("sbatch", "--parsable", *(wait if after else ()), str(script))
+    done = _answer(command, _SUBMIT_SECONDS)
+    if isinstance(done, FileNotFoundError):
+        raise MbtError("no `sbatch` here", hint="submit on a login node, or run here: --local 1")
+    if done is None:
+        raise MbtError(f"`sbatch` has not answered for {_SUBMIT_SECONDS} s")
+    if done.returncode:
+        raise MbtError(f"`sbatch` refused `{script}`: {done.stderr.strip()}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def _worst_state(text: str) -> str:
+    """The state to report for all tasks of an array: that of a failed one, if any."""
+    words = text.replace("JobState=", " JobState= ").split()
+    shown = [words[i + 1] for i, w in enumerate(words[:-1]) if w == "JobState="]
+    states = [word for word in shown or words if word.isupper()]
+    failed = [state for state in states if state != "COMPLETED"]
+    return failed[0].rstrip("+") if failed else next(iter(states), "")
+
+
+def _directives(preset: SlurmLauncher, job: Job, resources: SlurmResources) -> list[str]:
+    context = job.context
+    log = str(context.record / "logs" / job.id)
+    if re.search(r"""[\s"'\\#%]""", log):  # Slurm splits at spaces and has its own quotes
+        raise MbtError(
+            f"no #SBATCH line can name `{log}`: it contains a space, a quote, `#` or `%`",
+            hint="set MBT_RUNS to a folder without them",
+        )
     options = [
-        f"--job-name={around.study}/{job.id}",
-        f"--comment={around.label}",
-        *request.lines(),
-        f"--output={_bare(str(log))}",
+        f"--job-name={context.study}/{job.id}",
+        f"--comment={context.label}",
+        *resources.options(),
+        f"--output={log}-{'%A_%a' if job.shards > 1 else '%j'}.log",
         "--open-mode=append",
         f"--signal=B:USR1@{preset.signal_seconds}",
         "--requeue",
@@ -408,60 +438,47 @@ def _directives(
     return [f"#SBATCH {option}" for option in options]
 
 
-def _bare(path: str) -> str:
-    """A path in a directive, which Slurm splits at spaces and where quotes are its own.
-
-    Raises:
-        MbtError: The path holds what no directive can say.
-    """
-    if re.search(r"""[\s"'\\#%]""", path.replace("%A_%a", "").replace("%j", "")):
-        raise MbtError(
-            f"no #SBATCH line can name `{path}`: it holds a space, a quote, `#` or `%`",
-            hint="set MBT_RUNS to a folder without",
-        )
-    return path
-
-
-def _settings(preset: SlurmLauncher, job: Job, around: Surroundings) -> list[str]:
+def _settings(preset: SlurmLauncher, job: Job) -> list[str]:
+    context = job.context
     is_mbt = job.argv[0] == "mbt"
-    argv = [*(preset.mbt or around.mbt), *job.argv[1:]] if is_mbt else job.argv
+    argv = [*(preset.mbt or context.mbt), *job.argv[1:]] if is_mbt else job.argv
     return [
         f"job={shlex.quote(job.id)}",
-        f"workdir={shlex.quote(str(around.workdir))}",
-        f"record={shlex.quote(str(around.record))}",
-        f"cache={shlex.quote(str(around.cache))}",
+        f"workdir={shlex.quote(str(context.workdir))}",
+        f"record={shlex.quote(str(context.record))}",
+        f"cache={shlex.quote(str(context.cache))}",
         f"max_idle_requeues={preset.max_idle_requeues} tasks={job.shards}",
-        _array("folders", [str(folder) for folder in around.folders]),
-        _array("command", [*preset.container, *argv]),
+        _bash_array("folders", [str(folder) for folder in context.folders]),
+        _bash_array("command", [*preset.container, *argv]),
     ]
 
 
-def _site(commands: Sequence[str]) -> list[str]:
-    """The cluster's own commands, which may read variables that are not set."""
-    return ["set +u", *commands, "set -u"] if commands else []
-
-
-def _array(name: str, words: Sequence[str]) -> str:
-    """A bash array, one word a line where there are several."""
+def _bash_array(name: str, words: Sequence[str]) -> str:
+    """A bash array, one word per line."""
     inner = "\n".join(f"  {shlex.quote(word)}" for word in words)
     return f"{name}=(\n{inner}\n)"
 
 
-def _exports(environment: dict[str, str]) -> list[str]:
+def _exports(environment: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
-def _nodes(way: str, request: Request, job: Job) -> list[str]:
-    """What is done inside the allocation when it has several nodes."""
-    if request.nodes == 1 or (way == "none" and not job.trains):
+def _site_commands(commands: Sequence[str]) -> list[str]:
+    """Commands of the cluster, which may read unset variables."""
+    return ["set +u", *commands, "set -u"] if commands else []
+
+
+def _join_nodes(multi_node: str, resources: SlurmResources, job: Job) -> list[str]:
+    """What connects the nodes of an allocation with several."""
+    if resources.nodes == 1 or (multi_node == "none" and not job.trains):
         return []
     head = [
         'head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
         'export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))',
-        'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not take it by itself',
+        'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not inherit it',
     ]
     if job.trains:
-        return [*head, f"export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * {request.gpus}))"]
+        return [*head, f"export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * {resources.gpus}))"]
     return [*head, *_template("ray.sh").splitlines()[1:]]
 
 

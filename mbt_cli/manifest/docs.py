@@ -15,13 +15,21 @@ from mbt_cli.core.model import Grows, RunOnly
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Plugin
-from mbt_cli.launchers.slurm import Request, SlurmLauncher
 from mbt_cli.manifest.field_docs import field_docs
 from mbt_cli.manifest.presets import PresetFolders, shipped
 from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
 from mbt_cli.manifest.toml import read_toml, toml_value
 from mbt_cli.plugins import Family
-from mbt_cli.registry import BACKENDS, BENCHMARKS, FIGURES, JUDGES, SCORES, TABLES, TRAINERS
+from mbt_cli.registry import (
+    BACKENDS,
+    BENCHMARKS,
+    FIGURES,
+    JUDGES,
+    LAUNCHERS,
+    SCORES,
+    TABLES,
+    TRAINERS,
+)
 from mbt_cli.stages.base import InputReference
 from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.kinds import STAGES
@@ -168,7 +176,11 @@ def _default(field: FieldInfo, is_needed: bool) -> str:
     return f"default `{toml_value(value)}`"
 
 
-_ELSEWHERE = {"InputReference": "input", "Gates": "gates", "Request": "presets.slurm.job"}
+_ELSEWHERE = {"InputReference": "input", "Gates": "gates"} | {
+    table.__name__: f"presets.{kind}.{name}"
+    for kind, launcher in LAUNCHERS.shipped.items()
+    for name, table in launcher.tables.items()
+}
 _OF_EVERY_STAGE = ("kind", "name")
 _NAMED_BY_KIND: Mapping[str, tuple[Family[Any], str, str]] = {
     "metrics": (SCORES, "what a `score` stage may list", "formulas: `mbt help metrics NAME`"),
@@ -270,9 +282,12 @@ def _preset_files() -> Iterator[str]:
     rewards = ", ".join(f"`{name}`" for name in sorted(REWARDS))
     yield f"Rewards are {rewards}."
     yield _section("presets.sources", "files in `presets/sources/`", SourcePreset)
-    yield _section("presets.slurm", "files in `presets/slurm/`", SlurmLauncher, ("kind",))
-    what = "`[job]`, `[gpu_job]` and `[small_job]` of such a file; `[job]` is laid under both"
-    yield _section("presets.slurm.job", what, Request)
+    for kind, launcher in LAUNCHERS.kinds().items():
+        if launcher.has_presets:
+            yield _section(f"presets.{kind}", f"files in `presets/{kind}/`", launcher, ("kind",))
+        for name, table in launcher.tables.items():
+            what = f"`[{name}]` in such a file. {summary_of(table)}"
+            yield _section(f"presets.{kind}.{name}", what, table)
 
 
 def _section(
@@ -327,7 +342,10 @@ FAMILIES: Mapping[str, str] = {
     "train": 'training methods, named by `preset = "NAME"` on a `train` stage',
     "accelerate": "processes of a training, named by `launch.accelerate`",
     "sources": "published data sets, named by `source = \"hub:ORG/NAME\"` on a stage",
-    "slurm": "clusters, named by `mbt submit --slurm --preset NAME`",
+} | {
+    kind: f"launcher `{kind}`: settings of a place, named by `mbt submit --{kind} --preset NAME`"
+    for kind, launcher in LAUNCHERS.shipped.items()
+    if launcher.has_presets
 }  # fmt: skip
 
 

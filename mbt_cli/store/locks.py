@@ -20,6 +20,7 @@ from pathlib import Path
 import orjson
 from pydantic import AwareDatetime, ValidationError
 
+from mbt_cli.core.jobs import JobId
 from mbt_cli.core.model import Settings
 from mbt_cli.errors import LockedError
 from mbt_cli.store.disk import writing_to
@@ -93,8 +94,10 @@ class Holder(Settings):
     """Process."""
     process_start: int
     """See `processes.start_of`: tells a pid that was used again."""
+    launcher: str | None = None
+    """Kind of the launcher that started the holder's job."""
     job: str | None = None
-    """Job of the queueing system."""
+    """The launcher's id of that job."""
     since: AwareDatetime
     """When the lock was taken."""
 
@@ -141,8 +144,8 @@ def holding(
     folder: Path,
     *,
     shard: tuple[int, int] | None = None,
-    job: str | None = None,
-    job_is_gone: Callable[[str], bool] | None = None,
+    job: JobId | None = None,
+    is_gone: Callable[[JobId], bool] = lambda _: False,
     stale_after_seconds: float = STALE_AFTER_SECONDS,
 ) -> Iterator[Lock]:
     """Hold the lock of a cell, or of one shard of it, for a while.
@@ -151,9 +154,9 @@ def holding(
         folder: The cell's folder; made if it is not there.
         shard: (number from 0, of how many). A whole cell and its shards exclude each other, and
             so do shards of different counts.
-        job: Id of the job this process belongs to. A holder of the same job on another machine
+        job: The job that this process belongs to. A holder of the same job on another machine
             whose heartbeat has stopped was that job before it was requeued.
-        job_is_gone: Whether a job has left the queue; asked about the holder's job.
+        is_gone: Whether a job has left its queue; called with the holder's job.
         stale_after_seconds: Age of the last heartbeat from which a holder that this process
             cannot see counts as dead.
 
@@ -163,7 +166,6 @@ def holding(
     """
     path = folder / ("lock" if shard is None else f"lock-{shard[0]}-of-{shard[1]}")
     lock = Lock(path, _this_process(job))
-    is_gone = job_is_gone or (lambda _: False)
     with writing_to(path):
         folder.mkdir(parents=True, exist_ok=True)
         with _guarded(folder):
@@ -185,14 +187,15 @@ def holders(folder: Path) -> list[Holder]:
     return [holder for path in _locks(folder) if (holder := _read(path)) is not None]
 
 
-def _this_process(job: str | None) -> Holder:
+def _this_process(job: JobId | None) -> Holder:
     return Holder(
         token=uuid.uuid4().hex,
         host=host_name(),
         space=process_space(),
         pid=os.getpid(),
         process_start=start_of(os.getpid()) or 0,
-        job=job,
+        launcher=job.launcher if job else None,
+        job=job.id if job else None,
         since=datetime.now(UTC),
     )
 
@@ -215,7 +218,7 @@ def _refuse_if_held(
     path: Path,
     folder: Path,
     mine: Holder,
-    job_is_gone: Callable[[str], bool],
+    is_gone: Callable[[JobId], bool],
     stale_after_seconds: float,
 ) -> None:
     holder = _read(path)
@@ -225,7 +228,7 @@ def _refuse_if_held(
     else:
         if holder.job is not None and holder.job == mine.job:  # this job, before a requeue
             stale_after_seconds = min(stale_after_seconds, REQUEUED_AFTER_SECONDS)
-        is_held = _is_held(holder, age, job_is_gone, stale_after_seconds)
+        is_held = _is_held(holder, age, is_gone, stale_after_seconds)
     if is_held:
         who = _told(holder) if holder else "a process that is starting"
         raise LockedError(
@@ -237,13 +240,13 @@ def _refuse_if_held(
 def _is_held(
     holder: Holder,
     age_seconds: float | None,
-    job_is_gone: Callable[[str], bool],
+    is_gone: Callable[[JobId], bool],
     stale_after_seconds: float,
 ) -> bool:
     alive = holder.is_alive_here()
     if alive is not None:
         return alive
-    if holder.job is not None and job_is_gone(holder.job):
+    if holder.launcher and holder.job and is_gone(JobId(holder.launcher, holder.job)):
         return False
     return age_seconds is not None and age_seconds < stale_after_seconds
 

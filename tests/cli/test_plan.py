@@ -78,7 +78,7 @@ def test_scripts_can_be_had_without_submitting(mbt, piped, workplace):
     [
         pytest.param((), "specify one place to run: `--slurm` or `--local N`", id="no place"),
         pytest.param(("--slurm", "--local", "1"), "specify one place", id="two places"),
-        pytest.param(("--slurm", "--preset", "nope"), "no Slurm preset `nope`", id="preset"),
+        pytest.param(("--slurm", "--preset", "nope"), "no preset `nope`", id="preset"),
     ],
 )
 def test_usage_that_is_wrong_is_one_clear_line(mbt, piped, arguments, words):
@@ -117,7 +117,7 @@ def test_a_shard_that_is_none_is_refused(mbt):
     ran = mbt("run", "study.toml", "--shard", "3/2")
 
     assert ran.code == 2
-    assert "`3/2` is no shard" in ran.err
+    assert "`3/2` is not a shard" in ran.err
 
 
 def test_status_of_a_study_that_was_never_submitted_says_so(mbt):

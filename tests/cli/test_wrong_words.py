@@ -52,8 +52,8 @@ SET = (
     Wrong("two lines", ["check", "study.toml", "--set", "study.seed=1\nx=2"], ["`study.seed`: `1"]),
 )
 SHARDS = (
-    Wrong("a shard without its number", "run study.toml --shard 3", ["`3` is no shard", "`3/8`"]),
-    Wrong("a shard too far", "run study.toml --shard 9/8", ["`9/8` is no shard", "1 to 8"]),
+    Wrong("a shard without its number", "run study.toml --shard 3", ["is not a shard", "`3/8`"]),
+    Wrong("a shard too far", "run study.toml --shard 9/8", ["`9/8` is not a shard", "1 to 8"]),
 )
 STUDIES = (
     Wrong("status of nothing", "status", ["nothing was submitted from `runs`", "mbt plan"]),

@@ -204,29 +204,23 @@ def test_a_wrong_record_of_the_added_benchmark_is_told(extended):
     assert "`label` is 0, and there are 0 choices" in done.stderr
 
 
-def test_the_added_launcher_writes_a_script_that_waits_for_its_parents(workplace):
-    lay_out("extend", workplace)
-    code = (
-        "from pathlib import Path\n"
-        "from mbt_cli.core.jobs import Job, Surroundings\n"
-        "from mbt_cli.launchers.spool import SpoolLauncher\n"
-        "here = Path.cwd()\n"
-        "around = Surroundings('s', here, here, here, mbt=('echo', 'ran'))\n"
-        "launcher = SpoolLauncher(folder=here / 'spool')\n"
-        "script = here / 'job.sh'\n"
-        "job = Job('a', ('mbt', 'run', 'x.toml'), (), around=around)\n"
-        "script.write_text(launcher.render(job))\n"
-        "first = launcher.submit(script, after=())\n"
-        "print(first, launcher.submit(script, after=[first]))\n"
-    )
+def test_the_added_launcher_runs_jobs_after_those_they_need(extended):
+    (extended / "presets").unlink()
+    (extended / "presets" / "spool").mkdir(parents=True)
+    (extended / "presets" / "spool" / "mine.toml").write_text('folder = "jobs"\n')
+    plan = mbt_here(extended, "plan", "study.toml", "--only", "base")
+    (extended / "plan.json").write_text(plan)
 
-    ids = run_here([sys.executable, "-c", code], workplace)
+    sent = mbt_here(extended, "submit", "plan.json", "--launcher", "spool", "--preset", "mine")
 
-    (workplace / "spool" / "000000.done").touch()
-    assert ids == "000000 000001\n"
-    assert (
-        run_here(["bash", str(workplace / "spool" / "000001.sh")], workplace) == "ran run x.toml\n"
-    )
+    jobs = extended / "jobs"
+    assert "2 jobs submitted" in sent
+    assert f"until [ -e {jobs}/000000.done ]" in (jobs / "000001.sh").read_text()
+    assert "pending questions" in mbt_here(extended, "status", "small")
+    run_here(["bash", str(jobs / "000000.sh")], extended)
+    (jobs / "000000.done").touch()
+    assert "cancelled 1 jobs" in mbt_here(extended, "cancel", "small")
+    assert not (jobs / "000001.sh").exists()
 
 
 def run_here(command: list[str], folder: Path) -> str:

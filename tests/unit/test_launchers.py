@@ -5,13 +5,14 @@ import os
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from mbt_cli.core.jobs import Job, Surroundings
-from mbt_cli.engine.submit import slurm_preset
+from mbt_cli.core.jobs import Job, JobContext
+from mbt_cli.engine.submit import load_launcher
 from mbt_cli.errors import ManifestError, MbtError, UsageError
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.launchers.slurm import SlurmLauncher
@@ -30,9 +31,9 @@ def job(
     shards=1,
     argv=None,
     trains=False,
-    **around,
+    **context,
 ):
-    places = Surroundings(
+    places = JobContext(
         study="paper",
         workdir=Path("/data"),
         record=folder,
@@ -42,16 +43,14 @@ def job(
         label="mbt:paper:0123456789ab",
         mbt=("/opt/venv/bin/mbt",),
     )
-    for name, value in around.items():
-        object.__setattr__(places, name, value)
     command = argv or ("mbt", "run", f"{folder}/manifest.toml", "--only", "base/model=m")
     return Job(
         "base-1",
         command,
         ("base/model=m",),
-        resources={"gpus": gpus},
+        gpus=gpus,
         shards=shards,
-        around=places,
+        context=replace(places, **context),
         trains=trains,
     )
 
@@ -59,7 +58,7 @@ def job(
 @pytest.fixture
 def preset(presets):
     def found(name: str) -> SlurmLauncher:
-        return slurm_preset(name, presets)
+        return load_launcher("slurm", name, presets, {})
 
     return found
 
@@ -72,7 +71,7 @@ def own(tmp_path):
         folder = tmp_path / "presets" / "slurm"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "own.toml").write_text(text)
-        return slurm_preset("own", PresetFolders((tmp_path / "presets",)))
+        return load_launcher("slurm", "own", PresetFolders((tmp_path / "presets",)), {})
 
     return made
 
@@ -109,7 +108,7 @@ def test_a_training_asks_for_what_its_own_table_says(own):
     for line in ("partition=gpu", "nodes=2", "time=1:00:00", "gpus-per-node=8"):
         assert f"#SBATCH --{line}\n" in trained
     assert "export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * 8))\n" in trained
-    with pytest.raises(MbtError, match="wants 9 GPUs and the preset gives 8") as too_many:
+    with pytest.raises(MbtError, match="needs 9 GPUs and the preset gives 8") as too_many:
         launcher.render(job(gpus=9, trains=True))
     assert (
         too_many.value.hint == "raise `[train_job] gpus`, or lower the model's `launch.processes`"
@@ -117,7 +116,7 @@ def test_a_training_asks_for_what_its_own_table_says(own):
 
 
 def test_a_training_over_several_nodes_is_not_started_from_inside_a_container(own):
-    with pytest.raises(ManifestError, match="take one node, or no container"):
+    with pytest.raises(ManifestError, match="use one node, or no container"):
         own("container = ['podman']\n[gpu_job]\n[small_job]\n[train_job]\nnodes = 2\n")
 
 
@@ -136,7 +135,7 @@ def test_a_job_without_gpus_asks_for_none(preset):
 
 
 def test_a_job_that_wants_more_gpus_than_the_preset_gives_is_refused(preset):
-    with pytest.raises(MbtError, match="wants 4 GPUs and the preset gives 1"):
+    with pytest.raises(MbtError, match="needs 4 GPUs and the preset gives 1"):
         preset("one-gpu").render(job(gpus=4))
 
 
@@ -161,14 +160,14 @@ def test_no_value_can_run_anything(own, tmp_path, nasty):
     )
     workdir = tmp_path / nasty.replace("/", "")
     workdir.mkdir()
-    around = {
+    context = {
         "workdir": workdir,
         "record": workdir / "record",
         "cache": workdir / "cache",
         "folders": (workdir,),
         "environment": {"NASTY": nasty},
     }
-    wanted = job(gpus=0, argv=("mbt", "run", nasty, "--only", nasty), **around)
+    wanted = job(gpus=0, argv=("mbt", "run", nasty, "--only", nasty), **context)
     text = _without_directives(launcher, wanted)
 
     done = subprocess.run(
@@ -182,18 +181,34 @@ def test_no_value_can_run_anything(own, tmp_path, nasty):
 
 def _without_directives(launcher: SlurmLauncher, wanted: Job) -> str:
     """The script of a job whose record cannot stand in a directive, for bash alone."""
-    around = wanted.around
-    plain = job(gpus=0, argv=wanted.argv, workdir=around.workdir, cache=around.cache)
-    object.__setattr__(plain.around, "folders", around.folders)
-    object.__setattr__(plain.around, "environment", around.environment)
-    script = launcher.render(plain)
+    record = Path("/data/record")
+    script = launcher.render(replace(wanted, context=replace(wanted.context, record=record)))
     return script.replace(
-        f"record={plain.around.record}\n", f"record={shlex.quote(str(around.record))}\n"
+        f"record={record}\n", f"record={shlex.quote(str(wanted.context.record))}\n"
     )
 
 
+def test_a_job_with_many_needs_waits_for_joining_jobs(own, tmp_path, monkeypatch):
+    launcher = own("max_dependencies = 2\n[gpu_job]\n[small_job]\n")
+    environment = stand_in(tmp_path)
+    sbatch = 'echo "$*" >> sent.txt; wc -l < sent.txt'
+    (tmp_path / "bin" / "sbatch").write_text(f"#!/bin/bash\n{sbatch}\n")
+    (tmp_path / "bin" / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", environment["PATH"])
+    monkeypatch.chdir(tmp_path)
+
+    launcher.submit(job(), tmp_path / "base-1.sh", after=["7", "8", "9"])
+
+    # the first two are joined; the job waits for the joining job and the third
+    first, second = (tmp_path / "sent.txt").read_text().splitlines()
+    assert "afterok:7:8 " in first
+    assert first.endswith("base-1-wait-1.sh")
+    assert "command=(\n  true\n)" in (tmp_path / "base-1-wait-1.sh").read_text()
+    assert "afterok:9:1 " in second
+
+
 def test_a_record_that_no_directive_can_name_is_refused(preset):
-    with pytest.raises(MbtError, match="holds a space"):
+    with pytest.raises(MbtError, match="contains a space"):
         preset("one-gpu").render(job(Path("/data/my runs/s")))
 
 
@@ -204,12 +219,12 @@ def test_a_record_that_no_directive_can_name_is_refused(preset):
         ('partition = "a b"', "partition`: `a b`"),
         ('partition = "x\\n#SBATCH --wrap=id"', "partition`:"),
         ('partition = "a b"', "write one word without spaces or quotes"),
-        ('time = "soon"', "time`: `soon`: is no time limit: write `HH:MM:SS` or `D-HH:MM:SS`"),
+        ('time = "soon"', "time`: `soon`: is not a time limit: write `HH:MM:SS` or `D-HH:MM:SS`"),
         ('directives = ["rm -rf"]', "directives"),
-        ('directives = ["--requeue"]', "`--requeue` is what mbt sets itself"),
-        ('directives = ["--mem=4G"]', "`--mem` has a key of its own: `mem = ...`"),
-        ('directives = ["--gpus-per-node=1"]', "has a key of its own: `gpus = ...`"),
-        ('gpus = 4\ngres = "gpu:h100:8"', "`gres` asks for 8 GPUs and `gpus` says 4"),
+        ('directives = ["--requeue"]', "`--requeue` is set by mbt"),
+        ('directives = ["--mem=4G"]', "`--mem` has its own key: write `mem = ...`"),
+        ('directives = ["--gpus-per-node=1"]', "has its own key: write `gpus = ...`"),
+        ('gpus = 4\ngres = "gpu:h100:8"', "`gres` requests 8 GPUs and `gpus` says 4"),
         ("gpuz = 1", "unknown key; did you mean `gpus`?"),
     ],
 )
@@ -222,7 +237,7 @@ def test_what_is_wrong_in_a_preset_is_one_clear_line(own, line, words):
 
 
 def test_an_unknown_preset_names_the_nearest(preset):
-    with pytest.raises(UsageError, match="no Slurm preset `papper`") as raised:
+    with pytest.raises(UsageError, match="no preset `papper` in presets/slurm/") as raised:
         preset("papper")
 
     assert raised.value.hint == "did you mean `paper`?"

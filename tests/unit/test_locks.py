@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from mbt_cli.core.jobs import JobId
 from mbt_cli.errors import LockedError
 from mbt_cli.store.locks import holders, holding
 
@@ -106,15 +107,15 @@ def test_an_old_heartbeat_on_another_machine_is_taken_over(tmp_path):
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_job_that_has_left_the_queue_holds_nothing(tmp_path, gone):
-    leave_lock(tmp_path, job="77")
+    leave_lock(tmp_path, launcher="slurm", job="77")
 
     if gone:
-        with holding(tmp_path, job_is_gone=lambda job: job == "77"):
+        with holding(tmp_path, is_gone=lambda job: job == JobId("slurm", "77")):
             pass
     else:
         with (
             pytest.raises(LockedError, match="job 77"),
-            holding(tmp_path, job_is_gone=lambda job: job != "77"),
+            holding(tmp_path, is_gone=lambda job: job.id != "77"),
         ):
             pass
 
@@ -193,11 +194,15 @@ def test_a_folder_removed_meanwhile_is_no_second_error(tmp_path):
 
 @pytest.mark.parametrize("seconds", [5, 60])
 def test_a_requeued_job_takes_over_from_its_own_life_on_another_node(tmp_path, seconds):
+    job = JobId("slurm", "77")
     leave_lock(tmp_path, job="77", age_seconds=seconds)
 
     if seconds > 30:
-        with holding(tmp_path, job="77") as lock:
+        with holding(tmp_path, job=job) as lock:
             assert lock.holder.job == "77"
     else:
-        with pytest.raises(LockedError, match="job 77"), holding(tmp_path, job="77"):
+        with (
+            pytest.raises(LockedError, match="job 77"),
+            holding(tmp_path, job=JobId("slurm", "77")),
+        ):
             pass

@@ -6,11 +6,12 @@ import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from pydantic import PrivateAttr
 
-from mbt_cli.core.jobs import Shard, parse_shard
-from mbt_cli.engine.local_queue import run_here
+from mbt_cli.core.jobs import QueuedJob, Shard, parse_shard
 from mbt_cli.engine.plan import (
     Limits,
     Plan,
@@ -21,12 +22,13 @@ from mbt_cli.engine.plan import (
     read_plan,
 )
 from mbt_cli.engine.states import States
-from mbt_cli.engine.submit import Here, check_plan, hand_over, label_of, prepare, read_submissions
-from mbt_cli.errors import MbtError, StaleError, UsageError
+from mbt_cli.engine.submit import check_plan, label_of, prepare, read_submissions
+from mbt_cli.errors import MbtError, StageError, StaleError, UsageError
 from mbt_cli.interfaces import Launcher
-from mbt_cli.launchers.slurm import QueuedJob
+from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.toml import toml_text
+from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
@@ -193,7 +195,7 @@ def test_a_plan_that_leaves_stale_cells_is_refused(load, planned, tmp_path):
     plan = planned(manifest)
     cells = (plan.cells[0].model_copy(update={"status": "stale"}), *plan.cells[1:])
 
-    with pytest.raises(StaleError, match="1 finished cells were made by other settings"):
+    with pytest.raises(StaleError, match="1 finished cells have other settings now"):
         check_plan(
             plan.model_copy(update={"cells": cells}),
             manifest,
@@ -230,79 +232,105 @@ class Shelf(Launcher):
 
     kind: str = "shelf"
     refuses: tuple[str, ...] = ()
-    given: list
+    alive: ClassVar[tuple[str, ...]] = ()
+    _given: list = PrivateAttr(default_factory=list)
 
     def render(self, job):
         return f"{' '.join(job.argv)}\n"
 
-    def submit(self, script, *, after):
-        if script.stem in self.refuses:
+    def submit(self, job, script, *, after):
+        if job.id in self.refuses:
             raise MbtError("no more jobs today")
-        self.given.append((script.stem, tuple(after)))
-        return str(100 + len(self.given))
+        self._given.append((job.id, tuple(after)))
+        return str(100 + len(self._given))
+
+    @classmethod
+    def queued(cls, label, ids):
+        return [QueuedJob(number, is_running=False) for number in cls.alive if number in ids]
+
+    @classmethod
+    def ended(cls, job_id):
+        return None
+
+    @classmethod
+    def gone(cls, job_id):
+        return False
+
+    @classmethod
+    def cancel(cls, job_ids): ...
+
+    @classmethod
+    def logs(cls, job_id, record, name):
+        return []
 
 
 @pytest.fixture
-def submitting(load, planned, presets, tmp_path, monkeypatch):
+def submission(load, planned, presets, tmp_path, monkeypatch):
+    """A submission to a launcher, while jobs with these ids wait in its queue."""
     monkeypatch.setenv("MBT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setitem(LAUNCHERS.shipped, "shelf", Shelf)
 
-    def prepared(living=(), **limits):
+    def prepared(launcher, *alive):
+        monkeypatch.setattr(Shelf, "alive", alive)
         manifest = load()
-        machine = Machine()
-        label = label_of("small", machine.runs)
-        queue = [QueuedJob(number, "", "PENDING", "", "", label) for number in living]
-        here = Here(machine, None, NOW, ("mbt",))
-        return prepare(planned(manifest, **limits), manifest, presets, here, lambda _: queue)
+        return prepare(
+            *(planned(manifest), manifest, presets, launcher, Machine()),
+            record=None,
+            now=NOW,
+            mbt=("mbt",),
+            submit="mbt submit --shelf",
+            submits=True,
+        )
 
     return prepared
 
 
-def test_jobs_wait_for_those_they_need_and_the_record_says_so(submitting, tmp_path):
-    shelf = Shelf(given=[])
+def test_jobs_wait_for_those_they_need_and_the_record_says_so(submission, tmp_path):
+    shelf = Shelf()
 
-    hand_over(submitting(), shelf, max_dependencies=40)
+    submission(shelf).hand_over(print)
 
-    (submission,) = read_submissions(tmp_path / "runs", "small").values()
-    assert shelf.given[2] == ("answers-1", ("101", "102"))
-    assert [(job.id, job.launcher_id) for job in submission.jobs][:2] == [
+    (record,) = read_submissions(tmp_path / "runs", "small").values()
+    assert shelf._given[2] == ("answers-1", ("101", "102"))
+    assert [(job.id, job.launcher_id) for job in record.jobs][:2] == [
         ("questions-1", "101"),
         ("base-1", "102"),
     ]
 
 
-def test_a_job_with_many_needs_waits_for_joining_jobs(submitting):
-    shelf = Shelf(given=[])
+def test_nothing_is_submitted_twice(submission):
+    submission(Shelf()).hand_over(print)
 
-    hand_over(submitting(), shelf, max_dependencies=2)
-
-    # scores-1 needs three jobs: the first two are joined, the joint and the third are two
-    assert ("scores-1-wait-1", ("101", "102")) in shelf.given
-    assert ("scores-1", ("103", "104")) in shelf.given
-
-
-def test_nothing_is_submitted_twice(submitting):
-    hand_over(submitting(), Shelf(given=[]), max_dependencies=40)
-
-    again = submitting(living=("101", "102", "103", "104", "105"))
+    again = submission(Shelf(), "101", "102", "103", "104", "105")
 
     assert not again.jobs
 
 
-def test_after_a_refusal_the_rest_can_be_submitted(submitting):
+def test_after_a_refusal_the_rest_can_be_submitted(submission):
     with pytest.raises(MbtError, match=r"2 of 5 jobs were submitted"):
-        hand_over(submitting(), Shelf(given=[], refuses=("answers-1",)), max_dependencies=40)
-    shelf = Shelf(given=[])
+        submission(Shelf(refuses=("answers-1",))).hand_over(print)
+    shelf = Shelf()
 
-    hand_over(submitting(living=("101", "102")), shelf, max_dependencies=40)
+    submission(shelf, "101", "102").hand_over(print)
 
-    # what is queued is waited for by its old number
-    assert [name for name, _ in shelf.given] == ["answers-1", "scores-1", "tables-1"]
-    assert set(shelf.given[0][1]) == {"101", "102"}
+    # jobs wait for queued ones of the earlier submission
+    assert [name for name, _ in shelf._given] == ["answers-1", "scores-1", "tables-1"]
+    assert set(shelf._given[0][1]) == {"101", "102"}
 
 
-def test_the_copy_of_a_manifest_is_the_same_study(submitting, load, presets):
-    ready = submitting()
-    ready.keep()
+def test_jobs_of_another_launcher_are_not_waited_for(submission):
+    with pytest.raises(MbtError):
+        submission(Shelf(refuses=("base-1",))).hand_over(print)
+
+    local = submission(LocalLauncher(), "101")
+
+    assert [job.id for job in local.jobs] == ["base-1", "answers-1", "scores-1", "tables-1"]
+    assert local.queued_needs(local.jobs[0]) == []
+
+
+def test_the_copy_of_a_manifest_is_the_same_study(submission, load, presets):
+    ready = submission(Shelf())
+    ready.write_copy()
 
     copy = load_manifest(ready.record / "manifest.toml", presets=presets)
 
@@ -319,32 +347,21 @@ def test_a_tree_with_odd_words_survives_toml(tmp_path, presets):
     assert tomllib.loads(path.read_text()) == odd
 
 
-def test_local_jobs_run_in_order_and_a_failure_skips_what_needs_it(submitting, tmp_path):
-    ready = submitting()
-    fails = [
-        job if job.id != "answers-1" else _with(job, ("false",)) for job in map(_true, ready.jobs)
-    ]
-    object.__setattr__(ready, "jobs", fails)
-    notes: list[str] = []
+def test_local_jobs_run_in_order_and_a_failure_skips_what_needs_it(submission):
+    ready = submission(LocalLauncher(at_once=2))
+    fails = [replace(j, argv=("false" if j.id == "answers-1" else "true",)) for j in ready.jobs]
+    lines: list[str] = []
 
-    run = run_here(ready, at_once=2, gpus=(), note=notes.append)
+    with pytest.raises(StageError, match=r"1 jobs failed \(`answers-1`\), 2 jobs that need them"):
+        replace(ready, jobs=fails).hand_over(lines.append)
 
-    assert run.done == ["questions-1", "base-1"]
-    assert run.failed == {"answers-1": 1}
-    assert set(run.skipped) == {"scores-1", "tables-1"}
-
-
-def _with(job, argv):
-    return replace(job, argv=argv)
-
-
-def _true(job):
-    return _with(job, ("true",))
+    ended = [line for line in lines if "started" not in line]
+    assert ended == ["questions-1: done", "base-1: done", "answers-1: failed with exit code 1"]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/2", "1/2/3"])
 def test_what_is_no_shard_is_refused(text):
-    with pytest.raises(ValueError, match="is no shard"):
+    with pytest.raises(ValueError, match="is not a shard"):
         parse_shard(text)
 
 

@@ -14,8 +14,8 @@
 #SBATCH --requeue
 set -euo pipefail
 
-# One job of a study, written by `mbt submit`. It runs the command below, passes the time-limit
-# signal on to it, and puts itself back into the queue for as long as that makes progress.
+# One job of a study, written by `mbt submit`. It runs the command below, forwards the time-limit
+# signal to it, and requeues itself as long as it makes progress.
 job=base-1
 workdir=/data
 record=/data/runs/s/submissions/t
@@ -37,13 +37,13 @@ events="$record/events/$job${task:+-$task}"
 mkdir -p -- "$record/events"
 say() { printf '%(%Y-%m-%dT%H:%M:%S%z)T\t%s\n' -1 "$*" | tee -a -- "$events.log" >&2; }
 
-# What the job has made so far, in one word: it changes with every reply and every checkpoint.
+# A hash of the job's files: it changes with every reply and every checkpoint.
 progress() {
   find "${folders[@]}" -type f ! -path '*/logs/*' ! -name 'lock*' ! -name 'failure.json' \
     -printf '%p %s\n' 2>/dev/null | sort | sha256sum | cut -c1-64 || true
 }
 
-# Back into the queue, unless that was done too often without progress.
+# Return to the queue, unless that happened too often without progress.
 requeue() {
   local why=$1 before='' idle=0 now
   now=$(progress)
@@ -58,8 +58,8 @@ requeue() {
   scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${task:+_$task}"
 }
 
-# USR1 is the time limit: stop in order and go on later. TERM is `scancel` or a pre-emption, after
-# which Slurm itself knows whether the job comes back.
+# USR1 announces the time limit: stop cleanly and continue later. TERM is `scancel` or preemption;
+# Slurm decides whether such a job runs again.
 child='' signalled=0 may_requeue=0
 # shellcheck disable=SC2317  # called by the traps below
 pass_on() {
@@ -74,7 +74,7 @@ cd -- "$workdir"
 export HF_HOME=/data/hf
 export MBT_RUNS=/data/runs
 export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
-# compiled kernels go where files may be written and executed, apart for every job
+# compiled kernels need a folder that allows writing and execution, one for each job
 scratch="$cache/jobs/${SLURM_JOB_ID:-$$}"
 export TMPDIR="$scratch/tmp"
 export TRITON_CACHE_DIR="$scratch/triton" TORCHINDUCTOR_CACHE_DIR="$scratch/inductor"
@@ -83,9 +83,9 @@ mkdir -p -- "$TMPDIR" "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$VLLM_CACH
 trap 'rm -rf -- "$scratch"' EXIT
 head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"
 export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
-export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not take it by itself
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not inherit it
 export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * 8))
-# a signal may have come before there was a command to pass it on to
+# a signal may have arrived before the command started
 if [ "$may_requeue" = 1 ]; then requeue 'stopped by a signal before it began' || exit 75; exit 0; fi
 if [ "$signalled" = 1 ]; then say 'stopped from outside before it began'; exit 75; fi
 if [ -n "$task" ]; then command+=(--shard "$task/$tasks"); fi
@@ -98,7 +98,7 @@ while :; do
   signalled=0
   got=0
   wait "$child" || got=$?
-  # a signal cuts `wait` short; a child that was waited for already gives 127
+  # a signal interrupts `wait`; a second `wait` for the same child returns 127
   if [ "$got" != 127 ]; then code=$got; fi
   if [ "$signalled" = 0 ]; then break; fi
 done
