@@ -184,6 +184,15 @@ class Program(Plugin):
         """
 
 
+def judge_of(spec: Mapping[str, Json]) -> Judge | None:
+    """The judge in the spec of a judge cell; None if its plug-in is not loaded."""
+    written = spec.get("judge") or {}
+    kinds = {judge.model_fields["kind"].default: judge for judge in Judge.__subclasses__()}
+    cls = kinds.get(written.get("kind"))
+    settings = {k: v for k, v in written.items() if k not in ("version", "file_sha256")}
+    return None if cls is None else cls.model_validate(settings)
+
+
 class Score(Plugin):
     """One measure, or a family of them, over the rollouts of one cell."""
 

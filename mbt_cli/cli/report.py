@@ -16,6 +16,7 @@ from mbt_cli.cli.show import lineage_view
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.engine.select import select
 from mbt_cli.errors import MissingInputError, UsageError
+from mbt_cli.interfaces import Judge
 from mbt_cli.report.files import read_table
 from mbt_cli.report.formats import formatted_rows, heading
 from mbt_cli.report.traces import TraceCell, read_question_rows, read_traces, trace_cells_below
@@ -200,19 +201,21 @@ def _rollout_view(cell: TraceCell, ids: Sequence[str]) -> RenderableType:
     table = Table()
     for name in (*names, *cell.judges):
         table.add_column(name, overflow="fold")  # ids may differ at their ends alone
+    judges = cell.judge_plugins
     for batch in read_traces(cell, _SHOWN, ids or None):
         for trace in batch:
-            said = [_said(trace.verdicts.get(k, ())) for k in range(len(cell.judges))]
+            said = [_said(judge, trace.verdicts.get(k, ())) for k, judge in enumerate(judges)]
             table.add_row(*(_short(trace.row[name]) for name in names), *said)
     path = f"{cell.folder(cell.rollouts)}/rows.parquet"
     told = ", with their verdicts" if cell.judges else ""
     return _titled(f"raw rows of {path}{told}: of the first {len(ids)} questions", table)
 
 
-def _said(votes: Sequence[Mapping[str, Any]]) -> Text:
-    first = ("grade", "hit", "l_obs", "answer_paragraph")
+def _said(judge: Judge | None, votes: Sequence[Mapping[str, Any]]) -> Text:
+    """The verdicts of one judge on one rollout, in the column of its scale."""
+    column = "" if judge is None else judge.scale.column
     told = [
-        vote["failure"] or ", ".join(f"{k} {vote[k]}" for k in first if vote.get(k) is not None)
+        vote["failure"] or ("" if vote.get(column) is None else f"{column} {vote[column]}")
         for vote in votes
     ]
     return _short("; ".join(told))

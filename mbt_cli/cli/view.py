@@ -213,7 +213,7 @@ def _trace_view(cell: TraceCell, trace: Trace, question: dict[str, Any]) -> Rend
 
 def _marked(cell: TraceCell, trace: Trace, parts: Sequence[str]) -> Iterator[RenderableType]:
     """Paragraphs in green where the answer is reached, dim where they are redundant."""
-    marks = _marks(cell, trace)
+    marks = _marks(trace)
     for number, part in enumerate(parts, start=1):
         names, style = [], ""
         if number in (marks.get("redundant_paragraphs") or ()):
@@ -224,13 +224,10 @@ def _marked(cell: TraceCell, trace: Trace, parts: Sequence[str]) -> Iterator[Ren
         yield Padding(foreign(f"{number}{note} {part}", style), (0, 0, 1, 2))
 
 
-def _marks(cell: TraceCell, trace: Trace) -> dict[str, Any]:
-    for number, votes in trace.verdicts.items():
-        if cell.judges[number] == "redundancy":
-            for vote in votes:
-                if vote.get("answer_paragraph") is not None:
-                    return dict(vote)
-    return {}
+def _marks(trace: Trace) -> dict[str, Any]:
+    """The first verdict that marks paragraphs."""
+    votes = (vote for votes in trace.verdicts.values() for vote in votes)
+    return next((dict(vote) for vote in votes if vote.get("answer_paragraph") is not None), {})
 
 
 def _verdicts(cell: TraceCell, trace: Trace) -> Iterator[RenderableType]:

@@ -12,6 +12,10 @@ Combine = Literal["majority", "mean", "median"]
 fewer than half are, no value on a tie."""
 
 
+CORRECTNESS = "correctness"
+"""The quantity of judges that grade the final answer."""
+
+
 @dataclass(frozen=True)
 class Scale(ABC):
     """The values that a judge's verdict can take.
@@ -31,6 +35,12 @@ class Scale(ABC):
     @abstractmethod
     def number(self) -> pl.Expr:
         """A vote as a number from `low` to `high`; null if the verdict has no value."""
+
+    def share(self) -> pl.Expr:
+        """A vote as a share of the scale, from 0 to 1."""
+        if (self.low, self.high) == (0, 1):
+            return self.number()
+        return (self.number() - self.low) / (self.high - self.low)
 
     def ordered(self, values: Iterable[str]) -> list[str]:
         """Values of the column, as text, in the order of the scale."""

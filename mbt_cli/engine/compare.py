@@ -11,12 +11,11 @@ from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.scales import Scale
 from mbt_cli.errors import UsageError
-from mbt_cli.interfaces import benchmark_of
+from mbt_cli.interfaces import benchmark_of, judge_of
 from mbt_cli.registry import AnyScore
 from mbt_cli.scores.comparison import Comparison, compare
 from mbt_cli.scores.votes import both_parsed, cohens_kappa, confusion
 from mbt_cli.stages.inputs import joined_with_questions
-from mbt_cli.stages.judge import recorded_judge
 from mbt_cli.stages.score import JudgedCell, judge_views, measures, verdicts_by_judge
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows, require_lineage
@@ -161,7 +160,7 @@ def agreement(first: Path, second: Path) -> JudgeAgreement:
 
 
 def _scale(lineage: Lineage) -> Scale:
-    judge = recorded_judge(lineage)
+    judge = judge_of(lineage.spec)
     if judge is None:
         raise UsageError(f"the judge `{lineage.spec['judge']['kind']}` is not installed")
     return judge.scale

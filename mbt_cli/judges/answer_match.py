@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.scales import Labels, Scale
+from mbt_cli.core.scales import CORRECTNESS, Labels, Scale
 from mbt_cli.core.templates import Template
 from mbt_cli.interfaces import Judge
 from mbt_cli.judges.replies import (
@@ -50,7 +50,7 @@ class AnswerMatch(Judge):
     A: correct, B: incorrect, C: not attempted. A rollout without an answer is B, without a request.
     """
 
-    quantity: ClassVar[str] = "correctness"
+    quantity: ClassVar[str] = CORRECTNESS
     scale: ClassVar[Scale] = Labels("grade", ("A", "B", "C"), right="A")
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "gold_answer", "gold_answers", "answer"}

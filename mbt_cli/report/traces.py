@@ -10,9 +10,10 @@ import polars as pl
 from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
+from mbt_cli.core.scales import CORRECTNESS
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
 from mbt_cli.errors import UsageError
-from mbt_cli.interfaces import Verifier, benchmark_of
+from mbt_cli.interfaces import Judge, Verifier, benchmark_of, judge_of
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import Upstream, read_rows, upstream
 
@@ -29,8 +30,6 @@ SIGNS = (
 )
 """Bit k of a trace's signs says `SIGNS[k]`."""
 
-_ANSWER_JUDGE = "answer_match"
-_RIGHT_GRADE = "A"
 _INHERITED = "rollout_failed"
 _NOT_OWN = ("reply", "failure", "vote", "asked")
 
@@ -80,29 +79,30 @@ def _verdict(judge: int, verdict: Mapping[str, Any]) -> Json:
 def signs(
     row: Mapping[str, Any],
     value: float | None,
-    verdicts: Mapping[str, Sequence[Mapping[str, Any]]],
+    verdicts: Sequence[Mapping[str, Any]],
+    answer_votes: Sequence[tuple[Any, float]] = (),
 ) -> int:
     """`SIGNS` of one rollout as bits.
 
-    The judge is right or wrong by the majority of the votes that could be read; a tie is neither.
+    For the judges, an answer is right if the mean of the parsed votes is above one half, and wrong
+    if it is below.
 
     Args:
         row: A rollout.
         value: The verifier's value of it, None where it has none.
-        verdicts: Name of a judge to its verdicts on this rollout.
+        verdicts: All verdicts on it.
+        answer_votes: The parsed votes on its answer, as verdict and as number from 0 to 1.
     """
-    grades = [v["grade"] for v in verdicts.get(_ANSWER_JUDGE, ()) if v.get("grade") is not None]
-    yes = sum(grade == _RIGHT_GRADE for grade in grades)
-    own = [v for votes in verdicts.values() for v in votes]
+    right, half = sum(number for _, number in answer_votes), len(answer_votes) / 2
     held = {
-        "judged": bool(grades) and 2 * yes != len(grades),
-        "judge_right": 2 * yes > len(grades),
+        "judged": right != half,
+        "judge_right": right > half,
         "matched": value is not None,
         "match_right": value == 1,
         "cut": is_cut(row["finish_reason"]),
         "failed": row["failure"] is not None,
-        "votes_differ": len(set(grades)) > 1,
-        "unread": any(v["failure"] and not v["failure"].startswith(_INHERITED) for v in own),
+        "votes_differ": len({said for said, _ in answer_votes}) > 1,
+        "unread": any(v["failure"] and not v["failure"].startswith(_INHERITED) for v in verdicts),
         "no_answer": not (row["answer"] or "").strip(),
     }
     return sum(1 << bit for bit, sign in enumerate(SIGNS) if held[sign])
@@ -130,6 +130,11 @@ class TraceCell:
     def judges(self) -> list[str]:
         """Name of the judge of each cell in `judged`."""
         return [axes_of(cell.address)["judge"] for cell in self.judged]
+
+    @property
+    def judge_plugins(self) -> list[Judge | None]:
+        """The judge of each cell in `judged`; None if its plug-in is not loaded."""
+        return [judge_of(cell.spec) for cell in self.judged]
 
     def folder(self, cell: Lineage) -> Path:
         """Where a cell of the study is."""
@@ -200,13 +205,15 @@ def read_traces(
     verifier = benchmark_of(spec).verifier
     for batch in wanted.iter_slices(_BATCH_ROWS):
         frame = rollouts.drop("messages").join(batch.lazy(), on=_KEY).collect()
-        yield list(_traces(frame.sort("position", "sample"), verdicts, cell.judges, verifier))
+        yield list(
+            _traces(frame.sort("position", "sample"), verdicts, cell.judge_plugins, verifier)
+        )
 
 
 def _traces(
     frame: pl.DataFrame,
     verdicts: Sequence[pl.LazyFrame],
-    judges: Sequence[str],
+    judges: Sequence[Judge | None],
     verifier: Verifier,
 ) -> Iterator[Trace]:
     try:
@@ -214,12 +221,20 @@ def _traces(
     except UsageError:  # a package that the verifier needs is missing here
         values = [None] * frame.height
     keys = frame.select(_KEY)
-    votes = [_by_rollout(of_judge.join(keys.lazy(), on=_KEY).collect()) for of_judge in verdicts]
+    judged = [of_judge.join(keys.lazy(), on=_KEY).collect() for of_judge in verdicts]
+    votes = [_by_rollout(of_judge) for of_judge in judged]
+    answer_votes: dict[tuple[str, int], list[tuple[Any, float]]] = {}
+    for of_judge, judge in zip(judged, judges, strict=True):
+        if judge is not None and judge.quantity == CORRECTNESS:
+            scale = judge.scale
+            parsed = of_judge.select(*_KEY, scale.column, number=scale.share()).drop_nulls("number")
+            for question, sample, said, number in parsed.iter_rows():
+                answer_votes.setdefault((question, sample), []).append((said, number))
     for row, value in zip(frame.iter_rows(named=True), values, strict=True):
         key = (row["question_id"], row["sample"])
         own = {number: found[key] for number, found in enumerate(votes) if key in found}
-        named = {judges[number]: list(found) for number, found in own.items()}
-        yield Trace(row, signs(row, value, named), own)
+        every = [vote for found in own.values() for vote in found]
+        yield Trace(row, signs(row, value, every, answer_votes.get(key, ())), own)
 
 
 def _verdict_rows(cell: TraceCell, judged: Lineage) -> pl.LazyFrame:

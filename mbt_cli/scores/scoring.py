@@ -8,13 +8,12 @@ import polars as pl
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.scales import CORRECTNESS
 from mbt_cli.core.traces import cut_column
 from mbt_cli.scores.samples import Samples, Values, samples_of
 from mbt_cli.scores.votes import Votes, combined, mean_vote
 from mbt_cli.verifiers.math import MathVerifier
 from mbt_cli.verifiers.text import TextVerifier, answer_metrics
-
-_CORRECTNESS = "correctness"
 
 Accuracy = Literal[
     "judge_accuracy",
@@ -78,26 +77,23 @@ def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
 
 def judges_behind(accuracy: Accuracy) -> Collection[str]:
     """Quantities of the judges that an accuracy needs."""
-    return (_CORRECTNESS,) if accuracy == "judge_accuracy" else ()
+    return (CORRECTNESS,) if accuracy == "judge_accuracy" else ()
 
 
 def correctness_votes(inputs: ScoreInputs) -> Votes | None:
     """Votes on the correctness of each answer, from 0 to 1; None without verdicts."""
-    return votes_on(inputs, _CORRECTNESS)
+    return votes_on(inputs, CORRECTNESS)
 
 
 def votes_on(inputs: ScoreInputs, quantity: str) -> Votes | None:
-    """Combined votes on a quantity of a judge, scaled to 0..1; None without verdicts on it."""
+    """Combined votes on a quantity, as shares of the judge's scale; None without verdicts on it."""
     verdicts = inputs.verdicts.get(quantity)
     if verdicts is None:
         return None
     scale = verdicts.scale
-    number = scale.number()
-    if (scale.low, scale.high) != (0, 1):
-        number = (number - scale.low) / (scale.high - scale.low)
     return inputs.once(
         f"votes on {quantity}",
-        lambda: combined(inputs.rollouts, verdicts.rows, number, scale.combine),
+        lambda: combined(inputs.rollouts, verdicts.rows, scale.share(), scale.combine),
     )
 
 

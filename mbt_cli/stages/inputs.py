@@ -2,9 +2,11 @@
 
 import polars as pl
 
+from mbt_cli.core.measures import Verdicts
+from mbt_cli.core.scales import CORRECTNESS
 from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
-from mbt_cli.interfaces import Verifier
+from mbt_cli.interfaces import Verifier, judge_of
 from mbt_cli.stages.base import Keep, Work
 
 _QUESTION_COLUMNS = (
@@ -54,15 +56,12 @@ def joined_with_questions(rollouts: pl.LazyFrame, questions: pl.LazyFrame) -> pl
     return joined
 
 
-_RIGHT = "A"
-
-
 def kept(
     rollouts: pl.DataFrame,
     keep: Keep | None,
     *,
     verifier: Verifier,
-    verdicts: pl.DataFrame | None = None,
+    verdicts: Verdicts | None = None,
 ) -> pl.DataFrame:
     """The rollouts that `keep` selects, in their order; a failed one is never selected.
 
@@ -74,8 +73,7 @@ def kept(
             gold_aliases.
         keep: None selects everything, failed rollouts too.
         verifier: The benchmark's own.
-        verdicts: question_id, sample and grade, one row per vote; a rollout without a parsed
-            vote is neither correct nor wrong.
+        verdicts: Of an answer judge; a rollout without a parsed vote is neither correct nor wrong.
     """
     if keep is None:
         return rollouts
@@ -93,15 +91,30 @@ def kept(
     return rollouts.filter(pl.col("failure").is_null(), chosen.fill_null(False))
 
 
-def _right_by_votes(rollouts: pl.DataFrame, verdicts: pl.DataFrame) -> pl.Series:
-    """Share of each rollout's readable votes that call it right; null where there is none."""
-    shares = verdicts.group_by("question_id", "sample").agg(
-        (pl.col("grade") == _RIGHT).mean().alias("right")
-    )
-    keys = rollouts.select("question_id", "sample")
-    return keys.join(
-        shares, on=["question_id", "sample"], how="left", maintain_order="left"
-    ).to_series(2)
+def answer_verdicts(work: Work) -> Verdicts | None:
+    """The verdicts on the final answers that a cell reads; None if it reads none.
+
+    Raises:
+        StageError: The verdicts are not about answers.
+    """
+    cells = work.inputs.get("verdicts", ())
+    if not cells:
+        return None
+    lineage = cells[0].lineage
+    judge = judge_of(lineage.spec) if lineage is not None else None
+    if judge is None or judge.quantity != CORRECTNESS:
+        raise StageError(
+            f"`{cells[0].address}` has no verdicts on answers",
+            hint="name a judge stage that grades answers in `verdicts`",
+        )
+    return Verdicts(work.rows("verdicts"), judge.scale)
+
+
+def _right_by_votes(rollouts: pl.DataFrame, verdicts: Verdicts) -> pl.Series:
+    """How right each rollout is by the mean of its parsed votes; null without one."""
+    key = ["question_id", "sample"]
+    shares = verdicts.rows.group_by(key).agg(verdicts.scale.share().mean().alias("right"))
+    return rollouts.select(key).join(shares, on=key, how="left", maintain_order="left")["right"]
 
 
 _SPREAD = 4

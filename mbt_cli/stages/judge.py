@@ -16,11 +16,9 @@ from mbt_cli.core.traces import trace_of
 from mbt_cli.errors import JudgeReplyError, StageError
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.interfaces import Judge
-from mbt_cli.registry import JUDGES
 from mbt_cli.stages.ask import ask_model, failed_row, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
 from mbt_cli.stages.inputs import with_questions
-from mbt_cli.store.lineage import Lineage
 
 _VOTE_STRIDE = 1 << 20
 """Distance between the seeds of two votes: more votes or samples leave earlier seeds unchanged."""
@@ -91,14 +89,6 @@ class JudgeStage(Stage):
                 seen = {"row": row, "sample": rollout["sample"], "vote": vote}
                 steps = one_request(judge.kind, messages, body)
                 yield Task(rollout["question_id"], number, steps, seen)
-
-
-def recorded_judge(lineage: Lineage) -> Judge | None:
-    """The judge behind a finished cell; None if it is a plug-in that is not loaded."""
-    spec = lineage.spec["judge"]
-    if JUDGES.find(spec["kind"]) is None:
-        return None
-    return JUDGES.make({k: v for k, v in spec.items() if k not in ("version", "file_sha256")})
 
 
 def _seen_by_judge(row: Mapping[str, Any]) -> dict[str, Any]:

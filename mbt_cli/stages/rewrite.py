@@ -25,7 +25,7 @@ from mbt_cli.stages.base import (
     Work,
 )
 from mbt_cli.stages.gates import MOST_TRACES, GateResults, Gates
-from mbt_cli.stages.inputs import RowReader, kept
+from mbt_cli.stages.inputs import RowReader, answer_verdicts, kept
 from mbt_cli.stages.synthesize import prompt_values, with_own_prompt
 
 _KEY = ["question_id", "sample"]
@@ -178,8 +178,7 @@ def _pair_rollouts(
     """
     verifier = work.resolution.verifier_of(work.resolution.axes)
     rollouts = _with_gold(work, reply=verifier.reads_reply)
-    verdicts = work.rows("verdicts") if work.inputs.get("verdicts") else None
-    chosen = kept(rollouts, keep, verifier=verifier, verdicts=verdicts)
+    chosen = kept(rollouts, keep, verifier=verifier, verdicts=answer_verdicts(work))
     solutions = _solutions(work)
     joined = _with_solutions(chosen, solutions).with_columns(_problem().alias("problem"))
     joined = joined.sort(pl.col("rollout_row").min().over("question_id"), "sample")

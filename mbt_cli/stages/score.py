@@ -12,11 +12,11 @@ from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
 from mbt_cli.errors import StageError
+from mbt_cli.interfaces import judge_of
 from mbt_cli.registry import BACKENDS, JUDGES, AnyScore
 from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work
 from mbt_cli.stages.inputs import with_questions
-from mbt_cli.stages.judge import recorded_judge
 from mbt_cli.store.lineage import Lineage
 
 _BASELINE = "baseline_"
@@ -163,7 +163,7 @@ def verdicts_by_judge(
     """
     found: dict[tuple[str, str], tuple[str, Verdicts]] = {}
     for lineage, frame in cells:
-        judge = recorded_judge(lineage)
+        judge = judge_of(lineage.spec)
         if judge is None:
             continue
         key = (judge.quantity, str((lineage.model or {}).get("name", "")))

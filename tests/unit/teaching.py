@@ -1,5 +1,6 @@
 """What the tests of synthesize and rewrite share: small inputs in memory, and a cell to run."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,7 @@ from mbt_cli.core.templates import parse_template
 from mbt_cli.engine.runner import Servers
 from mbt_cli.stages.base import LoadedInput, Model, Resolution, Work
 from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.lineage import Lineage
 
 PROMPTS = Path(__file__).parents[2] / "mbt_cli" / "prompts"
 GOOD = (
@@ -70,8 +72,23 @@ def canned(*replies, **settings):
     return CannedBackend(replies=list(replies), **settings)
 
 
-def work_of(stage, tmp_path, inputs, backend=None, progress=None):
-    """A cell as the runner would give it, its inputs in memory."""
+def lineage_of(name, spec):
+    """The lineage of an input that is in memory."""
+    return Lineage(
+        study="s",
+        stage=name,
+        kind="",
+        address=name,
+        fingerprint="f" * 64,
+        base_fingerprint="b" * 64,
+        spec=spec,
+        started_at=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+
+
+def work_of(stage, tmp_path, inputs, backend=None, progress=None, specs=None):
+    """A cell as the runner gives it, with its inputs in memory and the specs of some of them."""
+    lineages = {name: lineage_of(name, spec) for name, spec in (specs or {}).items()}
     source = (PROMPTS / f"{stage.prompt}.md").read_text(encoding="utf-8")
     template = parse_template(stage.prompt, source, known=stage.placeholders)
     sampling = Sampling(temperature=0.6, max_tokens=64)
@@ -88,7 +105,9 @@ def work_of(stage, tmp_path, inputs, backend=None, progress=None):
     )
     loaded = {
         name: tuple(
-            LoadedInput(f"{name}{i}/benchmark=b", {}, "", tmp_path, frame.lazy(), None)
+            LoadedInput(
+                f"{name}{i}/benchmark=b", {}, "", tmp_path, frame.lazy(), lineages.get(name)
+            )
             for i, frame in enumerate(frames if isinstance(frames, list) else [frames])
         )
         for name, frames in inputs.items()

@@ -51,12 +51,11 @@ def test_a_script_holds_any_text_without_ending_early(text):
 
 
 def test_signs_take_the_majority_of_the_votes_that_could_be_read():
-    votes = [{"grade": "A", "failure": None}, {"grade": "A", "failure": None}]
-    wrong = [{"grade": "B", "failure": None}]
-    unread = [{"grade": None, "failure": "unreadable_verdict: no verdict"}]
+    right_vote, wrong_vote = ("A", 1.0), ("B", 0.0)
+    unparsed = {"failure": "unreadable_verdict: no verdict"}
 
-    right = signs(ROLLOUT, 1.0, {"answer_match": [*votes, *wrong, *unread]})
-    tie = signs(ROLLOUT, 0.0, {"answer_match": [votes[0], *wrong]})
+    right = signs(ROLLOUT, 1.0, [unparsed], [right_vote, right_vote, wrong_vote])
+    tie = signs(ROLLOUT, 0.0, [], [right_vote, wrong_vote])
 
     assert names_of(right) == {
         "judged",
@@ -73,13 +72,13 @@ def test_a_failed_rollout_has_no_verdict_that_could_not_be_read():
     row = {**ROLLOUT, "failure": "http_500", "answer": None, "finish_reason": None}
     verdict = {"grade": None, "failure": "rollout_failed: http_500"}
 
-    assert names_of(signs(row, None, {"answer_match": [verdict]})) == {"failed", "no_answer"}
+    assert names_of(signs(row, None, [verdict])) == {"failed", "no_answer"}
 
 
 def test_a_cut_rollout_says_so():
     row = {**ROLLOUT, "finish_reason": "length", "answer": " "}
 
-    assert names_of(signs(row, 0.0, {})) == {"matched", "cut", "no_answer"}
+    assert names_of(signs(row, 0.0, [])) == {"matched", "cut", "no_answer"}
 
 
 def test_a_trace_is_told_from_the_reply_around_it():

@@ -183,7 +183,9 @@ def test_verdicts_say_what_is_correct_where_they_are_named(tmp_path):
             for vote, grade in enumerate(votes)
         ]
     )
-    work = work_of(stage(), tmp_path, given)
+    work = work_of(
+        stage(), tmp_path, given, specs={"verdicts": {"judge": {"kind": "answer_match"}}}
+    )
 
     correct = [t.question_id for t in stage(keep="correct").request_batch(work).tasks()]
     wrong = [t.question_id for t in stage(keep="wrong").request_batch(work).tasks()]

@@ -41,15 +41,17 @@
         : null);
   };
 
-  const marks = (record, cell) => {
-    const judge = cell.judges.findIndex((j) => j.judge === "redundancy");
-    const verdict = record.verdicts.find((v) => v.judge === judge && v.said.answer_paragraph !== null && v.said.answer_paragraph !== undefined);
+  /** The first verdict that has a value in a column. */
+  const verdictWith = (record, column) =>
+    record.verdicts.find((v) => v.said[column] !== null && v.said[column] !== undefined);
+
+  const marks = (record) => {
+    const verdict = verdictWith(record, "answer_paragraph");
     return verdict ? verdict.said : null;
   };
 
-  const phases = (record, cell) => {
-    const judge = cell.judges.findIndex((j) => j.judge === "phases");
-    const verdict = record.verdicts.find((v) => v.judge === judge && v.said.l_obs !== null && v.said.l_obs !== undefined);
+  const phases = (record) => {
+    const verdict = verdictWith(record, "l_obs");
     if (!verdict) return null;
     const seen = new Set(verdict.said.phases || []);
     return el("div", { class: "phases" },
@@ -117,7 +119,7 @@
 
   /** A column: one method's trace. */
   mbt.trace = (record, cell, row, context) => {
-    const marked = marks(record, cell);
+    const marked = marks(record);
     const facts = [
       record.completion_tokens !== null ? `${mbt.count(record.completion_tokens)} tokens` : null,
       record.finish ? `finish ${record.finish}` : null,
@@ -135,7 +137,7 @@
       record.failure ? el("p", { class: "bad" }, foreign(record.failure)) : null,
       el("p", { class: "final" }, el("span", { class: "tag none" }, "answer"), " ",
         (record.answer || "").trim() ? foreign(record.answer, "strong") : el("em", {}, "none")),
-      phases(record, cell),
+      phases(record),
       summaryOfMarks(marked, record.paragraphs.length),
       paragraphs(record, marked),
       reply(record),

@@ -65,7 +65,8 @@ class MadeStudy:
             for judge, kind in _JUDGES.items():
                 address = f"verdicts/{at}/model=m/variant={method}/judge={judge}"
                 verdicts = self._verdicts(judge, dict(kind.columns), found)
-                self._cell(address, "judge", verdicts, (rollouts, questions))
+                spec = {"judge": {"kind": judge}}
+                self._cell(address, "judge", verdicts, (rollouts, questions), spec)
                 judged.append(address)
             score = f"scores/{at}/model=m/variant={method}"
             self._cell(score, "score", self._scores(found), (rollouts, *judged, questions))
