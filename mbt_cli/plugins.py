@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Annotated, Any, Generic, TypeVar, Union
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
@@ -58,6 +59,11 @@ class Family(Generic[P]):
     def find(self, kind: str) -> type[P] | None:
         """The class of a kind; packages are searched only for kinds that mbt does not ship."""
         return self.shipped.get(kind) or self.kinds().get(kind)
+
+    def fields_of(self, table: object) -> Mapping[str, FieldInfo]:
+        """Fields of the class whose kind a table names; none if the kind is unknown."""
+        cls = self.find(str(table.get("kind"))) if isinstance(table, Mapping) else None
+        return {} if cls is None else cls.model_fields
 
     def make(self, table: Any) -> P:
         """The plug-in that a table describes.

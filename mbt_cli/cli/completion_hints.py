@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from mbt_cli.cli.completion import Hints
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.errors import MbtError
+from mbt_cli.manifest.expand import HUB
 from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
-from mbt_cli.manifest.sources import HUB
 from mbt_cli.manifest.toml import Tree, apply_override, read_manifest_tree, read_toml
 from mbt_cli.stages.kinds import STAGES
 

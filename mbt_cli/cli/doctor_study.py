@@ -22,7 +22,7 @@ from mbt_cli.errors import Interrupted, MbtError, MissingInputError, Stopped
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.manifest.sources import HUB, is_there
+from mbt_cli.manifest.expand import HUB, source_exists
 from mbt_cli.plugins import installed_plugins
 from mbt_cli.settings import Machine
 from mbt_cli.stages.base import Model
@@ -85,7 +85,7 @@ def need_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     for python in sorted({r.launch.python for r in recipes if r is not None}, key=str):
         yield _training_finding(python)
     for source in sorted({c.resolution.source for c in cells if c.resolution.source}):
-        if not source.startswith(HUB) and not is_there(source):
+        if not source.startswith(HUB) and not source_exists(source):
             yield broken("needs", "source", f"no file or folder `{source}`", "put the data there")
     if count := len(manifest.left_out):
         yield ok("needs", "optional cells", f"{count} are skipped: their source does not exist")

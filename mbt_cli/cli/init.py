@@ -15,12 +15,11 @@ from pydantic import ValidationError
 
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core import rows
-from mbt_cli.core.names import nearest
+from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.interfaces import Benchmark
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import PresetFolders
-from mbt_cli.manifest.schema import NAME_PATTERN
 from mbt_cli.manifest.toml import read_toml
 from mbt_cli.registry import BENCHMARKS
 from mbt_cli.settings import read_machine

@@ -24,10 +24,10 @@ from mbt_cli.engine.execute import Execution, RunOptions, RunReport
 from mbt_cli.engine.merging import refuse_unasked
 from mbt_cli.engine.select import select
 from mbt_cli.errors import UsageError
-from mbt_cli.manifest.blocks import QUESTIONS
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.report.files import read_table
 from mbt_cli.settings import Machine
+from mbt_cli.stages.questions import QUESTIONS
 from mbt_cli.store.cells import cell_folder
 
 _SHOWN_PROMPT = 1_500

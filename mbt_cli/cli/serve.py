@@ -15,13 +15,12 @@ from pydantic import ValidationError
 
 from mbt_cli.cli.signals import raising_stopped
 from mbt_cli.core.chat import Endpoint
-from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.names import nearest, own_utc_name
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.resolve import Models
+from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import Document, ModelTable, StudyTable
 from mbt_cli.manifest.toml import Tree, apply_override
 from mbt_cli.settings import Machine, read_machine
@@ -102,20 +101,8 @@ def _model(preset: str, tree: Tree, presets: PresetFolders, problems: Problems) 
     except ValidationError as error:
         problems.add_validation(where, error, ModelTable.model_fields)
         return None
-    return Models(_document(preset, table), presets, problems).get(preset, _ANY_SAMPLING, where)
-
-
-def _document(name: str, table: ModelTable) -> Document:
-    return Document(
-        study=_STUDY,
-        run=RunSettings(),
-        groups={},
-        sampling={},
-        models={name: table},
-        benchmarks={},
-        judges={},
-        stage=(),
-    )
+    document = Document(study=_STUDY, models={preset: table})
+    return Resolver(document, presets, problems).model(preset, _ANY_SAMPLING, where)
 
 
 def chosen_key(environment: Mapping[str, str], *, is_shown: bool) -> str | None:

@@ -22,7 +22,7 @@ from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.resolve import Models
+from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import ModelTable
 from mbt_cli.manifest.toml import read_toml
 from mbt_cli.store.cells import read_failure
@@ -48,10 +48,10 @@ class ServedModel:
 
 def served_models(manifest: Manifest, presets: PresetFolders) -> Sequence[ServedModel]:
     """Every model of a manifest with what its server is started with."""
-    models = Models(manifest.document, presets, Problems())
+    resolver = Resolver(manifest.document, presets, Problems())
     found = []
     for name, table in manifest.document.models.items():
-        backend = models.backend(name)
+        backend = resolver.backend(name)
         if backend is not None:
             layers = {"mbt": {f"serve.{key}": v for key, v in backend.own_flags.items()}}
             layers |= _preset_layer(table, presets)

@@ -25,11 +25,28 @@ def own_utc_name() -> str:
     return f"{utc_name(datetime.now(UTC))}-{socket.gethostname()}-{os.getpid()}"
 
 
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
+"""Names of studies, stages, models, benchmarks and values of axes."""
+NAME_RULE = "use letters, digits and `._+-`, at most 64, starting with a letter or digit"
+
 _SHOWN_NAMES = 12
 
 
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that was probably meant, if there is one.
+
+    Example:
+        >>> closest("temprature", ["temperature", "top_p"])
+        'temperature'
+    """
+    names = sorted(set(valid))
+    begun = [known for known in names if name and known.startswith(name)]
+    close = get_close_matches(name, names, n=1, cutoff=0.5) or begun[: len(begun) == 1]
+    return close[0] if close else None
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """What to say after an unknown name: the nearest valid one, or all there are.
+    """What to say after an unknown name: the closest valid one, or all there are.
 
     Example:
         >>> nearest("temprature", ["temperature", "top_p"])
@@ -40,9 +57,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         'there are `alpha`, `beta`'
     """
     names = sorted(set(valid))
-    begun = [known for known in names if name and known.startswith(name)]
-    if close := get_close_matches(name, names, n=1, cutoff=0.5) or begun[: len(begun) == 1]:
-        return f"did you mean `{close[0]}`?"
+    if (close := closest(name, names)) is not None:
+        return f"did you mean `{close}`?"
     if not names:
         return "there are none"
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""

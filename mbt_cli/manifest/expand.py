@@ -1,72 +1,89 @@
-"""From `[[stage]]` blocks to cells: matrix, variants and leading inputs."""
+"""From `[[stage]]` blocks to cells: matrix, variants, inputs and sources."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from mbt_cli.core.names import nearest
-from mbt_cli.manifest.blocks import QUESTIONS, Axes, Block, Draft
-from mbt_cli.manifest.match import Meeting, Reference
+from mbt_cli.errors import MissingInputError
+from mbt_cli.manifest.match import CellDraft, InputMatching, Reference
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.schema import ordered_axes
+from mbt_cli.manifest.schema import Block, Document, ordered_axes
+from mbt_cli.stages.questions import QUESTIONS
+from mbt_cli.store.records import data_files
 
-_COMMON_AXES = ("benchmark", "split", "model")
+HUB = "hub:"
 
 
-class Expansion:
+def expand(document: Document, problems: Problems) -> list[CellDraft]:
+    """Every cell of a manifest, inputs before what reads them."""
+    expansion = _Expansion(document, problems)
+    for block in document.blocks:
+        expansion.add(block)
+    matching = expansion.matching
+    return [*matching.questions.values(), *(d for ds in matching.stages.values() for d in ds)]
+
+
+class _Expansion:
     """Expands stages in the manifest's order; a stage may read those before it."""
 
-    def __init__(self, axes: Axes, problems: Problems, meeting: Meeting) -> None:
-        self._axes = axes
+    def __init__(self, document: Document, problems: Problems) -> None:
         self._problems = problems
-        self._meeting = meeting
+        self.matching = InputMatching(document, problems, _cycles(document.blocks, problems))
 
     def add(self, block: Block) -> None:
-        """Expand one stage into its cells and let later stages see them."""
-        self._check_matrix(block)
+        """Expand a stage into its cells and make them known to later stages."""
         excluded = [
-            self._axes.where(f"stage.{block.name}.exclude[{number}]", table)
+            self.matching.where(f"stage.{block.name}.exclude[{number}]", table)
             for number, table in enumerate(block.envelope.exclude)
         ]
         drafts = [
             draft
             for variant, fields in block.variants()
-            for draft in self._variant(block, variant, fields)
+            for draft in self._drafts_of(block, variant, fields)
         ]
-        kept = [d for d in drafts if not any(_meets(d.axes, table) for table in excluded)]
+        kept = [d for d in drafts if not any(_is_in(d.axes, table) for table in excluded)]
         if drafts and not kept:
-            self._problems.add(f"stage.{block.name}.exclude", "leaves no cell")
-        if not drafts:
-            self._check_references(block)
+            self._problems.add(f"stage.{block.name}.exclude", "excludes every cell of the stage")
+        if not drafts:  # its inputs are still checked
+            for _, fields in block.variants():
+                for name, rule in block.kind.inputs.items():
+                    if fields.get(name):
+                        self.matching.reference(block, name, rule, fields[name])
         for draft in kept:
-            self._check_axes(block, draft)
+            for axis in block.kind.axes:
+                if axis not in draft.axes:
+                    what = f"has no axis `{axis}`, which a {draft.kind} stage needs"
+                    self._problems.add(f"stage.{block.name}.matrix", what)
             self._look_up_inputs(block, draft)
-        self._meeting.stages[block.name] = kept
+        self.matching.stages[block.name] = kept
 
-    def _variant(
+    def _drafts_of(
         self, block: Block, variant: str | None, fields: Mapping[str, Any]
-    ) -> Iterator[Draft]:
-        points = self._axes.points(f"stage.{block.name}.matrix", block.envelope.matrix)
+    ) -> Iterator[CellDraft]:
+        where = f"stage.{block.name}.matrix"
+        points = self.matching.points(where, block.envelope.matrix)
         own = {} if variant is None else {"variant": variant}
-        for brought, inputs in self._leading(block, fields):
+        for of_input, inputs in self._leading(block, fields):
             for point in points:
-                self._check_brought_once(block, brought, {*point, *own})
-                axes = ordered_axes({**brought, **point, **own})
+                for axis in sorted({*point, *own} & set(of_input)):
+                    what = f"the input already has the axis `{axis}`; choose values in `where`"
+                    self._problems.add(f"{where}.{axis}", what)
+                axes = ordered_axes({**of_input, **point, **own})
                 filled = {**fields, **_axis_fields(block, point)}
-                kind = block.kind.model_fields["kind"].default
-                yield Draft(block.name, kind, block, axes, filled, dict(inputs))
+                yield CellDraft(block.name, block.kind_name, block, axes, filled, dict(inputs))
 
     def _leading(
         self, block: Block, fields: Mapping[str, Any]
-    ) -> list[tuple[dict[str, str], dict[str, tuple[Draft, ...]]]]:
+    ) -> list[tuple[dict[str, str], dict[str, tuple[CellDraft, ...]]]]:
         """Each cell of the leading input as (its axes, the input filled in)."""
         reference, name = self._leading_reference(block, fields)
         if not name:
             return [({}, {})]
-        found = [] if reference is None else self._meeting.matching(block, name, reference)
         if reference is None:
             return []
+        found = self.matching.all_of(block, name, reference)
         if not found and not self._problems:
-            self._problems.add(f"stage.{block.name}.{name}", f"no cell of {reference.words()}")
+            self._problems.add(f"stage.{block.name}.{name}", f"no cell of {reference}")
         joined = reference.is_joined
         return [(d.joined_axes if joined else d.axes, {name: (d,)}) for d in found]
 
@@ -75,80 +92,51 @@ class Expansion:
     ) -> tuple[Reference | None, str]:
         for name, rule in block.kind.inputs.items():
             if rule.leading and fields.get(name):
-                return self._meeting.reference(block, name, rule, fields[name]), name
+                return self.matching.reference(block, name, rule, fields[name]), name
         return None, ""
 
-    def _look_up_inputs(self, block: Block, draft: Draft) -> None:
+    def _look_up_inputs(self, block: Block, draft: CellDraft) -> None:
         for name, rule in block.kind.inputs.items():
             written = draft.fields.get(name)
             if rule.leading or not written:
                 continue
-            reference = self._meeting.reference(block, name, rule, written)
+            reference = self.matching.reference(block, name, rule, written)
             if reference is not None:
-                draft.inputs[name] = self._meeting.meeting(block, draft, name, reference)
+                found = self.matching.matching(block, draft, name, reference)
+                draft.inputs[name] = found
                 if rule.with_questions:
-                    draft.inputs[QUESTIONS] = self._questions_about(draft.inputs[name])
+                    questions = [
+                        self.matching.questions_of(other.axes)
+                        for other in found
+                        if {"benchmark", "split"} <= set(other.axes)
+                    ]
+                    draft.inputs[QUESTIONS] = tuple(dict.fromkeys(questions))
         if block.kind.reads_questions and {"benchmark", "split"} <= set(draft.axes):
-            draft.inputs[QUESTIONS] = (self._meeting.questions_of(draft.axes),)
+            draft.inputs[QUESTIONS] = (self.matching.questions_of(draft.axes),)
         if draft.fields.get("baseline"):
             self._look_up_baseline(block, draft, draft.fields["baseline"])
 
-    def _questions_about(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
-        """The questions that cells with a benchmark and a split are about, each once."""
-        found = [
-            self._meeting.questions_of(draft.axes)
-            for draft in drafts
-            if {"benchmark", "split"} <= set(draft.axes)
-        ]
-        return tuple(dict.fromkeys(found))
-
-    def _look_up_baseline(self, block: Block, draft: Draft, change: Mapping[str, str]) -> None:
-        """Inputs of the cell whose axes are this one's with some replaced."""
+    def _look_up_baseline(self, block: Block, draft: CellDraft, change: Mapping[str, str]) -> None:
+        """The inputs of the cell that differs from this one in the axes of `baseline`."""
         reference, name = self._leading_reference(block, draft.fields)
         if reference is None:
             return
-        for other in self._meeting.within(block, name, reference, {**draft.axes, **change}):
+        rule, written = block.kind.inputs.get("verdicts"), draft.fields.get("verdicts")
+        verdicts = None
+        if rule is not None and written:
+            verdicts = self.matching.reference(block, "verdicts", rule, written)
+        axes = {**draft.axes, **change}
+        for other in self.matching.with_axes(block, name, reference, axes):
             draft.inputs["baseline_rollouts"] = (other,)
-            draft.inputs["baseline_verdicts"] = self._verdicts_on(block, draft, other)
-
-    def _verdicts_on(self, block: Block, draft: Draft, rollouts: Draft) -> tuple[Draft, ...]:
-        written = draft.fields.get("verdicts")
-        rule = block.kind.inputs.get("verdicts")
-        if not written or rule is None:
-            return ()
-        reference = self._meeting.reference(block, "verdicts", rule, written)
-        if reference is None:
-            return ()
-        return self._meeting.made_from(block, "verdicts", reference, rollouts)
-
-    def _check_references(self, block: Block) -> None:
-        """Say what is wrong with the inputs of a stage that came to no cell."""
-        for _, fields in block.variants():
-            for name, rule in block.kind.inputs.items():
-                if fields.get(name):
-                    self._meeting.reference(block, name, rule, fields[name])
-
-    def _check_matrix(self, block: Block) -> None:
-        where = f"stage.{block.name}.matrix"
-        known = {*block.kind.axes, *block.kind.model_fields, *_COMMON_AXES} - {"kind", "name"}
-        for axis in block.envelope.matrix:
-            if axis not in known:
-                self._problems.add(f"{where}.{axis}", f"unknown axis; {nearest(axis, known)}")
-
-    def _check_brought_once(self, block: Block, brought: Mapping[str, str], own: set[str]) -> None:
-        for axis in sorted(own & set(brought)):
-            what = f"the input already brings the axis `{axis}`; choose among its values in `where`"
-            self._problems.add(f"stage.{block.name}.matrix.{axis}", what)
-
-    def _check_axes(self, block: Block, draft: Draft) -> None:
-        for axis in block.kind.axes:
-            if axis not in draft.axes:
-                what = f"has no axis `{axis}`, which a {draft.kind} stage needs"
-                self._problems.add(f"stage.{block.name}.matrix", what)
+            draft.inputs["baseline_verdicts"] = (
+                ()
+                if verdicts is None
+                else self.matching.made_from(block, "verdicts", verdicts, other)
+            )
 
 
 def _axis_fields(block: Block, point: Mapping[str, str]) -> dict[str, Any]:
-    """Axes that are fields of the stage, with their values as they were written."""
+    """Axes that are fields of the stage, with their values as written."""
     filled: dict[str, Any] = {}
     for axis, value in point.items():
         if axis in block.kind.model_fields:
@@ -158,5 +146,114 @@ def _axis_fields(block: Block, point: Mapping[str, str]) -> dict[str, Any]:
     return filled
 
 
-def _meets(axes: Mapping[str, str], table: Mapping[str, set[str]]) -> bool:
+def _is_in(axes: Mapping[str, str], table: Mapping[str, set[str]]) -> bool:
     return all(axes.get(axis) in values for axis, values in table.items())
+
+
+def _cycles(blocks: Sequence[Block], problems: Problems) -> set[str]:
+    """Names of stages that read each other in a cycle; each cycle is one problem."""
+    reads = {block.name: sorted(_stages_read(block)) for block in blocks}
+    found: set[str] = set()
+    for start in reads:
+        cycle = _cycle_through(start, reads)
+        if len(cycle) > 1 and not found & set(cycle):
+            found |= set(cycle)
+            names = " -> ".join(f"`{n}`" for n in (*cycle, start))
+            problems.add(f"stage.{start}", f"stages read each other in a cycle: {names}")
+    return found
+
+
+def _cycle_through(start: str, reads: Mapping[str, Sequence[str]]) -> list[str]:
+    """A path of stages from `start` back to it; empty if there is none."""
+    trails = [[start]]
+    seen = {start}
+    while trails:
+        trail = trails.pop()
+        for name in reads.get(trail[-1], ()):
+            if name == start:
+                return trail
+            if name not in seen:
+                seen.add(name)
+                trails.append([*trail, name])
+    return []
+
+
+def _stages_read(block: Block) -> set[str]:
+    names: set[str] = set()
+    for _, fields in block.variants():
+        for name in block.kind.inputs:
+            written = fields.get(name)
+            table = written if isinstance(written, dict) else {"stage": written}
+            stages = table.get("stage") or ()
+            names |= {stages} if isinstance(stages, str) else set(stages)
+    return names
+
+
+def source_of(draft: CellDraft) -> str | None:
+    """The cell's source, with `{axis}` replaced by the cell's value."""
+    source = source_table(draft).get("from")
+    if source is None:
+        return None
+    source = str(source)
+    for axis, value in draft.axes.items():
+        source = source.replace("{" + axis + "}", value)
+    return source
+
+
+def source_table(draft: CellDraft) -> Mapping[str, Any]:
+    """The cell's `source` as a table; empty if it has none."""
+    if draft.block is None:
+        return {}
+    written = draft.fields.get("source", draft.block.envelope.source)
+    if written is None or isinstance(written, Mapping):
+        return written or {}
+    return {"from": written}
+
+
+def source_exists(source: str) -> bool:
+    """Whether a local source exists: a folder, a file, or a pattern that matches one."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return True
+    try:
+        return bool(data_files(path))
+    except MissingInputError:
+        return False
+
+
+def without_missing_sources(drafts: Sequence[CellDraft]) -> tuple[list[CellDraft], list[str]]:
+    """Leave out optional cells whose source does not exist, and cells that need them.
+
+    Args:
+        drafts: Inputs before what reads them.
+
+    Returns:
+        The cells that stay, and the addresses of the others.
+    """
+    left_out: set[int] = set()
+    for draft in drafts:
+        if _lacks_source(draft) or any(
+            id(other) in left_out
+            for name, others in draft.inputs.items()
+            if not _may_be_empty(draft, name)
+            for other in others
+        ):
+            left_out.add(id(draft))
+        for name, others in draft.inputs.items():
+            draft.inputs[name] = tuple(d for d in others if id(d) not in left_out)
+    kept = [d for d in drafts if id(d) not in left_out]
+    return kept, [d.address for d in drafts if id(d) in left_out]
+
+
+def _lacks_source(draft: CellDraft) -> bool:
+    if draft.block is None or not draft.block.envelope.optional:
+        return False
+    source = source_of(draft)
+    return source is not None and not source.startswith(HUB) and not source_exists(source)
+
+
+def _may_be_empty(draft: CellDraft, name: str) -> bool:
+    if draft.block is None or name.startswith("baseline_"):
+        return True
+    rule = draft.block.kind.inputs.get(name)
+    return rule is not None and rule.many

@@ -1,16 +1,46 @@
-"""Which cells an input reads: references, `where`, and the meeting of axes."""
+"""Input matching: which cells an input of a stage reads."""
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
-from mbt_cli.core.names import nearest
-from mbt_cli.manifest.blocks import QUESTIONS, Axes, Block, Draft
+from mbt_cli.core.names import NAME_PATTERN, NAME_RULE, nearest
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.schema import address_of
+from mbt_cli.manifest.schema import Block, Document, address_of
 from mbt_cli.stages.base import InputRule
-from mbt_cli.stages.kinds import IMPLICIT
+from mbt_cli.stages.questions import QUESTIONS
+
+
+@dataclass(eq=False)
+class CellDraft:
+    """A cell whose names are not resolved yet.
+
+    Args:
+        block: The stage it belongs to; None for questions.
+        axes: Axis to value, in the order of addresses.
+        fields: The stage's fields with variant and axes applied.
+        inputs: Input field to the cells that it reads.
+    """
+
+    stage: str
+    kind: str
+    block: Block | None
+    axes: dict[str, str]
+    fields: Mapping[str, Any]
+    inputs: dict[str, tuple["CellDraft", ...]] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """The cell's address."""
+        return address_of(self.stage, self.axes)
+
+    @property
+    def joined_axes(self) -> dict[str, str]:
+        """Axes of the cell among those of other stages: the stage's name stands for a variant."""
+        return {"variant": self.stage, **self.axes}
 
 
 @dataclass(frozen=True)
@@ -25,159 +55,160 @@ class Reference:
         """Whether several stages are read as one."""
         return len(self.stages) > 1
 
-    def words(self) -> str:
-        """The reference for people."""
+    def __str__(self) -> str:
         stages = ", ".join(f"`{s}`" for s in self.stages)
         parts = [f"{a} = {' or '.join(sorted(v))}" for a, v in self.where.items()]
         return stages + (f" with {', '.join(parts)}" if parts else "")
 
 
-class Meeting:
-    """Finds the cells behind input fields, among the stages expanded so far.
+class InputMatching:
+    """Finds the cells behind input fields, among the stages that are expanded so far.
 
     Args:
-        order: Names of all stages in the manifest's order.
-        circles: Names of stages that read each other in a circle, reported elsewhere.
-        broken: Names of stages that are too wrong to be expanded, reported elsewhere.
+        document: The manifest's tables.
+        problems: Where mistakes are collected.
+        cycle: Names of stages that read each other in a cycle, which is reported already.
     """
 
-    def __init__(
-        self,
-        axes: Axes,
-        problems: Problems,
-        order: Sequence[str],
-        circles: set[str],
-        broken: set[str],
-    ) -> None:
-        self._axes = axes
+    def __init__(self, document: Document, problems: Problems, cycle: Collection[str]) -> None:
+        self._document = document
         self._problems = problems
-        self._order = order
-        self._circles = circles
-        self._broken = broken
-        self._found: dict[tuple[str, str, str], list[Draft]] = {}
+        self._cycle = cycle
+        self._names: Mapping[str, Collection[str]] = {
+            "benchmark": document.benchmarks,
+            "model": {*document.models, *_models_of_sources(document.blocks)},
+        }
+        self._matches: dict[tuple[str, str, str], list[CellDraft]] = {}
         self._indexes: dict[tuple[Any, ...], Mapping[Any, Any]] = {}
-        self.stages: dict[str, list[Draft]] = {}
-        self.questions: dict[str, Draft] = {}
+        self.stages: dict[str, list[CellDraft]] = {}
+        self.questions: dict[str, CellDraft] = {}
+
+    def axis_values(self, where: str, axis: str, written: Any) -> list[str]:
+        """The values of an axis, with `@group` replaced by its names."""
+        items = written if isinstance(written, list) else [written]
+        if not items:
+            self._problems.add(where, "is an empty list, so the stage has no cells")
+        values: list[str] = []
+        for item in items:
+            text = str(item).lower() if isinstance(item, bool) else str(item)
+            if not text.startswith("@"):
+                values.append(text)
+            elif text[1:] in self._document.groups:
+                values.extend(self._document.groups[text[1:]])
+            else:
+                what = f"no group `{text}`; {nearest(text[1:], self._document.groups)}"
+                self._problems.add(where, what)
+        return [v for v in dict.fromkeys(values) if self._is_valid_value(where, axis, v)]
+
+    def where(self, where: str, table: Mapping[str, Any]) -> dict[str, set[str]]:
+        """A `where` table as axis to the values allowed."""
+        return {a: set(self.axis_values(f"{where}.{a}", a, v)) for a, v in table.items()}
+
+    def points(self, where: str, matrix: Mapping[str, Any]) -> list[dict[str, str]]:
+        """Every combination of a matrix."""
+        lists = {a: self.axis_values(f"{where}.{a}", a, v) for a, v in matrix.items()}
+        return [dict(zip(lists, point, strict=True)) for point in product(*lists.values())]
 
     def reference(self, block: Block, name: str, rule: InputRule, written: Any) -> Reference | None:
-        """The input as written, or None when it names stages that it cannot read."""
+        """The input as written; None if it names stages that it cannot read."""
         where = f"stage.{block.name}.{name}"
         if rule.kinds == (QUESTIONS,):
             if not isinstance(written, dict):
-                return None  # which the stage's own check names
-            return Reference((QUESTIONS,), self._axes.where(where, written))
+                return None  # reported when the stage's fields are checked
+            return Reference((QUESTIONS,), self.where(where, written))
         table = written if isinstance(written, dict) else {"stage": written}
         names = table.get("stage", ())
         stages = (names,) if isinstance(names, str) else tuple(names)
-        good = [s for s in stages if self._is_readable(where, block, s, rule)]
-        if len(good) != len(stages) or not stages:
+        readable = [s for s in stages if self._is_readable(where, block, s, rule)]
+        if len(readable) != len(stages) or not stages:
             return None
-        return Reference(stages, self._axes.where(f"{where}.where", table.get("where", {})))
+        return Reference(stages, self.where(f"{where}.where", table.get("where", {})))
 
-    def matching(self, block: Block, name: str, reference: Reference) -> list[Draft]:
-        """All cells of the reference's stages that its `where` and the stage's own allow."""
-        key = (block.name, name, reference.words())
-        if key not in self._found:
-            self._found[key] = self._match(block, name, reference)
-        return self._found[key]
+    def all_of(self, block: Block, name: str, reference: Reference) -> list[CellDraft]:
+        """Every cell of a reference that its `where` and the stage's own allow."""
+        key = (block.name, name, str(reference))
+        if key not in self._matches:
+            self._matches[key] = self._find_all(block, name, reference)
+        return self._matches[key]
 
-    def meeting(
-        self, block: Block, draft: Draft, name: str, reference: Reference
-    ) -> tuple[Draft, ...]:
-        """Cells that meet `draft`: equal on shared axes, apart from those that `where` names."""
+    def matching(
+        self, block: Block, draft: CellDraft, name: str, reference: Reference
+    ) -> tuple[CellDraft, ...]:
+        """Cells that match `draft`: equal on shared axes, apart from those that `where` names."""
         rule = block.kind.inputs[name]
-        found: list[Draft] = []
+        found: list[CellDraft] = []
         for stage in reference.stages:
-            meet = self._meeting_of(block, draft, name, reference, stage)
+            matches = self._on_shared_axes(block, draft, name, reference, stage)
             if rule.same_rollouts:
                 own = draft.inputs["rollouts"][0]
-                meet = [d for d in meet if d.inputs["rollouts"][0] is own]
+                matches = [d for d in matches if d.inputs["rollouts"][0] is own]
             if not rule.many:
-                self._exactly_one(draft, name, stage, meet)
-            found.extend(meet)
+                self._check_only_one(draft, name, stage, matches)
+            found.extend(matches)
         return tuple(found)
 
-    def within(
+    def with_axes(
         self, block: Block, name: str, reference: Reference, axes: Mapping[str, str]
-    ) -> list[Draft]:
-        """Cells of a reference all of whose axes have the values that `axes` says."""
-        key = (block.name, name, reference.words(), "axes")
+    ) -> list[CellDraft]:
+        """Cells of a reference whose axes all have the values given."""
+        key = (block.name, name, str(reference), "axes")
         if key not in self._indexes:
-            by_keys: dict[tuple[str, ...], dict[tuple[str, ...], list[Draft]]] = {}
-            for draft in self.matching(block, name, reference):
+            by_names: dict[tuple[str, ...], dict[tuple[str, ...], list[CellDraft]]] = {}
+            for draft in self.all_of(block, name, reference):
                 own = draft.joined_axes if reference.is_joined else draft.axes
-                values = by_keys.setdefault(tuple(own), {})
-                values.setdefault(tuple(own.values()), []).append(draft)
-            self._indexes[key] = by_keys
+                by_values = by_names.setdefault(tuple(own), {})
+                by_values.setdefault(tuple(own.values()), []).append(draft)
+            self._indexes[key] = by_names
         return [
             draft
-            for names, values in self._indexes[key].items()
-            for draft in values.get(tuple(axes.get(n) for n in names), ())
+            for names, by_values in self._indexes[key].items()
+            for draft in by_values.get(tuple(axes.get(n) for n in names), ())
         ]
 
     def made_from(
-        self, block: Block, name: str, reference: Reference, rollouts: Draft
-    ) -> tuple[Draft, ...]:
+        self, block: Block, name: str, reference: Reference, rollouts: CellDraft
+    ) -> tuple[CellDraft, ...]:
         """Cells of a reference that were made from these rollouts."""
-        key = (block.name, name, reference.words(), "rollouts")
+        key = (block.name, name, str(reference), "rollouts")
         if key not in self._indexes:
             index = defaultdict(list)
-            for draft in self.matching(block, name, reference):
+            for draft in self.all_of(block, name, reference):
                 index[id(draft.inputs["rollouts"][0])].append(draft)
             self._indexes[key] = index
         return tuple(self._indexes[key].get(id(rollouts), ()))
 
-    def questions_of(self, axes: Mapping[str, str]) -> Draft:
+    def questions_of(self, axes: Mapping[str, str]) -> CellDraft:
         """The questions cell of a benchmark's split, made when it is first needed."""
         own = {"benchmark": axes["benchmark"], "split": axes["split"]}
         address = address_of(QUESTIONS, own)
         if address not in self.questions:
-            kind = IMPLICIT.model_fields["kind"].default
-            self.questions[address] = Draft(QUESTIONS, kind, None, own, {})
+            self.questions[address] = CellDraft(QUESTIONS, QUESTIONS, None, own, {})
         return self.questions[address]
 
-    def _meeting_of(
-        self, block: Block, draft: Draft, name: str, reference: Reference, stage: str
-    ) -> list[Draft]:
-        all_of_it = self._of_stage(block, name, reference, stage)
-        if not all_of_it:
-            return []
-        theirs = all_of_it[0].axes
-        shared = tuple(a for a in theirs if a in draft.axes and a not in reference.where)
-        key = (block.name, name, f"{reference.words()} {stage}", shared)
-        if key not in self._indexes:
-            index = defaultdict(list)
-            for other in all_of_it:
-                index[tuple(other.axes[a] for a in shared)].append(other)
-            self._indexes[key] = index
-        return list(self._indexes[key].get(tuple(draft.axes[a] for a in shared), ()))
+    def _is_valid_value(self, where: str, axis: str, value: str) -> bool:
+        if not re.match(NAME_PATTERN, value):
+            self._problems.add(where, f"`{value}` is not a valid axis value: {NAME_RULE}")
+            return False
+        known = self._names.get(axis)
+        if known is not None and value not in known:
+            self._problems.add(where, f"no {axis} `{value}`; {nearest(value, known)}")
+            return False
+        return True
 
-    def _of_stage(
-        self, block: Block, name: str, reference: Reference, stage: str
-    ) -> Sequence[Draft]:
-        key = (block.name, name, reference.words(), "stage")
-        if key not in self._indexes:
-            index = defaultdict(list)
-            for draft in self.matching(block, name, reference):
-                index[draft.stage].append(draft)
-            self._indexes[key] = index
-        found: Sequence[Draft] = self._indexes[key].get(stage, ())
-        return found
-
-    def _match(self, block: Block, name: str, reference: Reference) -> list[Draft]:
-        whole_stage = self._axes.where(f"stage.{block.name}.where", block.envelope.where)
-        found: list[Draft] = []
+    def _find_all(self, block: Block, name: str, reference: Reference) -> list[CellDraft]:
+        of_stage = self.where(f"stage.{block.name}.where", block.envelope.where)
+        found: list[CellDraft] = []
         for stage in reference.stages:
             drafts = self._drafts_of(stage, reference)
             for axis in reference.where if drafts else ():
                 if axis not in drafts[0].joined_axes:
                     where = f"stage.{block.name}.{name}.where.{axis}"
-                    what = f"`{stage}` has no such axis; {nearest(axis, drafts[0].axes)}"
+                    what = f"`{stage}` has no axis `{axis}`; {nearest(axis, drafts[0].axes)}"
                     self._problems.add(where, what)
-            found.extend(d for d in drafts if _allows(reference.where, whole_stage, d))
+            found.extend(d for d in drafts if _allows(reference.where, of_stage, d))
         return found
 
-    def _drafts_of(self, stage: str, reference: Reference) -> list[Draft]:
+    def _drafts_of(self, stage: str, reference: Reference) -> list[CellDraft]:
         if stage != QUESTIONS:
             return self.stages.get(stage, [])
         return [
@@ -186,42 +217,75 @@ class Meeting:
             for split in sorted(reference.where.get("split", ()))
         ]
 
-    def _exactly_one(self, draft: Draft, name: str, stage: str, found: Sequence[Draft]) -> None:
+    def _on_shared_axes(
+        self, block: Block, draft: CellDraft, name: str, reference: Reference, stage: str
+    ) -> list[CellDraft]:
+        """Cells of one stage that equal `draft` on the axes that both have."""
+        key: tuple[Any, ...] = (block.name, name, str(reference), "stage")
+        if key not in self._indexes:
+            by_stage = defaultdict(list)
+            for other in self.all_of(block, name, reference):
+                by_stage[other.stage].append(other)
+            self._indexes[key] = by_stage
+        of_stage: list[CellDraft] = self._indexes[key].get(stage, [])
+        if not of_stage:
+            return []
+        shared = tuple(a for a in of_stage[0].axes if a in draft.axes and a not in reference.where)
+        key = (block.name, name, f"{reference} {stage}", shared)
+        if key not in self._indexes:
+            by_values = defaultdict(list)
+            for other in of_stage:
+                by_values[tuple(other.axes[a] for a in shared)].append(other)
+            self._indexes[key] = by_values
+        return list(self._indexes[key].get(tuple(draft.axes[a] for a in shared), ()))
+
+    def _check_only_one(
+        self, draft: CellDraft, name: str, stage: str, found: Sequence[CellDraft]
+    ) -> None:
         where = f"stage.{draft.stage}.{name}"
         if not found:
-            self._problems.add(where, f"no cell of `{stage}` meets `{draft.address}`")
+            self._problems.add(where, f"no cell of `{stage}` matches `{draft.address}`")
         elif len(found) > 1:
             over = [a for a in found[0].axes if len({d.axes.get(a) for d in found}) > 1]
             axes = ", ".join(f"`{a}`" for a in over)
-            what = f"{len(found)} cells of `{stage}` meet `{draft.address}`; say {axes} in `where`"
-            self._problems.add(where, what)
+            what = f"{len(found)} cells of `{stage}` match `{draft.address}`"
+            self._problems.add(where, f"{what}; choose a value of {axes} in `where`")
 
     def _is_readable(self, where: str, block: Block, stage: str, rule: InputRule) -> bool:
+        """Whether an input may read a stage; reports why not."""
+        names = [other.name for other in self._document.blocks]
         if stage == block.name:
-            self._problems.add(where, f"`{stage}` would read itself")
+            self._problems.add(where, f"`{stage}` cannot read itself")
+        elif stage not in names:
+            self._problems.add(where, f"no stage `{stage}`; {nearest(stage, names)}")
         elif stage not in self.stages:
-            self._say_why_not_there(where, block, stage)
+            if stage not in self._cycle or block.name not in self._cycle:
+                what = f"`{stage}` is defined later; a stage can only read earlier ones"
+                self._problems.add(where, what)
         elif self.stages[stage] and self.stages[stage][0].kind not in rule.kinds:
             kinds = " or ".join(rule.kinds)
             kind = self.stages[stage][0].kind
-            self._problems.add(where, f"`{stage}` is a {kind} stage; this reads {kinds}")
+            self._problems.add(where, f"`{stage}` is a {kind} stage; this reads {kinds} stages")
         else:
             return True
         return False
 
-    def _say_why_not_there(self, where: str, block: Block, stage: str) -> None:
-        if stage not in self._order:
-            self._problems.add(where, f"no stage `{stage}`; {nearest(stage, self._order)}")
-        elif stage in self._broken:
-            return
-        elif stage not in self._circles or block.name not in self._circles:
-            what = f"`{stage}` stands later in the file; a stage reads earlier ones only"
-            self._problems.add(where, what)
+
+def _models_of_sources(blocks: Sequence[Block]) -> set[str]:
+    """Models that a stage with a `source` names: its data may come from models elsewhere."""
+    found: set[str] = set()
+    for block in blocks:
+        if block.envelope.source is not None:
+            written = block.envelope.matrix.get("model", ())
+            found |= {str(v) for v in (written if isinstance(written, list) else [written])}
+    return found
 
 
-def _allows(own: Mapping[str, set[str]], whole_stage: Mapping[str, set[str]], draft: Draft) -> bool:
+def _allows(
+    own: Mapping[str, set[str]], of_stage: Mapping[str, set[str]], draft: CellDraft
+) -> bool:
     axes = draft.joined_axes
     if not all(axes.get(axis) in values for axis, values in own.items()):
         return False
-    # the stage's own `where` holds for inputs that have the axis and say nothing of it themselves
-    return all(axes[a] in v for a, v in whole_stage.items() if a in draft.axes and a not in own)
+    # the stage's own `where` holds for inputs that have the axis and do not name it themselves
+    return all(axes[a] in v for a, v in of_stage.items() if a in draft.axes and a not in own)

@@ -1,35 +1,22 @@
 """Problems in a user's words: key paths, values, and the nearest valid name."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from inspect import isabstract
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from mbt_cli.core.model import SECRET
-from mbt_cli.core.names import nearest
+from mbt_cli.core.names import NAME_PATTERN, NAME_RULE, closest, nearest
 from mbt_cli.errors import Problem
-from mbt_cli.manifest.schema import NAME_PATTERN
-from mbt_cli.plugins import UNKNOWN_KIND
+from mbt_cli.interfaces import Plugin
+from mbt_cli.plugins import FAMILIES, UNKNOWN_KIND
 
-BAD_NAME = "is no name: letters, digits and `._+-` only, 64 at most, a letter or digit first"
+BAD_NAME = f"is not a valid name: {NAME_RULE}"
 
 Names = Mapping[str, Any] | Iterable[str]
-"""Valid keys, with their fields where those have tables of their own."""
-
-
-def with_overrides(problems: Sequence[Problem], overrides: Sequence[str]) -> list[Problem]:
-    """The same problems; those that `--set` brought in say so."""
-    told = []
-    for problem in problems:
-        keys = {override: override.partition("=")[0].strip() for override in overrides}
-        said = [
-            o for o, k in keys.items() if problem.where == k or problem.where.startswith(f"{k}.")
-        ]
-        told.append(
-            replace(problem, what=f"{problem.what} (from `--set {said[-1]}`)") if said else problem
-        )
-    return told
+"""Valid keys, with their fields where those are tables themselves."""
 
 
 class Problems:
@@ -53,32 +40,52 @@ class Problems:
         where: str,
         error: ValidationError,
         fields: Names,
+        table: Any = None,
+        *,
+        misspelled: Collection[str] = (),
     ) -> None:
         """Note everything that Pydantic found below key path `where`.
 
+        A required key that is missing because it is misspelled is one problem, not two.
+
         Args:
             where: Key path of the table that was validated.
-            error: What Pydantic says.
+            error: What Pydantic found.
             fields: Valid keys of that table, for suggestions.
+            table: The table as written.
+            misspelled: Valid keys whose misspelled forms are reported already.
         """
-        told: set[str] = set()
-        for detail in error.errors(include_url=False):
-            path = _path(detail["loc"])
-            if path in told:
-                continue  # another way in which a union's value could have been right
-            told.add(path)
-            valid = _fields_at(fields, path.split(".")[:-1])
-            self.add(f"{where}.{path}" if path else where, _words(detail, valid))
+        details = [(_path(detail["loc"]), detail) for detail in error.errors(include_url=False)]
+        valid = {path: _keys_at(fields, table, path.split(".")[:-1]) for path, _ in details}
+        meant = set(misspelled)
+        for path, detail in details:
+            if detail["type"] == "extra_forbidden":
+                parent, dot, key = path.rpartition(".")
+                meant.add(f"{parent}{dot}{closest(key, valid[path])}")
+        seen = set()
+        for path, detail in details:
+            if path in seen or (detail["type"] == "missing" and path in meant):
+                continue  # another way in which a union's value could be right, or misspelled
+            seen.add(path)
+            self.add(f"{where}.{path}" if path else where, _message(detail, valid[path]))
 
-    def all(self) -> Sequence[Problem]:
-        """What was found, in order."""
-        return tuple(self._found.values())
+    def all(self, overrides: Sequence[str] = ()) -> Sequence[Problem]:
+        """What was found, in order; problems in a value of `--set` name that option."""
+        found = []
+        for problem in self._found.values():
+            for override in overrides:
+                key = override.partition("=")[0].strip()
+                if f"{problem.where}.".startswith(f"{key}."):
+                    what = f"{problem.what} (from `--set {override}`)"
+                    problem = replace(problem, what=what)
+                    break
+            found.append(problem)
+        return found
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Key path without the names that Pydantic puts in for union members."""
-    parts = [str(p) for p in location if not _is_union_member(p)]
-    return ".".join(parts)
+    """Key path without the names that Pydantic adds for members of a union."""
+    return ".".join(str(part) for part in location if not _is_union_member(part))
 
 
 def _is_union_member(part: int | str) -> bool:
@@ -88,15 +95,23 @@ def _is_union_member(part: int | str) -> bool:
     )
 
 
-def _fields_at(fields: Names, path: Sequence[str]) -> Names:
-    """Valid keys of the table at a path below a table; none where there may be several kinds."""
+def _keys_at(fields: Names, table: Any, path: Sequence[str]) -> Collection[str]:
+    """Valid keys of the table at a path below a table; none if they are not known."""
+    model: type[BaseModel] | None = None
     for part in path:
-        field = fields.get(part) if isinstance(fields, Mapping) else None
-        models = _models_in(getattr(field, "annotation", None))
-        if len(models) != 1:
-            return ()
-        fields = models[0].model_fields
-    return fields
+        if isinstance(table, list):
+            table = table[int(part)] if part.isdecimal() else None
+        else:
+            field = fields.get(part) if isinstance(fields, Mapping) else None
+            models = _models_in(getattr(field, "annotation", None))
+            if len(models) != 1:
+                return ()
+            model = models[0]
+            fields = model.model_fields
+            table = table.get(part) if isinstance(table, Mapping) else None
+        if model is not None and issubclass(model, Plugin) and isabstract(model):
+            fields = FAMILIES[model.family].fields_of(table)
+    return list(fields)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -105,23 +120,20 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
-def _words(detail: Any, fields: Names) -> str:
+def _message(detail: Any, fields: Collection[str]) -> str:
     kind, value = detail["type"], detail.get("input")
     last = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
         return f"unknown key; {nearest(last, fields)}" if fields else "unknown key"
     if kind == "missing":
-        return "is required and not there"
+        return "is required"
     if kind in (SECRET, UNKNOWN_KIND):
         return str(detail["msg"])
-    if kind in ("model_type", "dict_type"):
-        return f"`{_short(value)}`: is to be a table"
-    if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:
-        return f"`{_short(value)}`: {BAD_NAME}"
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    return f"`{_short(value)}`: {message[:1].lower()}{message[1:]}"
-
-
-def _short(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    shown = text if len(text) <= 60 else text[:57] + "..."
+    if kind in ("model_type", "dict_type"):
+        return f"`{shown}`: must be a table"
+    if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:
+        return f"`{shown}`: {BAD_NAME}"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return f"`{shown}`: {message[:1].lower()}{message[1:]}"

@@ -1,10 +1,10 @@
-"""Drafts to cells: every name in a stage is replaced by what it stands for."""
+"""From drafts to cells: every name in a stage is replaced by what it stands for."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.model_settings import RunSettings, Sampling
@@ -12,337 +12,67 @@ from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import Recipe, accumulation
 from mbt_cli.core.templates import Template, parse_template
 from mbt_cli.interfaces import Backend, Judge, Trainer
-from mbt_cli.manifest.blocks import QUESTIONS, Block, Draft
 from mbt_cli.manifest.cell import Cell
+from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
+from mbt_cli.manifest.match import CellDraft
 from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.schema import Document, ModelTable
-from mbt_cli.manifest.sources import HUB, is_there, source_of, written_source
+from mbt_cli.manifest.schema import Block, Document, ModelTable
 from mbt_cli.manifest.toml import merged, read_toml
 from mbt_cli.registry import BACKENDS, JUDGES, TRAINERS
 from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage
 from mbt_cli.stages.kinds import IMPLICIT
+from mbt_cli.stages.questions import QUESTIONS
 from mbt_cli.stages.train import TrainStage
 from mbt_cli.trainers.known_keys import known_keys, wrong_setting
 
+_S = TypeVar("_S", bound=BaseModel)
 
-class Models:
-    """Makes models of a manifest, each once; what is wrong becomes a problem."""
-
-    def __init__(self, document: Document, presets: PresetFolders, problems: Problems) -> None:
-        self._document = document
-        self._presets = presets
-        self._problems = problems
-        self._tables: dict[str, ModelTable | None] = {}
-        self._backends: dict[str, Backend | None] = {}
-        self._models: dict[tuple[str, str], Model | None] = {}
-
-    @property
-    def presets(self) -> PresetFolders:
-        """Where presets are found."""
-        return self._presets
-
-    def get(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
-        """The model with its own sampling, or the stage's where that says one.
-
-        Args:
-            name: Its name in the manifest.
-            sampling: What the stage says.
-            where: Key path of the stage, for problems.
-        """
-        key = (name, repr(sampling))
-        if key not in self._models:
-            self._models[key] = self._make(name, sampling, where)
-        return self._models[key]
-
-    def check_all(self) -> None:
-        """Check every model, used or not."""
-        for name in self._document.models:
-            self.backend(name)
-
-    def _make(self, name: str, choice: SamplingChoice | None, where: str) -> Model | None:
-        backend, table = self.backend(name), self._table(name)
-        if backend is None or table is None:
-            return None
-        chosen = choice if choice is not None else table.sampling
-        if chosen is None:
-            what = "says no sampling, and neither does the stage that uses it"
-            self._problems.add(f"models.{name}.sampling", what)
-            return None
-        at = f"{where}.sampling" if choice is not None else f"models.{name}.sampling"
-        sampling = self._sampling(chosen, at)
-        run = self._run(name, table)
-        if sampling is None or run is None:
-            return None
-        return Model(name, table.id or name, backend, sampling, table.request, run)
-
-    def _table(self, name: str) -> ModelTable | None:
-        """The table with its preset laid under it."""
-        if name not in self._tables:
-            self._tables[name] = self._with_preset(name, self._document.models[name])
-        return self._tables[name]
-
-    def _with_preset(self, name: str, table: ModelTable) -> ModelTable | None:
-        if table.preset is None:
-            return table
-        path = self._presets.find("models", table.preset)
-        if path is None:
-            names = self._presets.names("models")
-            what = f"no preset `{table.preset}`; {nearest(table.preset, names)}"
-            self._problems.add(f"models.{name}.preset", what)
-            return None
-        over = table.model_dump(exclude_unset=True, exclude={"preset"})
-        try:
-            return ModelTable.model_validate(merged(read_toml(path), over))
-        except ValidationError as error:
-            self._problems.add_validation(f"{path}", error, ModelTable.model_fields)
-            return None
-
-    def backend(self, name: str) -> Backend | None:
-        """The backend of a model; null when something is wrong, which is then a problem."""
-        if name not in self._backends:
-            table = self._table(name)
-            self._backends[name] = None if table is None else self._make_backend(name, table)
-        return self._backends[name]
-
-    def _make_backend(self, name: str, table: ModelTable) -> Backend | None:
-        where = f"models.{name}"
-        if table.backend is None:
-            what = "has neither a `preset` nor a `backend`"
-            self._problems.add(
-                where, f"{what}; presets: {nearest('', self._presets.names('models'))}"
-            )
-            return None
-        fields = {k: v for k, v in (("serve", table.serve), ("place", table.place)) if v}
-        try:
-            return BACKENDS.make({**table.backend, **fields})
-        except ValidationError as error:
-            self._add_backend_problems(where, error, table.backend)
-            return None
-
-    def _add_backend_problems(
-        self, where: str, error: ValidationError, written: Mapping[str, Any]
-    ) -> None:
-        kind = BACKENDS.find(str(written.get("kind")))
-        fields = () if kind is None else sorted(kind.model_fields)
-        self._problems.add_validation(f"{where}.backend", error, fields)
-
-    def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
-        known = self._document.sampling
-        like = choice if isinstance(choice, str) else choice.get("like")
-        over = {} if isinstance(choice, str) else {k: v for k, v in choice.items() if k != "like"}
-        if like is not None and self._document.is_broken("sampling", str(like)):
-            return None
-        if like is not None and like not in known:
-            self._problems.add(where, f"no sampling `{like}`; {nearest(str(like), known)}")
-            return None
-        base = {} if like is None else known[str(like)].model_dump(exclude_unset=True)
-        try:
-            return Sampling.model_validate({**base, **over})
-        except ValidationError as error:
-            self._problems.add_validation(where, error, Sampling.model_fields)
-            return None
-
-    def _run(self, name: str, table: ModelTable) -> RunSettings | None:
-        study = self._document.run.model_dump(exclude_unset=True)
-        try:
-            return RunSettings.model_validate({**study, **table.run})
-        except ValidationError as error:
-            self._problems.add_validation(f"models.{name}.run", error, RunSettings.model_fields)
-            return None
-
-
-class Recipes:
-    """Makes the recipes of train stages; mistakes become problems."""
-
-    def __init__(self, presets: PresetFolders, problems: Problems) -> None:
-        self._presets = presets
-        self._problems = problems
-
-    def get(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
-        """The stage's recipe and the method with its own settings; None if either is wrong."""
-        found = len(self._problems)
-        made = self._merged(stage, where)
-        if made is None:
-            return None
-        recipe, trainer = made
-        for field, what in trainer.learns_from.items():
-            if getattr(stage, field) is None:
-                self._problems.add(f"{where}.{field}", f"is required: {what}")
-        for place, what in trainer.problems(recipe):
-            self._problems.add(f"{where}.{place}", what)
-        self._check_keys(recipe, trainer, where)
-        recipe = self._with_launch_preset(recipe, where)
-        self._check_batch(recipe, where)
-        return (recipe, trainer) if len(self._problems) == found else None
-
-    def _merged(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
-        """The preset with the stage's tables laid on it."""
-        tree = self._preset(stage, where)
-        if tree is None:
-            return None
-        tree = merged(tree, stage.recipe)
-        for name in ("trainer", "lora", "launch", "tracking"):
-            if table := getattr(stage, name):
-                tree = merged(tree, {name: table})
-        methods = TRAINERS.kinds()
-        method = tree.get("method")
-        if method is not None and method not in methods:
-            what = f"no method `{method}`; {nearest(str(method), methods)}"
-            self._problems.add(f"{where}.recipe.method", what)
-            return None
-        possible = list(methods.values()) if method is None else [methods[method]]
-        own_fields = {name: field for kind in possible for name, field in kind.model_fields.items()}
-        if stage.reward is not None and "rewards" not in own_fields:
-            self._problems.add(f"{where}.reward", f"the method `{method}` has no rewards")
-        elif stage.reward:  # replaces the preset's rewards
-            reward = {stage.reward: 1.0} if isinstance(stage.reward, str) else stage.reward
-            tree["rewards"] = {**stage.recipe.get("rewards", {}), **reward}
-        own = {name: tree.pop(name) for name in own_fields if name in tree}
-        try:
-            recipe = Recipe.model_validate(tree)
-            return recipe, possible[0].model_validate({"kind": method, **own})
-        except ValidationError as error:
-            fields = {**Recipe.model_fields, **own_fields}
-            self._problems.add_validation(f"{where}.recipe", error, fields)
-            return None
-
-    def _preset(self, stage: TrainStage, where: str) -> Mapping[str, Any] | None:
-        if stage.preset is None:
-            return {}
-        path = self._presets.find("train", stage.preset)
-        if path is None:
-            names = self._presets.names("train")
-            what = f"no preset `{stage.preset}`; {nearest(stage.preset, names)}"
-            self._problems.add(f"{where}.preset", what)
-            return None
-        return read_toml(path)
-
-    def _check_keys(self, recipe: Recipe, trainer: Trainer, where: str) -> None:
-        tables = {
-            "trainer": (recipe.trainer, trainer.trainer_keys()),
-            "lora": (recipe.lora, known_keys()["lora"]),
-            "launch.flags": (recipe.launch.flags, known_keys()["launch"]),
-        }
-        for name, (table, known) in tables.items():
-            for key, value in table.items():
-                if what := wrong_setting(name, key, value, known):
-                    self._problems.add(f"{where}.{name}.{key}", what)
-
-    def _with_launch_preset(self, recipe: Recipe, where: str) -> Recipe:
-        """The recipe with the accelerate preset's flags under its own."""
-        launch = recipe.launch
-        if launch.accelerate is None:
-            return recipe
-        path = self._presets.find("accelerate", launch.accelerate)
-        if path is None:
-            names = self._presets.names("accelerate")
-            what = f"no preset `{launch.accelerate}`; {nearest(launch.accelerate, names)}"
-            self._problems.add(f"{where}.launch.accelerate", what)
-            return recipe
-        flags = {**read_toml(path), **launch.flags}
-        for key in flags:
-            if key not in known_keys()["launch"]:
-                what = f"accelerate has no flag `{key}`; {nearest(key, known_keys()['launch'])}"
-                self._problems.add(f"{path}", what)
-        return recipe.model_copy(update={"launch": launch.model_copy(update={"flags": flags})})
-
-    def _check_batch(self, recipe: Recipe, where: str) -> None:
-        """A batch must divide into the devices, as far as their number is known here."""
-        launch, devices = recipe.launch, 1
-        if launch.accelerate is not None:
-            processes = launch.processes or launch.flags.get("num_processes")
-            devices = processes if isinstance(processes, int) and processes > 0 else 1
-        try:
-            accumulation(recipe.batch_size, recipe.device_batch_size, devices)
-        except ValueError as error:
-            self._problems.add(f"{where}.recipe.device_batch_size", str(error))
-
-
-_FAMILY = "sources"
-_KINDS = ("rollout", "synthesize", "rewrite")
-"""Kinds of stages whose rows may come from elsewhere."""
-
-
-class Sources:
-    """Finds the column map of each cell with a source; what is wrong becomes a problem."""
-
-    def __init__(self, presets: PresetFolders, problems: Problems) -> None:
-        self._presets = presets
-        self._problems = problems
-
-    def column_map(self, draft: Draft, stage: Stage, where: str) -> ColumnMap | None:
-        """How the cell's source is read; None where there is none, or for a checkpoint.
-
-        A hub data set without `columns` is read as the shipped preset of its name says; local
-        files without them must have mbt's own columns.
-        """
-        source = source_of(draft)
-        if source is None or draft.kind == "train":
-            return None
-        where = f"{where}.source"
-        if draft.kind not in _KINDS:
-            kinds = ", ".join(_KINDS)
-            self._problems.add(where, f"a {draft.kind} stage cannot have one; {kinds} can")
-            return None
-        table = {k: v for k, v in written_source(draft).items() if k != "from"}
-        if source.startswith(HUB):
-            return self._published(source.removeprefix(HUB), table, stage, where)
-        if not is_there(source):
-            self._problems.add(where, f"no file `{source}` (seen from {Path.cwd()})")
-        return self._valid(ColumnMap, {"columns": {}, **table}, where)
-
-    def _published(
-        self, repo: str, table: Mapping[str, Any], stage: Stage, where: str
-    ) -> ColumnMap | None:
-        path = self._presets.find(_FAMILY, repo.rpartition("/")[2])
-        makes = getattr(stage, "make", stage.kind)
-        if path is None and "columns" not in table:
-            names = ", ".join(f"`{name}`" for name in self._presets.names(_FAMILY))
-            self._problems.add(where, f"no preset for `{repo}`, so say `columns`; presets: {names}")
-            return None
-        under = {"makes": makes} if path is None else read_toml(path)
-        if under["makes"] != makes:
-            self._problems.add(where, f"`{repo}` holds {under['makes']}, this stage is {makes}")
-            return None
-        return self._valid(SourcePreset, {**merged(under, table), "repo": repo}, where)
-
-    def _valid(
-        self, kind: type[ColumnMap], table: Mapping[str, Any], where: str
-    ) -> ColumnMap | None:
-        try:
-            return kind.model_validate(table)
-        except ValidationError as error:
-            self._problems.add_validation(where, error, {**kind.model_fields, "from": None})
-            return None
+_IMPORTING = ("rollout", "synthesize", "rewrite")
+"""Kinds of stages whose rows may come from a source."""
 
 
 class Resolver:
-    """Makes cells of drafts; what is wrong becomes a problem, and the cell None."""
+    """Makes models and cells of a manifest, each once; mistakes become problems, and None.
+
+    Args:
+        document: The manifest's tables.
+        presets: Where presets are found.
+        problems: Where mistakes are collected.
+        folder: The manifest's folder, where its own prompts are.
+        text: The manifest's text, which reports show.
+    """
 
     def __init__(
-        self, document: Document, models: Models, folder: Path, problems: Problems, text: str = ""
+        self,
+        document: Document,
+        presets: PresetFolders,
+        problems: Problems,
+        *,
+        folder: Path = Path(),
+        text: str = "",
     ) -> None:
         self._document = document
-        self._models = models
-        self._folder = folder
+        self._presets = presets
         self._problems = problems
+        self._folder = folder
         self._text = text
+        self._tables: dict[str, ModelTable | None] = {}
+        self._backends: dict[str, Backend | None] = {}
+        self._models: dict[tuple[str, str], Model | None] = {}
         self._stages: dict[str, Stage | None] = {}
-        self._templates: dict[tuple[str, frozenset[str]], Template | None] = {}
         self._judges: dict[str, Judge | None] = {}
-        self._sources = Sources(models.presets, problems)
-        self._recipes = Recipes(models.presets, problems)
-        self._found_recipes: dict[str, tuple[Recipe, Trainer] | None] = {}
+        self._templates: dict[tuple[str, frozenset[str]], Template | None] = {}
+        self._trainings: dict[str, tuple[Recipe, Trainer] | None] = {}
 
-    def cell(self, draft: Draft) -> Cell | None:
+    def cell(self, draft: CellDraft) -> Cell | None:
         """The draft with all its names resolved."""
         stage = self._stage(draft)
         if stage is None:
             return None
         where = f"stage.{draft.stage}"
+        source, source_map = source_of(draft), self._source_map(draft, stage, where)
         judge = self._judge(draft, where)
-        source, source_map = source_of(draft), self._sources.column_map(draft, stage, where)
         is_made = source is None or draft.kind == "train"
         models = self._models_of(draft, stage, where) if is_made else {}
         templates = self._templates_of(stage, judge, where) if is_made else {}
@@ -351,10 +81,15 @@ class Resolver:
             return None
         if models is None or templates is None or ("judge" in stage.axes and judge is None):
             return None
-        training = self._training_of(stage, where) if source is None else None
-        read = [draft.axes, *(d.axes for drafts in draft.inputs.values() for d in drafts)]
-        about = {axes["benchmark"] for axes in read if "benchmark" in axes}
-        self._check_inputs(draft, stage, where)
+        training = self._training(stage, where) if source is None else None
+        axes_read = [draft.axes, *(d.axes for drafts in draft.inputs.values() for d in drafts)]
+        about = {axes["benchmark"] for axes in axes_read if "benchmark" in axes}
+        kinds_read = {name: {d.kind for d in drafts} for name, drafts in draft.inputs.items()}
+        for field, what in stage.problems(kinds_read):
+            self._problems.add(f"{where}.{field}", what)
+        for field in stage.needed if source is None else ():
+            if getattr(stage, field) is None:
+                self._problems.add(f"{where}.{field}", "is required")
         resolution = Resolution(
             study=self._document.study.name,
             seed=self._document.study.seed,
@@ -381,99 +116,167 @@ class Resolver:
         )
         return Cell(stage, resolution)
 
-    def _training_of(self, stage: Stage, where: str) -> tuple[Recipe, Trainer] | None:
-        if not isinstance(stage, TrainStage):
-            return None
-        key = repr(stage)
-        if key not in self._found_recipes:
-            self._found_recipes[key] = self._recipes.get(stage, where)
-        return self._found_recipes[key]
-
-    def _check_inputs(self, draft: Draft, stage: Stage, where: str) -> None:
-        read = {name: {d.kind for d in drafts} for name, drafts in draft.inputs.items()}
-        for field, what in stage.problems(read):
-            self._problems.add(f"{where}.{field}", what)
-        for field in stage.needed if source_of(draft) is None else ():
-            if getattr(stage, field) is None:
-                self._problems.add(f"{where}.{field}", "is required and not there")
-
-    def check_alone(self, block: Block) -> None:
-        """Say what is wrong with the fields of a stage that came to no cell."""
+    def check_without_cells(self, block: Block) -> None:
+        """Check the fields of a stage that has no cells."""
         for _, fields in block.variants():
-            kind = block.kind.model_fields["kind"].default
             point = {
                 axis: values[0] if isinstance(values, list) and values else values
                 for axis, values in block.envelope.matrix.items()
                 if axis in block.kind.model_fields
             }
-            draft = Draft(block.name, kind, block, {}, {**fields, **point})
+            draft = CellDraft(block.name, block.kind_name, block, {}, {**fields, **point})
             stage = self._stage(draft)
             if stage is not None:
                 where = f"stage.{block.name}"
                 self._models_of(draft, stage, where)
                 self._templates_of(stage, None, where)
 
-    def _stage(self, draft: Draft) -> Stage | None:
+    def _stage(self, draft: CellDraft) -> Stage | None:
         if draft.block is None:
             return IMPLICIT(kind="questions", name="questions")
         key = f"{draft.stage} {sorted(draft.fields.items(), key=lambda item: item[0])!r}"
         if key not in self._stages:
-            self._stages[key] = self._validated(draft, draft.block.kind)
+            fields = {k: v for k, v in draft.fields.items() if k != "source"}
+            self._stages[key] = self._valid(
+                draft.block.kind,
+                {**fields, "kind": draft.kind, "name": draft.stage},
+                f"stage.{draft.stage}",
+            )
         return self._stages[key]
 
-    def _validated(self, draft: Draft, kind: type[Stage]) -> Stage | None:
-        fields = {k: v for k, v in draft.fields.items() if k != "source"}
+    def _valid(
+        self, kind: type[_S], table: Mapping[str, Any], where: str, more: Collection[str] = ()
+    ) -> _S | None:
+        """The table as an instance of its class; `more` are valid keys that were taken out."""
         try:
-            return kind.model_validate({**fields, "kind": draft.kind, "name": draft.stage})
+            return kind.model_validate(table)
         except ValidationError as error:
-            where = f"stage.{draft.stage}"
-            self._problems.add_validation(where, error, kind.model_fields)
+            fields = {**kind.model_fields, **dict.fromkeys(more)}
+            self._problems.add_validation(where, error, fields, table)
             return None
 
-    def _models_of(self, draft: Draft, stage: Stage, where: str) -> dict[str, Model] | None:
-        """Role to model, or None when one of them is wrong."""
+    # Models
+
+    def backend(self, name: str) -> Backend | None:
+        """The backend of a model."""
+        if name not in self._backends:
+            table = self._table(name)
+            self._backends[name] = None if table is None else self._make_backend(name, table)
+        return self._backends[name]
+
+    def model(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
+        """A model with its own sampling, or the one of the stage at key path `where`."""
+        key = (name, repr(sampling))
+        if key not in self._models:
+            self._models[key] = self._make_model(name, sampling, where)
+        return self._models[key]
+
+    def _models_of(self, draft: CellDraft, stage: Stage, where: str) -> dict[str, Model] | None:
+        """Role to model; None if one of them is wrong."""
         found: dict[str, Model] = {}
         sampling = getattr(stage, "sampling", None)
         for role in stage.models:
             name = draft.axes.get(role) or getattr(stage, role, None)
             if name is None:
                 continue
-            if self._document.is_broken("models", name):
-                return None
             if name not in self._document.models:
                 known = self._document.models
                 self._problems.add(f"{where}.{role}", f"no model `{name}`; {nearest(name, known)}")
                 return None
-            model = self._models.get(name, sampling, where)
+            model = self.model(name, sampling, where)
             if model is None:
                 return None
             found[role] = model
         return found
 
-    def _judge(self, draft: Draft, where: str) -> Judge | None:
+    def _make_model(self, name: str, choice: SamplingChoice | None, where: str) -> Model | None:
+        backend, table = self.backend(name), self._table(name)
+        if backend is None or table is None:
+            return None
+        if choice is None:
+            choice, where = table.sampling, f"models.{name}"
+        if choice is None:
+            what = "is set neither here nor by the stage that uses the model"
+            self._problems.add(f"models.{name}.sampling", what)
+            return None
+        sampling = self._sampling(choice, f"{where}.sampling")
+        study = self._document.run.model_dump(exclude_unset=True)
+        run = self._valid(RunSettings, {**study, **table.run}, f"models.{name}.run")
+        if sampling is None or run is None:
+            return None
+        return Model(name, table.id or name, backend, sampling, table.request, run)
+
+    def _table(self, name: str) -> ModelTable | None:
+        """The model's table laid on its preset."""
+        if name not in self._tables:
+            table: ModelTable | None = self._document.models[name]
+            if table is not None and table.preset is not None:
+                over = table.model_dump(exclude_unset=True, exclude={"preset"})
+                path = self._preset("models", table.preset, f"models.{name}.preset")
+                table = None
+                if path is not None:
+                    table = self._valid(ModelTable, merged(read_toml(path), over), str(path))
+            self._tables[name] = table
+        return self._tables[name]
+
+    def _preset(self, family: str, name: str, where: str) -> Path | None:
+        path = self._presets.find(family, name)
+        if path is None:
+            names = self._presets.names(family)
+            self._problems.add(where, f"no preset `{name}`; {nearest(name, names)}")
+        return path
+
+    def _make_backend(self, name: str, table: ModelTable) -> Backend | None:
+        where = f"models.{name}"
+        if table.backend is None:
+            presets = nearest("", self._presets.names("models"))
+            self._problems.add(where, f"has neither a `preset` nor a `backend`; presets: {presets}")
+            return None
+        fields = {k: v for k, v in (("serve", table.serve), ("place", table.place)) if v}
+        written = {**table.backend, **fields}
+        try:
+            return BACKENDS.make(written)
+        except ValidationError as error:
+            self._problems.add_validation(
+                f"{where}.backend", error, BACKENDS.fields_of(written), written
+            )
+            return None
+
+    def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
+        """A sampling by its name, or one that is like another."""
+        if isinstance(choice, str):
+            choice = {"like": choice}
+        table = {k: v for k, v in choice.items() if k != "like"}
+        if (like := choice.get("like")) is not None:
+            known = self._document.sampling
+            if like not in known:
+                self._problems.add(where, f"no sampling `{like}`; {nearest(str(like), known)}")
+                return None
+            table = {**known[str(like)].model_dump(exclude_unset=True), **table}
+        return self._valid(Sampling, table, where, more=("like",))
+
+    # Judges and prompts
+
+    def _judge(self, draft: CellDraft, where: str) -> Judge | None:
+        """A judge by the name of its table or by its kind."""
         name = draft.axes.get("judge")
         if name is None or draft.kind != "judge":
             return None
         if name not in self._judges:
-            self._judges[name] = self._make_judge(name, where)
+            made = self._document.judges.get(name)
+            if made is None and JUDGES.find(name) is not None:
+                made = JUDGES.make({"kind": name})
+            elif made is None:
+                names = [*self._document.judges, *JUDGES.kinds()]
+                what = f"no judge `{name}`; {nearest(name, names)}"
+                self._problems.add(f"{where}.matrix.judge", what)
+            self._judges[name] = made
         return self._judges[name]
-
-    def _make_judge(self, name: str, where: str) -> Judge | None:
-        if name in self._document.judges:
-            return self._document.judges[name]
-        try:
-            return JUDGES.make({"kind": name})
-        except ValidationError:
-            names = [*self._document.judges, *JUDGES.kinds()]
-            self._problems.add(
-                f"{where}.matrix.judge", f"no judge `{name}`; {nearest(name, names)}"
-            )
-            return None
 
     def _templates_of(
         self, stage: Stage, judge: Judge | None, where: str
     ) -> dict[str, Template] | None:
-        """Prompt field to template, or None when one of them is wrong."""
+        """Prompt field to template; None if one of them is wrong."""
         wanted: list[tuple[str, str, frozenset[str]]] = [
             (field, str(name), stage.placeholders)
             for field in stage.prompts
@@ -497,20 +300,151 @@ class Resolver:
     ) -> Template | None:
         path = prompt_file(name, self._folder)
         if path is None:
-            what = f"no prompt `{name}`, neither a shipped one nor a file; "
-            self._problems.add(where, what + nearest(name, prompt_names()))
+            what = f"no prompt `{name}`: it is neither shipped nor a file"
+            self._problems.add(where, f"{what}; {nearest(name, prompt_names())}")
             return None
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            return parse_template(name, path.read_text(encoding="utf-8-sig"), known=placeholders)
         except UnicodeDecodeError as error:
-            what = f"the template `{path}` is not UTF-8 ({error.reason}); save it as UTF-8"
+            what = f"is not UTF-8 ({error.reason}); save it as UTF-8"
+        except OSError as error:
+            what = f"cannot be read: {error.strerror}"
+        except ValueError as error:
+            what = str(error)
+        self._problems.add(where, f"the template `{path}` {what}")
+        return None
+
+    # Sources
+
+    def _source_map(self, draft: CellDraft, stage: Stage, where: str) -> ColumnMap | None:
+        """How the columns of the cell's source are read; None without one, or for a checkpoint.
+
+        A data set on the hub needs `columns` unless a preset has its name; local files without
+        `columns` have those of mbt.
+        """
+        source = source_of(draft)
+        if source is None or draft.kind == "train":
+            return None
+        where = f"{where}.source"
+        if draft.kind not in _IMPORTING:
+            kinds = ", ".join(_IMPORTING)
+            self._problems.add(where, f"a {draft.kind} stage cannot have one; {kinds} can")
+            return None
+        table = {k: v for k, v in source_table(draft).items() if k != "from"}
+        if not source.startswith(HUB):
+            if not source_exists(source):
+                self._problems.add(where, f"no file `{source}` (relative to {Path.cwd()})")
+            return self._valid(ColumnMap, {"columns": {}, **table}, where, more=("from",))
+        repo = source.removeprefix(HUB)
+        path = self._presets.find("sources", repo.rpartition("/")[2])
+        makes = getattr(stage, "make", stage.kind)
+        if path is None and "columns" not in table:
+            names = ", ".join(f"`{name}`" for name in self._presets.names("sources"))
+            what = f"needs `columns`: there is no preset for `{repo}`; presets: {names}"
             self._problems.add(where, what)
             return None
-        except OSError as error:
-            self._problems.add(where, f"the template `{path}` cannot be read: {error.strerror}")
+        preset = {"makes": makes} if path is None else read_toml(path)
+        if preset["makes"] != makes:
+            self._problems.add(where, f"`{repo}` holds {preset['makes']}; this stage makes {makes}")
             return None
+        return self._valid(
+            SourcePreset, {**merged(preset, table), "repo": repo}, where, more=("from",)
+        )
+
+    # Training
+
+    def _training(self, stage: Stage, where: str) -> tuple[Recipe, Trainer] | None:
+        """The recipe of a train stage and its method with its own settings."""
+        if not isinstance(stage, TrainStage):
+            return None
+        key = repr(stage)
+        if key not in self._trainings:
+            self._trainings[key] = self._make_training(stage, where)
+        return self._trainings[key]
+
+    def _make_training(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
+        found = len(self._problems)
+        made = self._recipe(stage, where)
+        if made is None:
+            return None
+        recipe, trainer = made
+        for field, what in trainer.learns_from.items():
+            if getattr(stage, field) is None:
+                self._problems.add(f"{where}.{field}", f"is required: {what}")
+        for place, what in trainer.problems(recipe):
+            self._problems.add(f"{where}.{place}", what)
+        self._check_keys(recipe, trainer, where)
+        recipe = self._with_launch_preset(recipe, where)
+        self._check_batch(recipe, where)
+        return (recipe, trainer) if len(self._problems) == found else None
+
+    def _recipe(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
+        """The preset with the stage's tables laid on it."""
+        tree: Mapping[str, Any] = {}
+        if stage.preset is not None:
+            path = self._preset("train", stage.preset, f"{where}.preset")
+            if path is None:
+                return None
+            tree = read_toml(path)
+        tree = merged(tree, stage.recipe)
+        for name in ("trainer", "lora", "launch", "tracking"):
+            if table := getattr(stage, name):
+                tree = merged(tree, {name: table})
+        methods = TRAINERS.kinds()
+        method = tree.get("method")
+        if method is not None and method not in methods:
+            what = f"no method `{method}`; {nearest(str(method), methods)}"
+            self._problems.add(f"{where}.recipe.method", what)
+            return None
+        possible = list(methods.values()) if method is None else [methods[method]]
+        own_fields = {name: field for kind in possible for name, field in kind.model_fields.items()}
+        if stage.reward is not None and "rewards" not in own_fields:
+            self._problems.add(f"{where}.reward", f"the method `{method}` has no rewards")
+        elif stage.reward:  # replaces the preset's rewards
+            reward = {stage.reward: 1.0} if isinstance(stage.reward, str) else stage.reward
+            tree["rewards"] = {**stage.recipe.get("rewards", {}), **reward}
+        own = {name: tree.pop(name) for name in own_fields if name in tree}
         try:
-            return parse_template(name, text, known=placeholders)
-        except ValueError as error:
-            self._problems.add(where, f"the template `{path}` {error}")
+            recipe = Recipe.model_validate(tree)
+            return recipe, possible[0].model_validate({"kind": method, **own})
+        except ValidationError as error:
+            fields = {**Recipe.model_fields, **own_fields}
+            self._problems.add_validation(f"{where}.recipe", error, fields)
             return None
+
+    def _check_keys(self, recipe: Recipe, trainer: Trainer, where: str) -> None:
+        tables = {
+            "trainer": (recipe.trainer, trainer.trainer_keys()),
+            "lora": (recipe.lora, known_keys()["lora"]),
+            "launch.flags": (recipe.launch.flags, known_keys()["launch"]),
+        }
+        for name, (table, known) in tables.items():
+            for key, value in table.items():
+                if what := wrong_setting(name, key, value, known):
+                    self._problems.add(f"{where}.{name}.{key}", what)
+
+    def _with_launch_preset(self, recipe: Recipe, where: str) -> Recipe:
+        """The recipe with the accelerate preset's flags under its own."""
+        launch = recipe.launch
+        if launch.accelerate is None:
+            return recipe
+        path = self._preset("accelerate", launch.accelerate, f"{where}.launch.accelerate")
+        if path is None:
+            return recipe
+        flags = {**read_toml(path), **launch.flags}
+        for key in flags:
+            if key not in known_keys()["launch"]:
+                what = f"accelerate has no flag `{key}`; {nearest(key, known_keys()['launch'])}"
+                self._problems.add(f"{path}", what)
+        return recipe.model_copy(update={"launch": launch.model_copy(update={"flags": flags})})
+
+    def _check_batch(self, recipe: Recipe, where: str) -> None:
+        """A batch must divide into the devices, as far as their number is known here."""
+        launch, devices = recipe.launch, 1
+        if launch.accelerate is not None:
+            processes = launch.processes or launch.flags.get("num_processes")
+            devices = processes if isinstance(processes, int) and processes > 0 else 1
+        try:
+            accumulation(recipe.batch_size, recipe.device_batch_size, devices)
+        except ValueError as error:
+            self._problems.add(f"{where}.recipe.device_batch_size", str(error))

@@ -1,29 +1,42 @@
-"""The top level of a manifest as typed tables; what stands inside a stage is checked per cell."""
+"""The tables of a manifest: their fields, and reading them one by one.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+A wrong table hides no mistake in another one. The fields of a stage's own kind are checked later,
+for each cell, since axes and variants fill some of them in.
+"""
 
-from pydantic import Field, StringConstraints, field_validator
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 
 from mbt_cli.core.model import Settings
 from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.core.names import NAME_PATTERN, closest, nearest
+from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Benchmark, Judge
-from mbt_cli.registry import AnyBenchmark, AnyJudge
-from mbt_cli.stages.base import AxisValues, SamplingChoice
+from mbt_cli.manifest.problems import BAD_NAME, Names, Problems
+from mbt_cli.manifest.toml import merged
+from mbt_cli.plugins import FAMILIES
+from mbt_cli.registry import TRAINERS, AnyBenchmark, AnyJudge
+from mbt_cli.stages.base import AxisValues, SamplingChoice, Stage
+from mbt_cli.stages.kinds import STAGES
+from mbt_cli.stages.questions import QUESTIONS
+from mbt_cli.stages.train import TrainStage
+from mbt_cli.trainers.known_keys import known_keys
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 
-
-_FILLED_IN = {
-    "model": "say `id`",
-    "messages": "say `prompt` in the stage",
-    "seed": "say `seed` in [study]",
-    "n": "say `samples` in the stage: each sample is a request with a seed of its own",
+_SET_BY_MBT = {
+    "model": "set `id`",
+    "messages": "set `prompt` in the stage",
+    "seed": "set `seed` in [study]",
+    "n": "set `samples` in the stage: each sample is a request with its own seed",
     "stream": "replies are read whole",
-    "max_tokens": "say `max_tokens` in [sampling.NAME]",
-    "max_completion_tokens": "say `max_tokens` in [sampling.NAME]",
+    "max_tokens": "set `max_tokens` in [sampling.NAME]",
+    "max_completion_tokens": "set `max_tokens` in [sampling.NAME]",
 }
 
 
@@ -31,74 +44,74 @@ class StudyTable(Settings):
     """`[study]`."""
 
     name: Name
-    """Folder below the runs folder."""
+    """Name of the study's folder in the runs folder."""
     seed: int = Field(ge=0, lt=2**63)
-    """Every seed of the study is derived from it."""
+    """All seeds of the study are derived from it."""
     max_failed_share: float = Field(ge=0, le=1)
-    """A stage fails when more than this share of its rows failed; never in a fingerprint."""
+    """A stage fails if a larger share of its rows failed; never changes fingerprints."""
     mbt: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
-    """Oldest version of mbt that reads this manifest; one older than that says only so."""
+    """Oldest version of mbt that can read this manifest; older ones report only that."""
     extends: str | None = None
-    """Another manifest, relative to this one's folder, that this one changes."""
+    """Another manifest that this one changes, relative to this one's folder."""
     plugins: list[str] = Field(default_factory=list)
-    """Python files with plug-ins of the study's own, relative to the manifest's folder."""
+    """Python files with plug-ins for this study, relative to the manifest's folder."""
 
 
 class ModelTable(Settings):
-    """`[models.NAME]`: a preset, or a backend said here; keys here win over the preset's."""
+    """`[models.NAME]`: a preset or a backend; keys given here override the preset's."""
 
     preset: Name | None = None
     """Name of a file in presets/models/."""
     backend: dict[str, Any] | None = None
-    """How the endpoint comes to be: `{ kind = "openai", base_url = ... }`."""
+    """How the model is served or reached: `{ kind = "openai", base_url = ... }`."""
     sampling: SamplingChoice | None = None
-    """Which `[sampling.NAME]` its requests use; a stage may say another."""
+    """The `[sampling.NAME]` for its requests; a stage can override it."""
     id: str | None = None
-    """The endpoint's own name for the model."""
+    """The endpoint's name for the model."""
     request: dict[str, Any] = Field(default_factory=dict)
     """Merged into the body of every request, such as `{ reasoning_effort = "high" }`."""
     serve: dict[str, Any] = Field(default_factory=dict)
-    """Flags of the server, laid on the preset's key by key; they count for results."""
+    """Flags of the server, overriding the preset's key by key; they change results."""
     place: dict[str, Any] = Field(default_factory=dict)
-    """Where and how wide it is served; never counts for results."""
+    """Where the model is served and on how many GPUs; never changes results."""
     run: dict[str, Any] = Field(default_factory=dict)
-    """Run-only settings for this model, such as concurrency."""
+    """Settings of `[run]` for this model, such as concurrency."""
     note: str | None = None
-    """For people: where the settings come from, what was not run by us."""
+    """A comment, such as where the settings come from."""
 
     @field_validator("request")
     @classmethod
-    def _leaves_what_mbt_fills_in(cls, request: dict[str, Any]) -> dict[str, Any]:
-        for key, instead in _FILLED_IN.items():
+    def _has_no_key_that_mbt_sets(cls, request: dict[str, Any]) -> dict[str, Any]:
+        for key, instead in _SET_BY_MBT.items():
             if key in request:
-                raise ValueError(f"`{key}` is filled in by mbt: {instead}")
+                raise ValueError(f"`{key}` is set by mbt: {instead}")
         return request
 
 
 class StageBlock(Settings):
-    """What every `[[stage]]` may hold beside the fields of its kind."""
+    """The keys that every `[[stage]]` may have, beside those of its kind."""
 
     kind: str
     name: Name
     matrix: dict[str, AxisValues | int | float | bool | list[int] | list[float]] = Field(
         default_factory=dict
     )
-    """Axis to its values; one value pins the axis."""
+    """Axis to its values; a single value fixes the axis."""
     exclude: list[dict[str, AxisValues]] = Field(default_factory=list)
-    """Combinations that are left out."""
+    """Combinations of axis values to leave out."""
     where: dict[str, AxisValues] = Field(default_factory=dict)
-    """Holds for every input of the stage that has these axes."""
+    """Axis values to read; holds for every input of the stage that has the axis."""
     variants: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """Named overrides; their names are the axis `variant`."""
+    """Named overrides of the stage's fields; their names are the axis `variant`."""
     source: str | dict[str, Any] | None = None
-    """What stands in for running the stage: `hub:ORG/NAME` or a path, `{axis}` is filled in; or a
-    table with `from` and how its columns are read."""
+    """Existing data instead of a run of the stage: `hub:ORG/NAME` or a path, in which `{axis}` is
+    replaced by the cell's value; or a table with `from` and how to read its columns."""
     optional: bool = False
-    """Leave out cells whose source is not there."""
+    """Leave out cells whose source does not exist."""
 
 
 class DocumentTables(Settings):
-    """Every table of a manifest, for its JSON Schema; `tables.py` reads them one by one."""
+    """Every table of a manifest, for its JSON Schema; `read_document` reads them one by one."""
 
     study: StudyTable
     run: RunSettings = Field(default_factory=RunSettings)
@@ -111,28 +124,184 @@ class DocumentTables(Settings):
 
 
 @dataclass(frozen=True)
-class Document:
-    """The tables of a manifest that are right, before its stages are expanded into cells.
+class Block:
+    """A `[[stage]]` as written, checked as far as it can be without the other stages.
 
     Args:
-        stage: The `[[stage]]` blocks as written.
-        broken: Names of tables that are there but wrong, such as `models.x`; they are reported
-            already, so whatever refers to them is not reported again.
+        envelope: The keys that every stage may have.
+        kind: The class of its kind.
+        fields: The keys of its kind; axes and variants may add others.
     """
 
-    study: StudyTable
-    run: RunSettings
-    groups: Mapping[str, Sequence[str]]
-    sampling: Mapping[str, Sampling]
-    models: Mapping[str, ModelTable]
-    benchmarks: Mapping[str, Benchmark]
-    judges: Mapping[str, Judge]
-    stage: Sequence[Mapping[str, Any]]
-    broken: frozenset[str] = frozenset()
+    envelope: StageBlock
+    kind: type[Stage]
+    fields: Mapping[str, Any]
 
-    def is_broken(self, family: str, name: str) -> bool:
-        """Whether the table is there but wrong."""
-        return f"{family}.{name}" in self.broken
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.envelope.name
+
+    @property
+    def kind_name(self) -> str:
+        """The kind as a manifest names it."""
+        return str(self.kind.model_fields["kind"].default)
+
+    def variants(self) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+        """Each variant's name and fields; one without a name if the stage has no variants."""
+        if not self.envelope.variants:
+            yield None, self.fields
+        for name, overrides in self.envelope.variants.items():
+            yield name, merged(self.fields, overrides)
+
+
+@dataclass(frozen=True)
+class Document:
+    """The tables of a manifest, before its stages are expanded into cells."""
+
+    study: StudyTable
+    run: RunSettings = field(default_factory=RunSettings)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sampling: Mapping[str, Sampling] = field(default_factory=dict)
+    models: Mapping[str, ModelTable] = field(default_factory=dict)
+    benchmarks: Mapping[str, Benchmark] = field(default_factory=dict)
+    judges: Mapping[str, Judge] = field(default_factory=dict)
+    blocks: Sequence[Block] = ()
+
+
+_NO_STUDY = StudyTable(name="study", seed=0, max_failed_share=0)
+"""Stands for a wrong `[study]` while the other tables are checked."""
+
+
+def read_document(tree: Mapping[str, Any], problems: Problems) -> Document:
+    """Read the tables one by one; wrong ones become problems and are left out."""
+    known = DocumentTables.model_fields
+    tables = {key: table for key, table in tree.items() if key in known}
+    for key in tree:
+        if key not in known:
+            problems.add(key, f"unknown table; {nearest(key, known)}")
+            if meant := closest(key, known):  # its contents are checked under the right name
+                tables.setdefault(meant, tree[key])
+    study = _read_table(StudyTable, "study", tables, problems)
+    run = _read_table(RunSettings, "run", tables, problems)
+    named = {family: _read_named(family, tables, problems) for family in _NAMED}
+    blocks = tables.get("stage", [])
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        problems.add("stage", "must be an array of tables: write `[[stage]]` for each stage")
+        blocks = []
+    if not blocks and "stage" not in tables:
+        problems.add("stage", "is missing: a manifest needs at least one `[[stage]]`")
+    found = [read_block(block, number, problems) for number, block in enumerate(blocks)]
+    for name, times in Counter(block.name for block in found if block is not None).items():
+        if times > 1:
+            problems.add(f"stage.{name}.name", f"{times} stages have this name; it must be unique")
+        if name == QUESTIONS:
+            problems.add(f"stage.{name}.name", f"`{name}` is reserved for a stage of mbt")
+    return Document(
+        study=study or _NO_STUDY,
+        run=run or RunSettings(),
+        **named,
+        blocks=[block for block in found if block is not None],
+    )
+
+
+_Table = TypeVar("_Table", StudyTable, RunSettings)
+
+
+def _read_table(
+    kind: type[_Table], name: str, tables: Mapping[str, Any], problems: Problems
+) -> _Table | None:
+    try:
+        return kind.model_validate(tables.get(name, {}))
+    except ValidationError as error:
+        problems.add_validation(name, error, kind.model_fields)
+        return None
+
+
+_NAMED: Mapping[str, TypeAdapter[Any]] = {
+    "groups": TypeAdapter(list[str]),
+    "sampling": TypeAdapter(Sampling),
+    "models": TypeAdapter(ModelTable),
+    "benchmarks": TypeAdapter(AnyBenchmark),
+    "judges": TypeAdapter(AnyJudge),
+}
+
+
+def _read_named(family: str, tables: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """The tables `[family.NAME]` by name."""
+    written = tables.get(family, {})
+    if not isinstance(written, dict):
+        problems.add(family, f"must be a table of names: write `[{family}.NAME]`")
+        return {}
+    found: dict[str, Any] = {}
+    for name, table in written.items():
+        where = f"{family}.{name}"
+        if not re.match(NAME_PATTERN, name):
+            problems.add(where, BAD_NAME)
+        try:
+            found[name] = _NAMED[family].validate_python(table)
+        except ValidationError as error:
+            fields: Names = Sampling.model_fields if family == "sampling" else ()
+            if family == "models":
+                fields = ModelTable.model_fields
+            elif family in FAMILIES:
+                fields = FAMILIES[family].fields_of(table)
+            problems.add_validation(where, error, fields, table)
+    return found
+
+
+_COMMON_AXES = ("benchmark", "split", "model")
+
+
+def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Block | None:
+    """Split a `[[stage]]` into its envelope and the fields of its kind; None if it is wrong."""
+    where = f"stage.{raw['name']}" if isinstance(raw.get("name"), str) else f"stage[{position}]"
+    value = raw.get("kind")
+    kind = STAGES.get(str(value))
+    if kind is None:
+        misspelled = next((key for key in raw if closest(key, ["kind"])), None)
+        if value is None and misspelled is not None:
+            problems.add(f"{where}.{misspelled}", "unknown key; did you mean `kind`?")
+        else:
+            what = "is required" if value is None else f"no kind of stage `{value}`"
+            problems.add(f"{where}.kind", f"{what}; {nearest(str(value), STAGES)}")
+        return None
+    envelope = {key: value for key, value in raw.items() if key in StageBlock.model_fields}
+    fields = {key: value for key, value in raw.items() if key in kind.model_fields}
+    known = {**StageBlock.model_fields, **kind.model_fields}
+    unknown = [key for key in raw if key not in known]
+    for key in unknown:
+        problems.add(f"{where}.{key}", _unknown_key(key, kind, known))
+    for name, overrides in dict(envelope.get("variants") or {}).items():
+        for key in overrides if isinstance(overrides, dict) else ():
+            if key not in kind.model_fields and key != "source":
+                what = _unknown_key(key, kind, kind.model_fields)
+                problems.add(f"{where}.variants.{name}.{key}", what)
+    try:
+        checked = StageBlock.model_validate(envelope)
+    except ValidationError as error:
+        meant = [close for key in unknown if (close := closest(key, known))]
+        problems.add_validation(where, error, known, misspelled=meant)
+        return None
+    axes = {*kind.axes, *kind.model_fields, *_COMMON_AXES} - {"kind", "name"}
+    for axis in checked.matrix:
+        if axis not in axes:
+            problems.add(f"{where}.matrix.{axis}", f"unknown axis; {nearest(axis, axes)}")
+    return Block(checked, kind, {k: v for k, v in fields.items() if k not in envelope})
+
+
+def _unknown_key(key: str, kind: type[Stage], known: Collection[str]) -> str:
+    """What to say of a key that the stage does not have; keys of a training may be elsewhere."""
+    if kind is TrainStage:
+        methods = TRAINERS.kinds().values()
+        tables: Mapping[str, Collection[str]] = {
+            "recipe": {*Recipe.model_fields, *(f for m in methods for f in m.model_fields)},
+            "trainer": {key for method in methods for key in method.trainer_keys()},
+            "lora": known_keys()["lora"],
+        }
+        if table := next((name for name, keys in tables.items() if key in keys), None):
+            return f"unknown key; it belongs in `{table}`"
+    return f"unknown key; {nearest(key, known)}"
 
 
 AXIS_ORDER = ("benchmark", "split", "model", "variant")

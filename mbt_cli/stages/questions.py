@@ -10,6 +10,9 @@ from mbt_cli.errors import StageError
 from mbt_cli.stages.base import Resolution, Stage, Work
 from mbt_cli.store.questions import SplitReader
 
+QUESTIONS = "questions"
+"""The kind, which is the name of its only stage too."""
+
 
 class QuestionsStage(Stage):
     """Read a benchmark's split into one table of questions."""

@@ -13,6 +13,11 @@ def edited(id: str, old: str, new: str, *words: str) -> Wrong:
     return Wrong(id, CHECK, words, edits={old: new})
 
 
+def misspelled(id: str, old: str, new: str, *words: str) -> Wrong:
+    """One mistyped name is one problem, whatever would follow from it."""
+    return edited(id, old, new, "has 1 problem", *words)
+
+
 def written(id: str, content: str | bytes, *words: str, **more: object) -> Wrong:
     return Wrong(id, CHECK, words, files={"study.toml": content}, **more)
 
@@ -21,7 +26,7 @@ FILES = (
     Wrong("a file that is not there", "check stduy.toml", ["no file `stduy.toml`", "`study.toml`"]),
     Wrong("a folder that is not there", "check no/x.toml", ["no file `no/x.toml`", "`study.toml`"]),
     Wrong("a folder", "check .", ["`.` cannot be read", "there are `study.toml`"]),
-    written("an empty file", "", "holds no table", "[study]", "mbt help manifest"),
+    written("an empty file", "", "is empty", "[study]", "mbt help manifest"),
     written("UTF-16", SMALL_STUDY.encode("utf-16"), "`file`: is not UTF-8", "save it as UTF-8"),
     written("Latin-1", "[study]\nname = 'ä'".encode("latin-1"), "is not UTF-8", "at byte 16"),
     written("JSON", '{"study": {}}', 'is not TOML: `{"study": {}}`', "line 1"),
@@ -54,23 +59,31 @@ VERSIONS = (
     edited("a version that is none", "seed = 1", 'seed = 1\nmbt = "new"', "`study.mbt`: `new`"),
 )
 MISSPELLED = (
-    edited("a key", "max_failed_share", "max_failled_share", "did you mean `max_failed_share`?"),
-    edited("a table", "[sampling.plain]", "[samplings.plain]", "has 1 problem", "`sampling`?"),
-    edited("the stages", "[[stage]]", "[[stages]]", "has 1 problem", "did you mean `stage`?"),
-    edited("a stage's kind", '"rollout"', '"rolout"', "has 1 problem", "did you mean `rollout`?"),
-    edited("a benchmark's kind", '"tinyhop"', '"tinyhopp"', "did you mean `tinyhop`?"),
+    misspelled(
+        "a key", "max_failed_share", "max_failled_share", "did you mean `max_failed_share`?"
+    ),
+    misspelled("a table", "[sampling.plain]", "[samplings.plain]", "`sampling`?"),
+    misspelled("the stages", "[[stage]]", "[[stages]]", "did you mean `stage`?"),
+    misspelled("a stage's kind", '"rollout"', '"rolout"', "did you mean `rollout`?"),
+    misspelled("a benchmark's kind", '"tinyhop"', '"tinyhopp"', "did you mean `tinyhop`?"),
     edited("a backend", '"canned"', '"caned"', "models.parrot.backend", "did you mean `canned`?"),
-    edited("a metric", '"f1_score"', '"f1_scor"', "metrics.1`", "did you mean `f1_score`?"),
-    edited("a table of results", '"main_results"', '"main_result"', "did you mean `main_results`"),
-    edited("an axis", "{ benchmark =", "{ benhcmark =", "unknown axis", "mean `benchmark`?"),
-    edited("a prompt", '"metacognitive"', '"metacognitiv"', "no prompt `metacognitiv`", "mean `m"),
-    edited("a benchmark", '["tiny"]', '["tinny"]', "no benchmark `tinny`", "mean `tiny`?"),
-    edited("a model", '["parrot"]', '["parot"]', "no model `parot`", "did you mean `parrot`?"),
-    edited("a judge", '"answer_match"', '"answer_mach"', "no judge", "mean `answer_match`?"),
-    edited("a split", '"validation"', '"validaton"', "no split `validaton`", "train, validation"),
+    misspelled("a metric", '"f1_score"', '"f1_scor"', "metrics.1`", "did you mean `f1_score`?"),
+    misspelled(
+        "a table of results", '"main_results"', '"main_result"', "did you mean `main_results`"
+    ),
+    misspelled("an axis", "{ benchmark =", "{ benhcmark =", "unknown axis", "mean `benchmark`?"),
+    misspelled(
+        "a prompt", '"metacognitive"', '"metacognitiv"', "no prompt `metacognitiv`", "mean `m"
+    ),
+    misspelled("a benchmark", '["tiny"]', '["tinny"]', "no benchmark `tinny`", "mean `tiny`?"),
+    misspelled("a model", '["parrot"]', '["parot"]', "no model `parot`", "did you mean `parrot`?"),
+    misspelled("a judge", '"answer_match"', '"answer_mach"', "no judge", "mean `answer_match`?"),
+    misspelled(
+        "a split", '"validation"', '"validaton"', "no split `validaton`", "train, validation"
+    ),
     edited("an input", 'rollouts = "base"', 'rollouts = "bse"', "no stage `bse`", "mean `base`?"),
     edited("a sampling", 'sampling = "plain"', 'sampling = "plian"', "mean `plain`?"),
-    edited(
+    misspelled(
         "a preset",
         "[models.judge]",
         '[models.x]\npreset = "qwen3-0.6"\nsampling = "plain"\n[models.judge]',
@@ -80,29 +93,37 @@ MISSPELLED = (
 VALUES = (
     edited("a word for a number", "seed = 1", 'seed = "one"', "`study.seed`: `one`", "integer"),
     edited("a word for a table", "[sampling.plain]", "sampling = 3\n[x]", "`sampling`", "table"),
-    edited("a single stage", "[[stage]]\nkind", "[[stage]]\nkond", "is required and not there"),
-    written("a table for stages", HEAD + "[stage]\nkind = 'x'", "is written `[[stage]]`"),
-    written("no stage", HEAD, "there is no stage"),
+    edited("a single stage", "[[stage]]\nkind", "[[stage]]\nkond", "did you mean `kind`?"),
+    written("a table for stages", HEAD + "[stage]\nkind = 'x'", "write `[[stage]]` for each stage"),
+    written("no stage", HEAD, "at least one `[[stage]]`"),
     edited("below zero", "samples = 2", "samples = -2", "`stage.base.samples`: `-2`"),
     edited("a limit of nothing", "limit = 6", "limit = 0", "`benchmarks.tiny.limit`: `0`"),
     edited("NaN", "temperature = 0", "temperature = nan", "`nan`", "finite number"),
     edited("a fraction", "samples = 2", "samples = 2.5", "`2.5`", "integer"),
     edited("text for a list", 'tables = ["main_results"]', 'tables = "x"', "`x`", "valid list"),
     edited("an empty axis", '["validation"]', "[]", "matrix.split`: is an empty list"),
-    edited("a name with a space", '"small"', '"my study"', "`my study`: is no name", "letters"),
-    edited("a path as a name", '"small"', '"../up"', "`../up`: is no name"),
+    edited(
+        "a name with a space", '"small"', '"my study"', "`my study`: is not a valid name", "letters"
+    ),
+    edited("a path as a name", '"small"', '"../up"', "`../up`: is not a valid name"),
     edited("a required key left out", "seed = 1\n", "", "`study.seed`: is required"),
     edited("a stage without a name", 'name = "scores"\n', "", "`stage[2].name`: is required"),
 )
 STAGES = (
-    edited("two stages of a name", 'name = "answers"', 'name = "base"', "stands 2 times"),
-    edited("a stage that reads itself", '"base"\nmatrix', '"answers"\nmatrix', "read itself"),
+    edited(
+        "two stages of a name",
+        'name = "answers"',
+        'name = "base"',
+        "has 1 problem",
+        "2 stages have this name",
+    ),
+    edited("reads itself", 'rollouts = "base"\nm', 'rollouts = "answers"\nm', "read itself"),
     edited("an input of another kind", 'scores = "scores"', 'scores = "base"', "a rollout stage"),
     edited(
-        "a circle",
+        "a cycle",
         'rollouts = "base"\nmatrix',
         'rollouts = "scores"\nmatrix',
-        *("stages read each other in a circle", "`answers` -> `scores`"),
+        *("stages read each other in a cycle", "`answers` -> `scores`"),
     ),
 )
 DATA = (

@@ -17,11 +17,10 @@ from typer.main import get_command
 from mbt_cli.app import app
 from mbt_cli.engine.plan import PlanOptions, make_plan
 from mbt_cli.engine.states import States
-from mbt_cli.manifest.blocks import read_block
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import shipped
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.schema import DocumentTables
+from mbt_cli.manifest.schema import DocumentTables, read_block
 from mbt_cli.registry import BACKENDS, BENCHMARKS
 from tests.conftest import REPOSITORY, SHELL_MBT, SMALL_STUDY
 from tests.unit.split_reading import read_split

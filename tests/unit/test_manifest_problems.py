@@ -13,22 +13,36 @@ def problems_of(load, text, *overrides):
     return {p.where: p.what for p in caught.value.problems}
 
 
-def test_all_problems_come_at_once(load):
+def test_all_problems_in_tables_come_at_once(load):
     text = (
         SMALL_STUDY.replace("samples = 2", "sampels = 2")
         .replace("temperature = 0", "temperature = -1")
-        .replace('benchmark = ["tiny"]', 'benchmark = ["tyni"]')
+        .replace("limit = 6", "limti = 6")
+    )
+
+    found = problems_of(load, text)
+
+    assert list(found) == [
+        "sampling.plain.temperature",
+        "benchmarks.tiny.limti",
+        "stage.base.sampels",
+    ]
+    assert "did you mean `samples`?" in found["stage.base.sampels"]
+    assert "-1" in found["sampling.plain.temperature"]
+
+
+def test_all_problems_in_names_come_at_once(load):
+    text = (
+        SMALL_STUDY.replace('prompt = ["answer", "metacognitive"]', 'prompt = ["answer", "mine"]')
         .replace('judge_model = "judge"', 'judge_model = "jugde"')
         .replace('verdicts = "answers"', 'verdicts = "answer"')
     )
 
     found = problems_of(load, text)
 
-    assert "did you mean `samples`?" in found["stage.base.sampels"]
-    assert "did you mean `tiny`?" in found["stage.base.matrix.benchmark"]
+    assert "no prompt `mine`" in found["stage.base.prompt"]
     assert "did you mean `judge`?" in found["stage.answers.judge_model"]
     assert "did you mean `answers`?" in found["stage.scores.verdicts"]
-    assert "-1" in found["sampling.plain.temperature"]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +62,7 @@ def test_all_problems_come_at_once(load):
             '[models.judge]\n',
             '[models.judge]\nrequest = { n = 4 }\n',
             "models.judge.request",
-            "`n` is filled in by mbt: say `samples`",
+            "`n` is set by mbt: set `samples`",
         ),
         ('model = ["parrot"]', 'model = ["@all"]', "stage.base.matrix.model", "no group `@all`"),
         ('model = ["parrot"]', "model = []", "stage.base.matrix.model", "empty"),
@@ -86,7 +100,7 @@ def test_each_mistake_has_its_own_clear_line(load, before, after, where, words):
     assert words in found[where]
 
 
-def test_stages_that_read_each_other_are_named_as_a_circle(load):
+def test_stages_that_read_each_other_are_named_as_a_cycle(load):
     text = SMALL_STUDY + (
         '\n[[stage]]\nkind = "train"\nname = "one"\nmatrix = { model = ["parrot"] }\n'
         'start = "two"\n[[stage]]\nkind = "train"\nname = "two"\n'
@@ -95,16 +109,16 @@ def test_stages_that_read_each_other_are_named_as_a_circle(load):
 
     found = problems_of(load, text)
 
-    assert "circle: `one` -> `two` -> `one`" in found["stage.one"]
+    assert "cycle: `one` -> `two` -> `one`" in found["stage.one"]
 
 
-def test_a_stage_that_reads_a_later_one_is_told_so(load):
+def test_a_stage_that_reads_a_later_one_is_a_problem(load):
     late = SMALL_STUDY.split("[[stage]]")[1].replace('"base"', '"late"')
     text = SMALL_STUDY.replace('rollouts = "base"\nmatrix', 'rollouts = "late"\nmatrix')
 
     found = problems_of(load, f"{text}\n[[stage]]{late}")
 
-    assert "`late` stands later in the file" in found["stage.answers.rollouts"]
+    assert "`late` is defined later" in found["stage.answers.rollouts"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +154,7 @@ def test_two_cells_where_one_is_needed_name_the_axes_left_over(load):
 
     found = problems_of(load, text)
 
-    assert "say `prompt` in `where`" in found["stage.sft.data"]
+    assert "choose a value of `prompt` in `where`" in found["stage.sft.data"]
 
 
 def test_broken_toml_says_where(load):
