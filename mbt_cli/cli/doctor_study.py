@@ -21,8 +21,8 @@ from mbt_cli.engine.runner import hub_access, server_place
 from mbt_cli.errors import Interrupted, MbtError, MissingInputError, Stopped
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.queue import RequestBatch
-from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.expand import HUB, source_exists
+from mbt_cli.manifest.load import Manifest
 from mbt_cli.plugins import installed_plugins
 from mbt_cli.settings import Machine
 from mbt_cli.stages.base import Model
