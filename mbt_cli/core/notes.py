@@ -1,8 +1,8 @@
-"""What stages leave in their lineage for tables: the funnel of the data and the training runs.
+"""Notes in a cell's lineage that tables and figures read.
 
-A stage that narrows data writes `notes["funnel"]`, an object of step to count in order, such as
+A stage that filters data writes `notes["funnel"]`: step to count in order, such as
 `{"rollouts": 100, "kept": 60, "traces": 240, "passed": 200}`. A train stage writes
-`notes["training"]`, an object of numbers and texts such as steps, epochs and last loss.
+`notes["training"]`: facts such as steps, epochs and last loss, and the curve.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,6 @@ import polars as pl
 
 FUNNEL = "funnel"
 TRAINING = "training"
-_DATA_KINDS = ("rollout", "synthesize", "rewrite", "train")
 
 FUNNEL_ROWS = pl.Schema(
     {
@@ -26,26 +25,28 @@ FUNNEL_ROWS = pl.Schema(
     }
 )
 
+_DATA_KINDS = ("rollout", "synthesize", "rewrite", "train")
+
 
 def notes_of(cells: pl.DataFrame, key: str) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """Every cell with its object under `key` in the notes, empty where there is none."""
+    """Every cell with the object under `key` in its notes; empty if there is none."""
     for cell in cells.iter_rows(named=True):
         found = orjson.loads(cell["notes"] or "{}").get(key)
         yield cell, found if isinstance(found, dict) else {}
 
 
 def funnel_rows(cells: pl.DataFrame) -> pl.DataFrame:
-    """One row a data cell and step, with shares of the first step and of the one before.
+    """One row per data cell and step, with fractions of the first and of the previous step.
 
-    A cell that told no funnel has two steps: its rows, and those that did not fail.
+    A cell without a funnel has two steps: its rows, and those that did not fail.
 
     Args:
         cells: `tables.CELLS`.
     """
     found = []
-    for cell, told in notes_of(cells.filter(pl.col("kind").is_in(_DATA_KINDS)), FUNNEL):
+    for cell, funnel in notes_of(cells.filter(pl.col("kind").is_in(_DATA_KINDS)), FUNNEL):
         whole = {"rows": cell["rows"], "not failed": cell["rows"] - cell["failed_rows"]}
-        steps = told or whole
+        steps = funnel or whole
         counts = list(steps.values())
         for step, count, before in zip(steps, counts, [None, *counts], strict=False):
             found.append(
@@ -54,26 +55,22 @@ def funnel_rows(cells: pl.DataFrame) -> pl.DataFrame:
                     "stage": cell["stage"],
                     "step": step,
                     "count": count,
-                    "of_first": _share(count, counts[0]),
-                    "of_previous": _share(count, before),
+                    "of_first": count / counts[0] if counts[0] else None,
+                    "of_previous": count / before if before else None,
                 }
             )
     return pl.DataFrame(found, schema=FUNNEL_ROWS)
 
 
-def _share(count: int, whole: int | None) -> float | None:
-    return count / whole if whole else None
-
-
 def curves(cells: pl.DataFrame, metric: str) -> dict[str, tuple[list[float], list[float]]]:
-    """Address of a trained cell to steps and values, from `notes["training"]["curve"]`.
+    """Address of a train cell to steps and values, from `notes["training"]["curve"]`.
 
-    A curve is a list of objects such as `{"step": 10, "loss": 1.2}`; entries without the metric
-    are left out, and so are runs without any.
+    A curve is a list of objects such as `{"step": 10, "loss": 1.2}`. Points and cells without the
+    metric are omitted.
     """
     found = {}
-    for cell, told in notes_of(cells.filter(pl.col("kind") == "train"), TRAINING):
-        points = [p for p in told.get("curve", []) if p.get(metric) is not None]
+    for cell, training in notes_of(cells.filter(pl.col("kind") == "train"), TRAINING):
+        points = [p for p in training.get("curve", []) if p.get(metric) is not None]
         if points:
             steps = [float(point["step"]) for point in points]
             found[cell["address"]] = (steps, [float(point[metric]) for point in points])

@@ -128,24 +128,26 @@ def workplace(tmp_path, monkeypatch):
 
 
 def register(folder: Path, family: str, module: str, name: str) -> None:
-    """What the topic says to do in registry.py: one import, one member of the union."""
+    """What the topic says to do in registry.py: one import, one member of the family."""
     path = folder / "mbt_cli" / "registry.py"
     text = path.read_text(encoding="utf-8")
     imported = f"from mbt_cli.{module} import {name}\n"
     text = text.replace(
         "from mbt_cli.backends.canned", f"{imported}from mbt_cli.backends.canned", 1
     )
-    union = re.search(rf"^{family} = Annotated\[\s*", text, re.MULTILINE)
-    assert union is not None
-    path.write_text(f"{text[: union.end()]}{name} | {text[union.end() :]}", encoding="utf-8")
+    members = re.search(rf'^{family} = Family\[\w+\]\(\s*"\w+",', text, re.MULTILINE)
+    assert members is not None
+    path.write_text(f"{text[: members.end()]} {name}, {text[members.end() :]}", encoding="utf-8")
 
 
 ADDED = (
-    ("AnyBenchmark", "benchmarks.choices", "Choices"),
-    ("AnyBackend", "backends.first_choice", "FirstChoiceBackend"),
-    ("AnyJudge", "judges.hedging", "Hedging"),
-    ("AnyScore", "scores.hedging", "HedgingRate"),
-    ("AnyTable", "tables.hedging", "HedgingTable"),
+    ("BENCHMARKS", "benchmarks.choices", "Choices"),
+    ("BACKENDS", "backends.first_choice", "FirstChoiceBackend"),
+    ("JUDGES", "judges.hedging", "Hedging"),
+    ("SCORES", "scores.hedging", "HedgingRate"),
+    ("TABLES", "tables.hedging", "HedgingTable"),
+    ("TRAINERS", "trainers.unchanged", "Unchanged"),
+    ("LAUNCHERS", "launchers.spool", "SpoolLauncher"),
 )
 
 
@@ -171,6 +173,13 @@ def test_the_added_parts_make_the_numbers_of_a_study(extended):
     assert summary.rows() == [("exact_match", 0.5, 2), ("hedging", 0.5, 2)]
     assert "Hedging" in printed
     assert "50.0" in printed
+
+
+def test_the_added_trainer_makes_a_checkpoint(extended):
+    mbt_here(extended, "run", "extended.toml", "--only", "base", "--only", "baseline")
+
+    (checkpoint,) = extended.glob("runs/extended/baseline/**/checkpoint/config.json")
+    assert checkpoint.read_text() == (extended / "small/config.json").read_text()
 
 
 def test_the_added_parts_are_written_as_the_house_is(extended):
