@@ -25,8 +25,8 @@ from mbt_cli.inference.queue import PendingRequest, RequestBatch, RequestQueue
 Emit = Callable[[Result], None]
 """Takes a finished task."""
 
-_HELD_STEPS = 1_000
-"""Steps of finished tasks that stay in memory while an earlier task is unfinished."""
+_HELD_STEPS = 256
+"""Steps of finished tasks that stay in memory until they are emitted."""
 _EMITTED_AT_ONCE = 64
 
 
