@@ -48,6 +48,8 @@ class Benchmark(BenchmarkFiles, Plugin):
     """Whether its questions come with documents to read."""
     is_math: ClassVar[bool] = False
     """Whether its answers are numbers or formulas."""
+    init_settings: ClassVar[Mapping[str, Json]] = {}
+    """Settings that `mbt init` writes for it; only for benchmarks that are generated."""
 
     @abstractmethod
     def question(self, record: Mapping[str, Json]) -> Question:

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import typer
 from pydantic import ValidationError
 
-from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core import rows
 from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.errors import MbtError, UsageError
@@ -21,7 +20,8 @@ from mbt_cli.interfaces import Benchmark
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.toml import read_toml
-from mbt_cli.registry import BENCHMARKS
+from mbt_cli.plugins import Family
+from mbt_cli.registry import BACKENDS, BENCHMARKS
 from mbt_cli.settings import read_machine
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.questions import SplitReader
@@ -195,7 +195,7 @@ def _model(answers: Answers) -> list[str]:
         where = f"presets/models/{model.preset}.toml; `mbt serve {model.preset}` tries it alone"
         lines.append(_noted(f"preset = {quoted(model.preset)}", where))
     else:
-        backend = "llamacpp" if answers.kind == "embedded" else "vllm"
+        backend = default_kind(BACKENDS, answers.kind)
         lines.append(f'backend = {{ kind = "{backend}", model = {quoted(model.weights)} }}')
     lines.append('sampling = "student"')
     if answers.kind in ("gpu", "cluster"):
@@ -214,7 +214,8 @@ def _hosted(model: ModelAnswer) -> list[str]:
     lines = [
         "# supports_schema = true lets the judge's replies be constrained, where the endpoint can;",
         "# sends_seed = false is for endpoints that refuse a seed",
-        f'backend = {{ kind = "openai", base_url = {quoted(model.base_url)}{key}, '
+        f'backend = {{ kind = "{default_kind(BACKENDS, "api")}", '
+        f"base_url = {quoted(model.base_url)}{key}, "
         "supports_schema = false }",
         _noted(f"id = {quoted(model.id)}", "the endpoint's own name for the model"),
     ]
@@ -238,9 +239,9 @@ def _benchmark(questions: QuestionsAnswer) -> list[str]:
             note = f"the first ones of {questions.count}; a larger limit asks only what is new"
             lines.append(_noted(f"limit = {_FIRST}", note))
         return lines
-    if questions.kind == "tinyhop":
-        lines[0] = _noted(lines[0], "fictional people, places and works: nothing to download")
-        return [*lines, "seed = 7", "hops = [2]", "documents = 5", "limit = 12"]
+    if settings := BENCHMARKS.kinds()[questions.kind].init_settings:
+        lines[0] = _noted(lines[0], "generated questions: nothing to download")
+        return [*lines, *(f"{key} = {json.dumps(value)}" for key, value in settings.items())]
     lines.append(_noted('source = "hub"', "fetched once, by a pinned revision"))
     if questions.is_math:
         lines.append(_noted('splits = { validation = "test" }', "it has no validation split"))
@@ -308,12 +309,6 @@ def _report() -> list[str]:
 
 
 DEFAULT_MODELS = {"embedded": "smollm2-135m", "gpu": "qwen3-0.6b", "cluster": "qwen3-0.6b"}
-DEFAULT_BENCHMARKS = {
-    "embedded": "tinyhop",
-    "gpu": "hotpotqa",
-    "cluster": "hotpotqa",
-    "api": "tinyhop",
-}
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 
@@ -359,6 +354,11 @@ def answers_of(options: InitOptions, presets: PresetFolders) -> Answers:
     return Answers(kind, options.study, model, _questions(options, kind))
 
 
+def default_kind(family: Family[Any], study: str) -> str:
+    """The benchmark or backend of a first study unless the user names another."""
+    return next(kind for kind, cls in family.kinds().items() if study in cls.init_kinds)
+
+
 def checked_kind(kind: str) -> Kind:
     """A kind of first study.
 
@@ -386,7 +386,8 @@ def _hosted_model(options: InitOptions) -> ModelAnswer:
         )
     address = (options.base_url or OPENAI_URL).rstrip("/").removesuffix(_CHAT_PATH)
     try:
-        base_url = OpenAIBackend(base_url=address).base_url
+        backend = BACKENDS.make({"kind": default_kind(BACKENDS, "api"), "base_url": address})
+        base_url = str(backend.model_dump()["base_url"])
     except ValidationError as error:
         # the address itself is not repeated: it may hold a password
         raise UsageError(
@@ -418,14 +419,15 @@ def _served(options: InitOptions, kind: Kind, presets: PresetFolders) -> ModelAn
             "--base-url and --api-key-env are for hosted models", hint="say --kind api"
         )
     model = options.model or DEFAULT_MODELS[kind]
-    backend = "llamacpp" if kind == "embedded" else "vllm"
+    backend = default_kind(BACKENDS, kind)
     path = presets.find("models", model) if re.match(NAME_PATTERN, model) else None
     if path is not None:
         found = read_toml(path).get("backend", {}).get("kind")
         if found != backend:
+            served = BACKENDS.find(str(found))
             raise UsageError(
                 f"the preset `{model}` is served by `{found}`, not by `{backend}`",
-                hint=f"--kind {'gpu' if backend == 'llamacpp' else 'embedded'}",
+                hint=f"--kind {served.init_kinds[0]}" if served and served.init_kinds else None,
             )
         return ModelAnswer(model, preset=model)
     is_named = model.endswith(".gguf") if kind == "embedded" else "/" in model
@@ -446,7 +448,7 @@ def _questions(options: InitOptions, kind: Kind) -> QuestionsAnswer:
     if options.questions:
         name = _name_from(Path(options.questions).stem)
         return read_question_file(options.questions, name, layout=layout)
-    named = layout or DEFAULT_BENCHMARKS[kind]
+    named = layout or default_kind(BENCHMARKS, kind)
     if kinds[named].hub is None and kinds[named].generate is Benchmark.generate:
         raise UsageError(
             f"`{named}` reads a file of your own", hint="name it: --questions my_questions.jsonl"
@@ -566,7 +568,7 @@ def asked(options: InitOptions) -> InitOptions:
         model = _ask("Model: a preset, see presets/models/", DEFAULT_MODELS[kind])
     questions, benchmark = options.questions, options.benchmark
     if questions is None and benchmark is None:
-        usual = DEFAULT_BENCHMARKS[kind]
+        usual = default_kind(BENCHMARKS, kind)
         said = _ask("Questions: your own file (JSON lines or JSON), or a benchmark", usual)
         is_file = "." in said or Path(said).exists()
         questions, benchmark = (said, None) if is_file else (None, said)

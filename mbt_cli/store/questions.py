@@ -370,8 +370,8 @@ def _too_many(bad_rows: Sequence[str], allowed: int, *, none_good: bool) -> Stag
     return StageError(
         f"{len(bad_rows)} malformed row{'' if len(bad_rows) == 1 else 's'}, {allowed} allowed:\n"
         f"{shown}{rest}",
-        hint="no row is in this layout: say the `kind` that is (`question_answer` wants a question "
-        "and an answer alone), or correct the file"
+        hint="no row has this layout: correct the file, or choose another `kind`; "
+        "`mbt help manifest` lists them"
         if none_good
         else f"correct the file, or set `max_bad_rows = {len(bad_rows)}` to leave them out",
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -50,6 +50,14 @@ class TinyHop(Benchmark):
     """Numbers of hops that occur, each equally often."""
     documents: int = Field(default=9, ge=4, le=40)
     """Documents in each question."""
+
+    init_kinds: ClassVar[tuple[str, ...]] = ("embedded", "api")
+    init_settings: ClassVar[Mapping[str, Json]] = {
+        "seed": 7,
+        "hops": [2],
+        "documents": 5,
+        "limit": 12,
+    }
 
     @field_validator("hops")
     @classmethod
