@@ -87,8 +87,8 @@ class ScoreStage(Stage):
     def _summaries(self, views: "JudgeViews", is_baseline: bool, seed: int) -> list[dict[str, Any]]:
         """Rows of `rows.SUMMARY`, with the difference from the baseline unless this is it."""
         below = {}
-        if not is_baseline:
-            baselines = {k: view.baseline for k, view in views.items() if view.baseline is not None}
+        baselines = {k: view.baseline for k, view in views.items() if view.baseline is not None}
+        if baselines and not is_baseline:
             below = {m.metric: m for m in measures(self.metrics, baselines)}
         pairs = [(m, below.get(m.metric)) for m in measures(self.metrics, views)]
         return summarise_all(pairs, resamples=self.resamples, seed=seed)
