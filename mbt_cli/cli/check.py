@@ -13,7 +13,7 @@ from mbt_cli.cli.doctor_study import notes
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.addresses import axes_of
-from mbt_cli.engine.plan import Unread, unread
+from mbt_cli.engine.plan import UnusedCells, unused_cells
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.json_schema import schema_text
 from mbt_cli.manifest.load import Manifest
@@ -58,16 +58,16 @@ def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
                 axes.setdefault(axis, set()).add(value)
         words = " x ".join(f"{axis} {len(values)}" for axis, values in axes.items())
         table.add_row(stage, of_stage[0].kind, str(cells), words)
-    lines = [f"nothing reads {_shown_unread(lonely)}" for lonely in unread(manifest)]
+    lines = [f"nothing reads {_unused_line(group)}" for group in unused_cells(manifest)]
     if manifest.left_out:
         count = len(manifest.left_out)
         lines.append(f"{count} optional cells are excluded: their source does not exist")
     return Group(table, *(Text(line, style="yellow") for line in (*lines, *notes)))
 
 
-def _shown_unread(lonely: Unread) -> str:
-    count = f"{len(lonely.addresses)} of {lonely.of} cells of {lonely.stage}"
-    return f"{count}: {', '.join(lonely.apart)}" if lonely.apart else count
+def _unused_line(group: UnusedCells) -> str:
+    count = f"{len(group.addresses)} of {group.of} cells of {group.stage}"
+    return f"{count}: {', '.join(group.apart)}" if group.apart else count
 
 
 def checked_json(manifest: Manifest) -> str:
@@ -86,7 +86,7 @@ def checked_json(manifest: Manifest) -> str:
         "manifest": str(manifest.path),
         "study": manifest.study,
         "stages": stages,
-        "unread": [address for lonely in unread(manifest) for address in lonely.addresses],
+        "unread": [address for group in unused_cells(manifest) for address in group.addresses],
         "left_out": list(manifest.left_out),
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()

@@ -361,8 +361,14 @@ def plan(
     if schema:
         plan.print_schema()
         return
-    limits = (max_cells, max_hours, max_rows)
-    plan.plan(manifest, only, overrides, limits, presets, as_json=as_json, replace=replace)
+    plan.plan(
+        *(manifest, only, overrides, presets),
+        as_json=as_json,
+        replace=replace,
+        max_cells=max_cells,
+        max_hours=max_hours,
+        max_rows=max_rows,
+    )
 
 
 def submit(

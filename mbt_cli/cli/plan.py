@@ -9,33 +9,62 @@ from rich.table import Table
 
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import counted, printer
-from mbt_cli.engine.plan import (
-    Limits,
-    Plan,
-    PlannedCell,
-    PlanOptions,
-    make_plan,
-    plan_json,
-    plan_schema,
-)
+from mbt_cli.engine.plan import Plan, PlannedCell, make_plan, plan_json, plan_schema
 from mbt_cli.engine.states import States, Status
 from mbt_cli.errors import UsageError
 
 _STATES: tuple[Status, ...] = ("done", "grown", "stale", "missing", "failed")
+_MAX_NEEDS = 4
 
 
-def print_plan(plan: Plan) -> None:
-    """Every stage with its cells by state, then the jobs that are left."""
-    console = printer()
-    console.print(_stages(plan))
-    if plan.jobs:
-        console.print(_jobs(plan))
-    for line in _notes(plan):
-        console.print(line, markup=False)
+def print_schema() -> None:
+    """Print the JSON Schema of plans."""
+    typer.echo(plan_schema(), nl=False)
+
+
+def plan(
+    path: Path | None,
+    only: Sequence[str] | None,
+    overrides: Sequence[str] | None,
+    presets: Path | None,
+    *,
+    as_json: bool,
+    replace: bool,
+    max_cells: int,
+    max_hours: float,
+    max_rows: int,
+) -> None:
+    """Print the plan of a study: a table on a terminal, JSON elsewhere.
+
+    Raises:
+        UsageError: No manifest is given.
+    """
+    if path is None:
+        raise UsageError("no manifest given", hint="mbt plan manifests/paper.toml")
+    manifest, machine = open_manifest(path, overrides, presets)
+    made = make_plan(
+        *(manifest, States(manifest, machine.runs)),
+        only=only or (),
+        overrides=overrides or (),
+        presets=presets,
+        replace=replace,
+        max_cells=max_cells,
+        max_hours=max_hours,
+        max_rows=max_rows,
+    )
+    if as_json or not typer.get_text_stream("stdout").isatty():
+        typer.echo(plan_json(made), nl=False)
+        return
+    out = printer()
+    out.print(_stages(made))
+    if made.jobs:
+        out.print(_jobs(made))
+    for line in _notes(made):
+        out.print(line, markup=False)
 
 
 def _stages(plan: Plan) -> Table:
-    """A row a stage; states that no cell is in, and sums that nobody knows, have no column."""
+    """A row for each stage; empty columns are left out."""
     states = [s for s in _STATES if any(cell.status == s for cell in plan.cells)]
     sums: dict[str, Callable[[Sequence[PlannedCell]], str]] = {
         "rows": lambda cells: _sum([cell.rows for cell in cells]),
@@ -60,22 +89,17 @@ def _stages(plan: Plan) -> Table:
     return table
 
 
-def _sum(numbers: list[int | None] | list[float | None]) -> str:
-    """A sum; `+` where some are not known, nothing where none is."""
+def _sum(numbers: Sequence[int | None] | Sequence[float | None]) -> str:
+    """The sum of the known numbers, with `+` if some are unknown; empty if all are."""
     known = [n for n in numbers if n is not None]
     if not known:
         return ""
     total = sum(known)
-    text = f"{total:,.1f}" if isinstance(total, float) else _short(total)
+    text = f"{total:,.1f}" if isinstance(total, float) else f"{total:,}"
+    for unit, size, least in (("M", 10**6, 10**7), ("G", 10**9, 10**9)):
+        if isinstance(total, int) and total >= least:  # an estimate has few significant digits
+            text = f"{total / size:,.1f} {unit}"
     return text + ("+" if len(known) < len(numbers) else "")
-
-
-def _short(count: int) -> str:
-    """A large count with its first digits: estimates deserve no more."""
-    for unit, size in (("G", 10**9), ("M", 10**6)):
-        if count >= 10 * size or (count >= size and unit == "G"):
-            return f"{count / size:,.1f} {unit}"
-    return f"{count:,}"
 
 
 def _jobs(plan: Plan) -> Table:
@@ -87,63 +111,26 @@ def _jobs(plan: Plan) -> Table:
             no_wrap=column not in ("server", "after"),
         )
     for job in plan.jobs:
-        after = ", ".join(job.needs[:4]) + (
-            f" and {len(job.needs) - 4} more" * (len(job.needs) > 4)
-        )
-        table.add_row(
-            job.id,
-            str(len(job.cells)),
-            str(job.shards),
-            str(job.resources.get("gpus") or ""),
-            job.model,
-            after,
-        )
+        more = len(job.needs) - _MAX_NEEDS
+        after = ", ".join(job.needs[:_MAX_NEEDS]) + (f" and {more} more" if more > 0 else "")
+        gpus = str(job.resources.get("gpus") or "")
+        table.add_row(job.id, str(len(job.cells)), str(job.shards), gpus, job.model, after)
     return table
 
 
 def _notes(plan: Plan) -> list[str]:
-    lines = [f"{counted(len(plan.jobs), 'job')}, {counted(plan.boots, 'server boot')}"]
-    states = Counter(cell.status for cell in plan.cells)
+    lines = [f"{counted(len(plan.jobs), 'job')}, {counted(plan.boots, 'server start')}"]
+    stale = sum(cell.status == "stale" for cell in plan.cells)
     if plan.only:
         planned = len({address for job in plan.jobs for address in job.cells})
-        lines.append(f"{planned} of {len(plan.cells)} cells by `--only` and what they need")
-    if states["stale"] and not plan.replace:
-        lines.append(f"{states['stale']} stale cells are left as they are; `--replace` plans them")
+        lines.append(f"{planned} of {len(plan.cells)} cells: those of `--only` and what they need")
+    if stale and not plan.replace:
+        lines.append(f"{counted(stale, 'stale cell')} not planned; `--replace` makes them again")
     if plan.unread:
-        lines.append(f"{len(plan.unread)} cells are made and read by nothing")
+        lines.append(f"{counted(len(plan.unread), 'cell')} that nothing reads")
     if plan.left_out:
-        lines.append(f"{len(plan.left_out)} optional cells are left out: their source is not there")
+        left_out = counted(len(plan.left_out), "optional cell")
+        lines.append(f"{left_out} left out: the source does not exist")
     if plan.jobs:
         lines.append(f"submit: {plan.command()} | mbt submit --slurm")
     return lines
-
-
-def print_schema() -> None:
-    """Print the JSON Schema of plans."""
-    typer.echo(plan_schema(), nl=False)
-
-
-def plan(
-    path: Path | None,
-    only: Sequence[str] | None,
-    overrides: Sequence[str] | None,
-    limits: tuple[int, float, int],
-    presets: Path | None,
-    *,
-    as_json: bool,
-    replace: bool,
-) -> None:
-    """Print the plan of a study: a table on a terminal, JSON elsewhere.
-
-    Raises:
-        UsageError: No manifest is given.
-    """
-    if path is None:
-        raise UsageError("no manifest given", hint="mbt plan manifests/paper.toml")
-    manifest, machine = open_manifest(path, overrides, presets)
-    options = PlanOptions(Limits(*limits), only or (), overrides or (), presets, replace)
-    made = make_plan(manifest, States(manifest, machine.runs), options)
-    if as_json or not typer.get_text_stream("stdout").isatty():
-        typer.echo(plan_json(made), nl=False)
-    else:
-        print_plan(made)

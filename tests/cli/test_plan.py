@@ -142,6 +142,6 @@ def test_status_tells_what_the_disk_knows_where_the_queue_does_not_answer(
     told = beside("status", "study.toml")
 
     assert (sent.returncode, told.returncode) == (0, 0), sent.stderr + told.stderr
-    assert "Unable to contact slurm controller; this is what the disk knows" in told.stdout
+    assert "Unable to contact slurm controller; showing what is on disk" in told.stdout
     assert "the queue does not answer" in told.stdout
     assert re.search(r"questions .* 1 ", told.stdout)

@@ -34,7 +34,7 @@ ONLY = (
     Wrong(
         "everything left out",
         "run study.toml --only base --only !base",
-        ["`--only` leaves no cell", "`!`"],
+        ["`--only` selects no cell", "`!`"],
     ),
     Wrong("a kind that is not there", "train study.toml", ["has no train stage", "it has judge"]),
 )
@@ -68,25 +68,34 @@ STUDIES = (
     Wrong("a plan that is no file", "submit no.json --slurm", ["no file `no.json`", "--json >"]),
     Wrong("no place to run", "submit no.json", ["`--slurm` or `--local N`", "mbt submit --slurm"]),
     Wrong(
-        "a manifest for a plan", "submit study.toml --local 1", ["holds no plan", "mbt plan MAN"]
+        "a manifest for a plan",
+        "submit study.toml --local 1",
+        ["does not contain a plan", "mbt plan MAN"],
     ),
     Wrong("an unknown model", "data fetch study.toml --model parot", ["`parot`", "mean `parrot`"]),
     Wrong("an unknown data set", "data fetch study.toml --benchmark tinny", ["`tinny`", "`tiny`"]),
     Wrong("presets nowhere", "check study.toml --presets no", ["no folder `no` for presets"]),
 )
 PLANS = (
-    Wrong("no JSON", "submit p.json --local 1", ["`p.json` holds no plan"], files={"p.json": "x"}),
-    Wrong("no plan", "submit p.json --local 1", ["holds no plan"], files={"p.json": "[]"}),
+    Wrong(
+        "no JSON",
+        "submit p.json --local 1",
+        ["`p.json` does not contain a plan"],
+        files={"p.json": "x"},
+    ),
+    Wrong(
+        "no plan", "submit p.json --local 1", ["does not contain a plan"], files={"p.json": "[]"}
+    ),
     Wrong(
         "a plan of another version",
         "submit p.json --local 1",
-        ["a plan of version 9; this mbt takes version 1", "mbt plan MANIFEST"],
+        ["a plan of version 9; this mbt reads version 1", "mbt plan MANIFEST"],
         files={"p.json": '{"schema_version": 9}'},
     ),
     Wrong(
         "a plan with keys left out",
         "submit p.json --local 1",
-        ["`p.json` is no plan: `study`", "make it again"],
+        ["`p.json` is not a plan: `study`", "make a new plan"],
         files={"p.json": '{"schema_version": 1}'},
     ),
 )

@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 
 from mbt_cli.app import app
-from mbt_cli.engine.plan import PlanOptions, make_plan
+from mbt_cli.engine.plan import make_plan
 from mbt_cli.engine.states import States
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import shipped
@@ -307,7 +307,7 @@ NEEDS = [
 @pytest.mark.parametrize("row", NEEDS, ids=lambda row: row[0])
 def test_the_table_of_needs_counts_cells_and_rows_as_a_plan_does(row, presets, tmp_path):
     manifest = load_manifest(shipped("manifests") / f"{row[0].strip('`')}.toml", presets=presets)
-    plan = make_plan(manifest, States(manifest, tmp_path), PlanOptions())
+    plan = make_plan(manifest, States(manifest, tmp_path))
 
     asked = [
         cell.rows

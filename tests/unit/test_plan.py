@@ -13,9 +13,7 @@ from pydantic import PrivateAttr
 
 from mbt_cli.core.jobs import QueuedJob, Shard, parse_shard
 from mbt_cli.engine.plan import (
-    Limits,
     Plan,
-    PlanOptions,
     make_plan,
     plan_json,
     plan_schema,
@@ -40,8 +38,7 @@ def planned(tmp_path):
     """The plan of a manifest, as if nothing were made yet."""
 
     def plan(manifest, *only: str, **limits) -> Plan:
-        options = PlanOptions(Limits(**limits), only)
-        return make_plan(manifest, States(manifest, tmp_path / "runs"), options)
+        return make_plan(manifest, States(manifest, tmp_path / "runs"), only=only, **limits)
 
     return plan
 
@@ -103,7 +100,7 @@ def test_a_part_that_needs_what_is_left_out_is_refused(load, planned):
     with pytest.raises(UsageError, match=r"`scores/.* reads `answers/.* which `!`") as no:
         planned(load(), "!answers")
 
-    assert no.value.hint == "leave out what reads it too: --only '!scores'"
+    assert no.value.hint == "exclude the cells that read it too: --only '!scores'"
 
 
 def test_a_large_cell_is_an_array_and_a_merge(load, planned):
@@ -168,10 +165,10 @@ def test_a_plan_survives_its_json(load, planned):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "stdin holds no plan"),
-        ('{"schema_version": 9}', "a plan of version 9; this mbt takes version 1"),
-        ('{"schema_version": 1}', "stdin is no plan: `study`"),
-        ("[]", "stdin holds no plan"),
+        ("", "stdin does not contain a plan"),
+        ('{"schema_version": 9}', "a plan of version 9; this mbt reads version 1"),
+        ('{"schema_version": 1}', "stdin is not a plan: `study`"),
+        ("[]", "stdin does not contain a plan"),
     ],
 )
 def test_what_is_no_plan_is_refused_in_one_line(text, words):
@@ -209,7 +206,7 @@ def test_a_plan_whose_job_bears_an_odd_name_is_refused(load, planned, name):
     plan = json.loads(plan_json(planned(load())))
     plan["jobs"][0]["id"] = name
 
-    with pytest.raises(UsageError, match=r"is no plan: `jobs\.0\.id`"):
+    with pytest.raises(UsageError, match=r"is not a plan: `jobs\.0\.id`"):
         read_plan(json.dumps(plan), "stdin")
 
 

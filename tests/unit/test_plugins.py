@@ -6,10 +6,11 @@ import pytest
 
 from mbt_cli.cli.doctor_study import notes
 from mbt_cli.cli.machine_checks import plugin_findings
-from mbt_cli.engine.plan import PlanOptions, make_plan
+from mbt_cli.engine.plan import make_plan
 from mbt_cli.engine.states import States
-from mbt_cli.engine.submit import write_copy
+from mbt_cli.engine.submit import NewSubmission
 from mbt_cli.errors import ManifestError
+from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.docs import manifest_reference
 from mbt_cli.manifest.json_schema import schema_text
 from mbt_cli.manifest.load import load_manifest
@@ -133,8 +134,9 @@ def test_a_path_counts_from_the_folder_of_the_manifest_that_names_it(load, folde
 
 def test_the_copy_of_a_submission_holds_the_file(load, folder, presets):
     manifest = load(WITH_FILE)
-    plan = make_plan(manifest, States(manifest, folder / "runs"), PlanOptions())
-    write_copy(folder / "record", plan, manifest, presets)
+    plan = make_plan(manifest, States(manifest, folder / "runs"))
+    copy_to = folder / "record"
+    NewSubmission(plan, manifest, presets, LocalLauncher(), copy_to, (), {}, "").write_copy()
     (folder / "plug" / "mine.py").unlink()
 
     copy = load_manifest(folder / "record" / "manifest.toml", presets=presets)

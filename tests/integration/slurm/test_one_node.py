@@ -240,7 +240,7 @@ def test_children_of_a_failed_job_are_cancelled_with_a_reason(place):
     assert failed[0]["log"]
     assert {c["doing"] for a, c in states.items() if a.startswith("scores/")} == {"cancelled"}
     assert "never ran: job" in shown
-    assert "go on: mbt plan study.toml | mbt submit --slurm" in shown
+    assert "continue: mbt plan study.toml | mbt submit --slurm" in shown
 
 
 def test_cancel_empties_the_queue(slow):

@@ -1,6 +1,6 @@
 """`check` and `plan` name cells that nothing reads."""
 
-from mbt_cli.engine.plan import unread
+from mbt_cli.engine.plan import unused_cells
 from tests.conftest import SMALL_STUDY
 
 DATA = """
@@ -22,12 +22,12 @@ traces_per_rollout = 1
 """
 
 
-def test_a_whole_study_has_nothing_unread(load):
-    assert unread(load(SMALL_STUDY)) == []
+def test_a_whole_study_has_nothing_unused_cells(load):
+    assert unused_cells(load(SMALL_STUDY)) == []
 
 
 def test_cells_that_nothing_reads_are_named_with_what_tells_them_apart(load):
-    found = {u.stage: u for u in unread(load(SMALL_STUDY + DATA))}
+    found = {u.stage: u for u in unused_cells(load(SMALL_STUDY + DATA))}
 
     assert set(found) == {"solutions", "mbt-r"}
     assert found["solutions"].addresses == ["solutions/benchmark=tiny/split=train"]
