@@ -63,12 +63,12 @@ class Recipe(Settings):
     on GPUs that support it, `medium` in bfloat16 on CPUs that support it. By default, PyTorch
     and `trainer.tf32` decide."""
     batch_size: int = Field(ge=1)
-    """Examples (GRPO: completions) per optimizer step on all devices."""
+    """Examples, or completions of reinforcement learning, per optimizer step on all devices."""
     device_batch_size: Annotated[int, RunOnly] = Field(default=1, ge=1)
     """Examples that one device computes at once; gradient accumulation does the rest."""
     max_length: int = Field(ge=2)
-    """Tokens of prompt and completion (GRPO: of the prompt). Longer rows are dropped and counted,
-    never cut."""
+    """Tokens of prompt and completion; of the prompt alone for reinforcement learning. Longer rows
+    are dropped and counted, never cut."""
     trainer: dict[str, Json] = Field(default_factory=dict)
     """Fields of TRL's configuration of the method, such as SFTConfig."""
     lora: dict[str, Json] = Field(default_factory=dict)

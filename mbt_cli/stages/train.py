@@ -34,7 +34,7 @@ from mbt_cli.core.training_job import (
 from mbt_cli.core.verifier import verifier_reference
 from mbt_cli.errors import StageError, Stopped
 from mbt_cli.inference.server import ServerProcess
-from mbt_cli.interfaces import Benchmark
+from mbt_cli.interfaces import Benchmark, Trainer
 from mbt_cli.stages.base import (
     VERIFIED,
     AxisValues,
@@ -87,9 +87,9 @@ class TrainStage(Stage):
     """Stage of `data` to its share. The largest mixture with these shares is drawn by the seed;
     by default all rows of all stages are used."""
     questions: dict[str, AxisValues] | None = None
-    """Axes of the questions that GRPO asks."""
+    """Axes of the questions that reinforcement learning asks."""
     reward: str | dict[str, float] | None = None
-    """Name of the reward that GRPO maximises, or several with their weights."""
+    """Name of the reward to maximise, or several with their weights."""
     start: StageInput | None = None
     """Train stage whose checkpoint is trained further; by default the model itself is trained."""
     recipe: dict[str, Any] = Field(default_factory=dict)
@@ -195,7 +195,7 @@ def _train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
     recipe, trainer = work.resolution.recipe, work.resolution.trainer
     assert recipe is not None
     assert trainer is not None
-    job = _write_job(work, examples)
+    job = _write_job(work, recipe, trainer, examples)
     folder = Path(job.folder)
     place = work.place(work.resolution.models["model"].run)
     log = place.log.with_name(place.log.name.replace("server", "train"))
@@ -215,16 +215,13 @@ def _train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
     return _result(work, job, examples)
 
 
-def _write_job(work: Work, examples: pl.DataFrame) -> TrainingJob:
+def _write_job(work: Work, recipe: Recipe, trainer: Trainer, examples: pl.DataFrame) -> TrainingJob:
     """Write the job and its examples into the training folder.
 
     The folder is named by everything that decides the training, so that checkpoints are resumed
     only with the same settings and data; the folders of other trainings of this cell are removed.
     """
     resolution = work.resolution
-    recipe, trainer = resolution.recipe, resolution.trainer
-    assert recipe is not None
-    assert trainer is not None
     model = resolution.models["model"]
     weights = _start_weights(work)
     content = examples.sort(examples.columns[:4]).write_ndjson()
