@@ -1,7 +1,7 @@
 """GSM8K: school word problems whose answer is a number (arXiv 2110.14168).
 
 Official file: JSON lines of `{question, answer}`; the answer is a worked solution that ends in
-`#### n`. Records have no id, so the id is made from the question's text.
+`#### n`. Records have no id, so the id is a hash of the question.
 
     Q: Natalia sold clips to 48 friends in April and half as many in May. How many in all?   A: 72
 """

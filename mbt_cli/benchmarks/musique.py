@@ -1,8 +1,8 @@
 """MuSiQue-Ans: two- to four-hop questions over twenty paragraphs (arXiv 2108.00573).
 
 Official file: JSON lines of `{id, question, answer, answer_aliases, answerable,
-question_decomposition, paragraphs: [{idx, title, paragraph_text, is_supporting}]}`. The id says the
-shape of the question: `3hop1__...`.
+question_decomposition, paragraphs: [{idx, title, paragraph_text, is_supporting}]}`. The id starts
+with the shape of the question: `3hop1__...`.
 
     Q: What is the seat of the county where Van Hook Township is located?   A: Stanley
 """
@@ -68,12 +68,12 @@ class MuSiQue(Benchmark):
 
 
 def _paragraphs(record: Mapping[str, Json]) -> list[tuple[str, str, bool]]:
-    """Title, text and whether it supports the answer; a paragraph counts as one sentence."""
+    """Title, text and whether it supports the answer; each paragraph is one sentence."""
     paragraphs = record.get("paragraphs")
     if not isinstance(paragraphs, Sequence) or isinstance(paragraphs, str):
-        raise ValueError("`paragraphs` is missing or no list")
+        raise ValueError("`paragraphs` is missing or not a list")
     if not all(isinstance(paragraph, Mapping) for paragraph in paragraphs):
-        raise ValueError("`paragraphs` holds something that is no object")
+        raise ValueError("`paragraphs` should contain objects")
     return [
         (
             records.text(paragraph, "title"),

@@ -1,8 +1,8 @@
-"""Questions of one's own: records that hold a question and its answer, and little else.
+"""Your own questions: records with a question and its answer.
 
-JSON lines or a JSON array of `{question, answer}`, with `id`, `answer_aliases` and `context` where
-there are some. An answer may be a list (the first counts, the others are aliases) or a number. The
-context is a text, a list of texts, or HotpotQA's `[[title, [sentence]]]`.
+JSON lines or a JSON array of `{question, answer}`, optionally with `id`, `answer_aliases` and
+`context`. An answer may be a number or a list (the others are aliases of the first). The context is
+a string, a list of strings, or HotpotQA's `[[title, [sentence]]]`.
 
     Q: Which river runs through Cairo?   A: Nile
 """
@@ -21,7 +21,7 @@ _ALIASES = "answer_aliases"
 
 
 class QuestionAnswer(Benchmark):
-    """Records of `{question, answer}`, each about anything."""
+    """Records of `{question, answer}`."""
 
     kind: Literal["question_answer"] = "question_answer"
     """Names the benchmark in a manifest."""
@@ -43,7 +43,7 @@ class QuestionAnswer(Benchmark):
 
 
 def _id(record: Mapping[str, Json], question: str) -> str:
-    """The record's own id, a number too; else one made from the question's text."""
+    """The record's own id, which may be a number; else a hash of the question."""
     for name in _ID:
         value = record.get(name)
         if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip():
@@ -52,7 +52,7 @@ def _id(record: Mapping[str, Json], question: str) -> str:
 
 
 def _answers(value: Json) -> list[str]:
-    """The answer and its other spellings.
+    """The answer, followed by its aliases.
 
     Example:
         >>> _answers(["New York", "NYC"]), _answers(7), _answers(True)
@@ -74,7 +74,7 @@ def _answer(value: Json) -> str:
 
 
 def _context(value: Json) -> tuple[Document, ...]:
-    """Documents; a text without a title gets its number."""
+    """Documents; a string without a title gets its number as one."""
     if not value:
         return ()
     texts = [value] if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""Reading fields of official records: what is missing or of another shape is said, not guessed.
+"""Checked reading of fields in official records.
 
-HotpotQA and 2WikiMultihopQA share a layout, and each comes in two forms: the official files hold
-`[[title, [sentence, ...]], ...]`, the hub holds `{title: [...], sentences: [[...], ...]}`.
+HotpotQA and 2WikiMultihopQA share a layout with two forms: `[[title, [sentence, ...]], ...]` in the
+official files and `{title: [...], sentences: [[...], ...]}` on the hub.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from mbt_cli.core.questions import Document
 
 
 def text(record: Mapping[str, Json], *names: str) -> str:
-    """The first of the named fields that is there, stripped.
+    """The first of the named fields that exists, stripped.
 
     Raises:
-        ValueError: None is there, or it is not a text, or an empty one.
+        ValueError: None exists, or it is not a string, or it is empty.
 
     Example:
         >>> text({"id": " a1 "}, "_id", "id")
@@ -23,7 +23,7 @@ def text(record: Mapping[str, Json], *names: str) -> str:
     for name in names:
         if (value := record.get(name)) is not None:
             if not isinstance(value, str):
-                raise ValueError(f"`{name}` is {_kind(value)} where a text is meant")
+                raise ValueError(f"`{name}` should be a string, not {_kind(value)}")
             if not value.strip():
                 raise ValueError(f"`{name}` is empty")
             return value.strip()
@@ -31,15 +31,15 @@ def text(record: Mapping[str, Json], *names: str) -> str:
 
 
 def optional_text(record: Mapping[str, Json], name: str) -> str | None:
-    """A field that may be missing; ValueError when it is there and is not a text."""
+    """A field that may be missing; ValueError if it is not a string."""
     return text(record, name) if record.get(name) else None
 
 
 def texts(value: Json, name: str) -> tuple[str, ...]:
-    """A list of texts; nothing at all counts as an empty list.
+    """A list of strings; null counts as an empty list.
 
     Raises:
-        ValueError: It is no list, or something in it is no text.
+        ValueError: It is not a list of strings.
     """
     items = _checked_list(value or [], name)
     if set(map(type, items)) - {str}:
@@ -52,7 +52,7 @@ def documents(context: Json) -> tuple[Document, ...]:
     """Documents of a HotpotQA or 2WikiMultihopQA record, in either form.
 
     Raises:
-        ValueError: The shape is another one.
+        ValueError: It has neither form.
 
     Example:
         >>> documents([["Oslo", ["A city.", " It is old."]]])
@@ -67,20 +67,20 @@ def documents(context: Json) -> tuple[Document, ...]:
 def supporting(facts: Json) -> tuple[tuple[str, int], ...]:
     """(title, sentence from 0) pairs of a HotpotQA or 2WikiMultihopQA record, in either form.
 
-    Official records name a few sentences that their document does not have; they are kept.
+    A few official records name sentences that their document does not have; these are kept.
 
     Raises:
-        ValueError: The shape is another one.
+        ValueError: It has neither form.
     """
     pairs = _pairs(facts or [], "supporting_facts", ("title", "sent_id"))
     for _, sentence in pairs:
         if not isinstance(sentence, int):
-            raise ValueError(f"`supporting_facts` holds {sentence!r} where a number is meant")
+            raise ValueError(f"`supporting_facts` should contain numbers, not {sentence!r}")
     return tuple((_checked_text(title, "supporting_facts"), number) for title, number in pairs)
 
 
 def rest(record: Mapping[str, Json], *taken: str) -> dict[str, Json]:
-    """What else the record holds: everything but the fields that `taken` names."""
+    """The record without the fields in `taken`."""
     return {name: value for name, value in record.items() if name not in taken}
 
 
@@ -92,25 +92,25 @@ def _pairs(value: Json, name: str, columns: tuple[str, str]) -> list[tuple[Json,
         return list(zip(first, second, strict=True))
     pairs = [_checked_list(pair, name) for pair in _checked_list(value, name)]
     if set(map(len, pairs)) - {2}:
-        raise ValueError(f"`{name}` holds something that is not a pair")
+        raise ValueError(f"`{name}` contains something that is not a pair")
     return [(pair[0], pair[1]) for pair in pairs]
 
 
 def _checked_list(value: Json, name: str) -> Sequence[Json]:
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"`{name}` is {_kind(value)} where a list is meant")
+        raise ValueError(f"`{name}` should be a list, not {_kind(value)}")
     return value
 
 
 def _checked_text(value: Json, name: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"`{name}` holds {_kind(value)} where a text is meant")
+        raise ValueError(f"`{name}` should contain strings, not {_kind(value)}")
     return value
 
 
 def _kind(value: Json) -> str:
-    """A value's type in JSON's own words."""
+    """The JSON type of a value."""
     if value is None:
-        return "nothing"
-    names = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
+        return "null"
+    names = {bool: "a Boolean", int: "a number", float: "a number", str: "a string"}
     return names.get(type(value), "an object" if isinstance(value, Mapping) else "a list")

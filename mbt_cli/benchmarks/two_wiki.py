@@ -1,7 +1,7 @@
 """2WikiMultihopQA: questions over Wikipedia with evidence triples (arXiv 2011.01060).
 
 Official file: a JSON array in HotpotQA's layout with `evidences: [[subject, relation, object]]`
-and `answer_id`; its dev file has labels, the test file has none.
+and `answer_id`. The dev file has labels, the test file has none.
 
     Q: Which film whose director is younger, Forbidden Ground or Free Guy?   A: Free Guy
 """

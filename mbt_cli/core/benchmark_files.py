@@ -1,4 +1,4 @@
-"""Which files and which rows of a data set a study takes; the same for every benchmark."""
+"""The files and rows of a data set that a study uses; the same for every benchmark."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ PerSplit = Count | dict[str, Count]
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """Where the hub holds a data set in a layout that its benchmark reads.
+    """A repository on the hub with a data set in the layout of its benchmark.
 
     Args:
         repo: Data set repository, `organisation/name`.
-        pattern: Path of a split's files in it; `{config}` and `{split}` are filled in, `*` is any
-            text. Parquet, JSON lines or a JSON array, by the ending.
+        pattern: Path of the files of a split, with the placeholders `{config}` and `{split}` and
+            the wildcard `*`. Parquet, JSON lines or a JSON array, by the suffix.
         licence: Licence of the data, for data cards.
-        config: Configuration that is read unless the manifest names another.
-        revision: Commit that is read unless the manifest names another; a branch name is looked up
-            and the commit recorded.
-        split_names: The study's usual name of a split to the repository's, where they differ.
+        config: Configuration, unless the manifest names another.
+        revision: Commit, unless the manifest names another. For a branch, the current commit is
+            used and recorded.
+        split_names: Usual name of a split to its name in the repository, if they differ.
     """
 
     repo: str
@@ -37,32 +37,32 @@ class HubSource:
 
 
 class BenchmarkFiles(Settings):
-    """Fields of a `[benchmarks.NAME]` table that every kind shares."""
+    """Fields of a `[benchmarks.NAME]` table that every kind has."""
 
     hub: ClassVar[HubSource | None] = None
-    """The official hub repository, for benchmarks that have one."""
+    """The official repository on the hub, if there is one."""
 
     source: Literal["hub"] | None = None
-    """`hub` fetches the official repository; left out, `files` says where the rows are."""
+    """`hub` downloads the official repository. Default: the local `files`."""
     repo: str | None = None
-    """Another hub repository in the official layout."""
+    """Another repository on the hub with the official layout."""
     config: str | None = None
-    """Configuration of the hub repository."""
+    """Configuration of the repository."""
     revision: str | None = None
-    """Commit of the hub repository; left out, the one this mbt was tested with."""
+    """Commit of the repository. Default: the one that mbt was tested with."""
     files: dict[str, str] = Field(default_factory=dict)
-    """Split to local file: the official layout, or a questions Parquet that mbt wrote."""
+    """Split to local file: in the official layout, or a Parquet file of questions from mbt."""
     splits: dict[str, str] = Field(default_factory=dict)
-    """The study's name of a split to the source's, such as `{ validation = "test" }`."""
+    """Split of the study to split of the source, such as `{ validation = "test" }`."""
     limit: Annotated[PerSplit | None, Grows] = None
-    """First N questions in the official order."""
+    """The first N questions in the official order."""
     sample: Annotated[PerSplit | None, Grows] = None
-    """N questions drawn by id with `sample_seed`."""
+    """N questions drawn at random by `sample_seed`."""
     sample_seed: int = 0
     """Seed of `sample`."""
     difficulty: str | None = None
-    """File with the columns question_id and tier, in place of the benchmark's own tiers."""
+    """File with the columns question_id and tier; replaces the tiers of the benchmark."""
     default_tier: Literal["easy", "medium", "hard"] = "medium"
-    """Tier of a question that has none."""
+    """Tier of questions without one."""
     max_bad_rows: Annotated[int, RunOnly] = Field(default=0, ge=0)
-    """Malformed rows that may be left out before the stage fails."""
+    """Number of malformed rows to skip before the stage fails."""

@@ -1,4 +1,4 @@
-"""Rows that others made, in mbt's columns: which of theirs becomes which of ours."""
+"""Imported tables: the mapping of their columns to those of mbt."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -14,39 +14,39 @@ _NOT_VALID = "not_valid_in_source"
 
 
 class ColumnMap(Settings):
-    """How a table of someone else's is read."""
+    """How an imported table is read."""
 
     columns: dict[str, str]
-    """Our column to theirs; a dot goes into a struct, as in `metadata.id`."""
+    """Column of mbt to column of the table; a dot selects a struct field, as in `metadata.id`."""
     numbers_from: Literal[0, 1] = 0
-    """What their samples and traces are counted from."""
+    """First number of samples and traces in the table."""
     valid: str | None = None
-    """Their column that says whether a row is good; where it is false, the row is a failed one."""
+    """Boolean column of the table; rows where it is false count as failed."""
 
 
 class SourcePreset(ColumnMap):
-    """A published data set that stands in for a stage; `{axis}` is filled in from the cell."""
+    """A published data set that replaces a stage; `{axis}` is filled in from the cell."""
 
     makes: Literal["rollout", "solution", "mbt_s", "mbt_r", "plain"]
-    """What its rows are."""
+    """Kind of the rows."""
     repo: str
     """Data set repository on the hub, or a folder with the same files."""
     revision: str = "main"
-    """Commit; a branch name is looked up and the commit recorded."""
+    """Commit; for a branch, the current commit is used and recorded."""
     config: str = "default"
     """Configuration of the repository."""
     pattern: str = "{config}/{split}-*.parquet"
-    """Files in the repository."""
+    """Path pattern of the files in the repository."""
     names: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """Axis to our names of its values to theirs, where they differ."""
+    """Axis to a table of its values to their names in the repository, if they differ."""
     licence: str = ""
     """Licence of the data."""
 
     def files(self, axes: Mapping[str, str]) -> str:
-        """Path pattern of one cell's files.
+        """Path pattern of the files of one cell.
 
         Raises:
-            ValueError: A placeholder names no axis of the cell.
+            ValueError: A placeholder is not an axis of the cell.
 
         Example:
             >>> made = SourcePreset(
@@ -64,23 +64,23 @@ class SourcePreset(ColumnMap):
 
 
 def mapped_rows(frame: pl.DataFrame, source: ColumnMap, schema: pl.Schema) -> pl.DataFrame:
-    """Their rows as ours: columns that the map does not name are null, order stays.
+    """Imported rows in the columns of mbt, in the same order; unmapped columns are null.
 
-    A missing `sample` is 0. A missing `trace_id` counts the rows of one question and sample.
+    A missing `sample` is 0. A missing `trace_id` numbers the rows of a question and sample.
 
     Args:
-        frame: Their rows.
-        source: What becomes of their columns.
+        frame: The imported rows.
+        source: The column mapping.
         schema: `rows.ROLLOUTS` or `rows.TRACES`.
 
     Raises:
-        ValueError: The map names a column that is not there or that we do not have, a value has
-            another type, a question id is missing, or a key occurs twice; the message says which.
+        ValueError: The mapping names an unknown column, a value has the wrong type, a question id
+            is missing, or a key is not unique.
     """
     if unknown := [ours for ours in source.columns if ours not in schema]:
-        raise ValueError(f"there is no column `{unknown[0]}`; there are {', '.join(schema)}")
+        raise ValueError(f"no column `{unknown[0]}`; the columns are {', '.join(schema)}")
     if "question_id" not in source.columns:
-        raise ValueError("the map does not say which column is the `question_id`")
+        raise ValueError("`columns` does not map `question_id`")
     taken = frame.select(
         _column(frame.schema, theirs).alias(ours) for ours, theirs in source.columns.items()
     )
@@ -94,7 +94,7 @@ def mapped_rows(frame: pl.DataFrame, source: ColumnMap, schema: pl.Schema) -> pl
 
 
 def _column(schema: pl.Schema, path: str) -> pl.Expr:
-    """A column of theirs by its dotted path."""
+    """A column of the table by its dotted path."""
     name, *fields = path.split(".")
     if name not in schema:
         raise ValueError(f"the source has no column `{name}`; it has {', '.join(schema)}")
@@ -109,7 +109,7 @@ def _column(schema: pl.Schema, path: str) -> pl.Expr:
 
 
 def _counted(taken: pl.DataFrame, source: ColumnMap, schema: pl.Schema) -> pl.DataFrame:
-    """Numbers from 0, with those that the source does not have."""
+    """Samples and traces numbered from 0; missing numbers are filled in."""
     given = [name for name in _NUMBERS if name in taken.columns]
     taken = taken.with_columns(pl.col(name) - source.numbers_from for name in given)
     if "sample" not in taken.columns:
@@ -135,7 +135,7 @@ def _cast(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
             frame = frame.with_columns(pl.col(name).cast(wanted))
         except pl.exceptions.PolarsError as error:
             raise ValueError(
-                f"the source's column for `{name}` holds {frame.schema[name]}, not {wanted}"
+                f"the source's column for `{name}` is {frame.schema[name]}, not {wanted}"
             ) from error
     return frame
 
@@ -147,4 +147,4 @@ def _check_keys(frame: pl.DataFrame) -> None:
     twice = frame.filter(pl.struct(keys).is_duplicated())
     if not twice.is_empty():
         first = ", ".join(f"{name} {twice[name][0]}" for name in keys)
-        raise ValueError(f"{twice.height} rows share their key with another, such as {first}")
+        raise ValueError(f"{twice.height} rows do not have a unique key, such as {first}")

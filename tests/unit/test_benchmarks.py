@@ -115,11 +115,11 @@ def test_a_math500_record_keeps_its_id_level_and_subject(record, question_id):
     [
         ({"_id": None}, "`_id` is missing"),
         ({"question": " "}, "`question` is empty"),
-        ({"answer": 3}, "`answer` is a number where a text is meant"),
-        ({"context": None}, "`context` is nothing where a list is meant"),
+        ({"answer": 3}, "`answer` should be a string, not a number"),
+        ({"context": None}, "`context` should be a list, not null"),
         ({"context": [["a", ["b"], "c"]]}, "not a pair"),
-        ({"context": [["a", [1]]]}, "`context` holds a number"),
-        ({"supporting_facts": [["a", "0"]]}, "where a number is meant"),
+        ({"context": [["a", [1]]]}, "`context` should contain strings, not a number"),
+        ({"supporting_facts": [["a", "0"]]}, "should contain numbers"),
         ({"context": {"title": ["a"], "sentences": []}}, "1 title for 0"),
     ],
 )

@@ -80,15 +80,15 @@ def test_missing_numbers_are_counted_within_a_question():
     [
         ({"question_id": "id"}, "no column `id`; it has sample_id, metadata"),
         ({"question_id": "metadata.key"}, "`metadata` has no field `key`"),
-        ({"question_id": "metadata.id", "text": "refined_trace"}, "there is no column `text`"),
-        ({"trace": "refined_trace"}, "which column is the `question_id`"),
+        ({"question_id": "metadata.id", "text": "refined_trace"}, "no column `text`"),
+        ({"trace": "refined_trace"}, "does not map `question_id`"),
         (
             {"question_id": "metadata.id", "sample": "refined_trace"},
-            "column for `sample` holds String, not Int64",
+            "column for `sample` is String, not Int64",
         ),
         (
             {"question_id": "metadata.id", "trace_id": "rollout_id"},
-            "2 rows share their key with another, such as question_id a, sample 0, trace_id 1",
+            "2 rows do not have a unique key, such as question_id a, sample 0, trace_id 1",
         ),
     ],
 )
