@@ -254,6 +254,8 @@ class Launcher(Plugin):
     """Whether `--preset` selects a file with its settings."""
     job_id_variable: ClassVar[str | None] = None
     """Environment variable that holds the id of a job within that job."""
+    places: ClassVar[str] = "places"
+    """What its presets describe, for `mbt help presets`."""
     tables: ClassVar[Mapping[str, type[Settings]]] = {}
     """Tables within its presets, for `mbt help manifest`."""
 

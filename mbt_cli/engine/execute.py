@@ -114,7 +114,7 @@ class Execution:
         if not stale or self._options.replace:
             return
         cells = "1 finished cell was" if len(stale) == 1 else f"{len(stale)} finished cells were"
-        lines = [f"{cells} made by other settings:"]
+        lines = [f"{cells} made with other settings:"]
         for state in stale[:_SHOWN_CELLS]:
             lines.append(f"  `{state.cell.address}`")
             lines.extend(f"    {reason}" for reason in state.why)

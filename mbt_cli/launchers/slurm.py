@@ -162,6 +162,7 @@ class SlurmLauncher(Launcher):
     """Submit jobs with `sbatch`."""
 
     job_id_variable = "SLURM_JOB_ID"
+    places = "clusters"
     tables: ClassVar[Mapping[str, type[Settings]]] = {"job": SlurmResources}
 
     kind: Literal["slurm"] = "slurm"

@@ -343,7 +343,7 @@ FAMILIES: Mapping[str, str] = {
     "accelerate": "processes of a training, named by `launch.accelerate`",
     "sources": "published data sets, named by `source = \"hub:ORG/NAME\"` on a stage",
 } | {
-    kind: f"launcher `{kind}`: settings of a place, named by `mbt submit --{kind} --preset NAME`"
+    kind: f"{launcher.places}, named by `mbt submit --{kind} --preset NAME`"
     for kind, launcher in LAUNCHERS.shipped.items()
     if launcher.has_presets
 }  # fmt: skip

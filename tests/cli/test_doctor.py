@@ -308,6 +308,6 @@ def test_slurm_is_told_where_it_is(mbt, doctor):
 
     (finding,) = slurm
     if shutil.which("sbatch") is None:
-        assert finding["found"] == "not here"
+        assert finding["found"] == "not found"
     else:
         assert finding["what"] in ("controller", "partitions")

@@ -108,7 +108,7 @@ ASKED = (
     Wrong(
         "other settings",
         f"run study.toml --set {OTHER}",
-        ["cells were made by other settings", "0.0 -> 0.5", "`--replace`"],
+        ["cells were made with other settings", "0.0 -> 0.5", "`--replace`"],
         code=1,
     ),
     Wrong("a stage that is near", "show runs/small/bse", ["in `runs/small` did you mean `base`?"]),

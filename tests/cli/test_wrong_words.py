@@ -114,7 +114,7 @@ def test_a_plan_that_was_overtaken_is_refused(tmp_path, capfd):
     wrong = Wrong(
         "an edited manifest",
         "submit p.json --local 1",
-        ["`study.toml`, or what it names, has changed", "mbt plan study.toml"],
+        ["`study.toml`, or a file that it names, has changed", "mbt plan study.toml"],
         edits={"samples = 2": "samples = 1"},
         files={"p.json": plan},
     )

@@ -1,4 +1,4 @@
-"""Scripts that launchers write: whole, readable, and deaf to what values would like to run."""
+"""Scripts that launchers write: complete, readable, and safe against any value."""
 
 import json
 import os

@@ -192,7 +192,7 @@ def test_a_plan_that_leaves_stale_cells_is_refused(load, planned, tmp_path):
     plan = planned(manifest)
     cells = (plan.cells[0].model_copy(update={"status": "stale"}), *plan.cells[1:])
 
-    with pytest.raises(StaleError, match="1 finished cells have other settings now"):
+    with pytest.raises(StaleError, match="1 finished cells were made with other settings"):
         check_plan(
             plan.model_copy(update={"cells": cells}),
             manifest,
