@@ -65,7 +65,7 @@ def test_a_dry_run_prints_scripts_and_writes_nothing(mbt, piped, workplace):
     assert not (workplace / "runs").exists()
 
 
-def test_scripts_can_be_had_without_submitting(mbt, piped, workplace):
+def test_scripts_can_be_written_without_submitting(mbt, piped, workplace):
     done = piped(mbt("plan", "study.toml").out, "--slurm", "--script-dir", "out")
 
     assert done.returncode == 0, done.stderr
@@ -81,7 +81,7 @@ def test_scripts_can_be_had_without_submitting(mbt, piped, workplace):
         pytest.param(("--slurm", "--preset", "nope"), "no preset `nope`", id="preset"),
     ],
 )
-def test_usage_that_is_wrong_is_one_clear_line(mbt, piped, arguments, words):
+def test_wrong_usage_is_one_line(mbt, piped, arguments, words):
     done = piped(mbt("plan", "study.toml").out, *arguments)
 
     assert done.returncode == 2
@@ -113,7 +113,7 @@ def test_shards_and_a_merge_make_the_rows_of_a_whole_run(mbt, workplace):
     assert "0 model calls, 12 replies reused" in merged.out
 
 
-def test_a_shard_that_is_none_is_refused(mbt):
+def test_a_wrong_shard_is_refused(mbt):
     ran = mbt("run", "study.toml", "--shard", "3/2")
 
     assert ran.code == 2
@@ -127,9 +127,7 @@ def test_status_of_a_study_that_was_never_submitted_says_so(mbt):
     assert "nothing of a study `small` was submitted" in ran.err
 
 
-def test_status_tells_what_the_disk_knows_where_the_queue_does_not_answer(
-    mbt, beside, piped, workplace
-):
+def test_status_shows_the_artifacts_when_the_queue_does_not_answer(mbt, beside, piped, workplace):
     broken = (workplace / "bin" / "squeue").read_text().partition("\n")[2]
     program(workplace / "bin", "squeue", "exit 0")
     program(workplace / "bin", "sbatch", "echo $$")

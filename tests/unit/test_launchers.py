@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from mbt_cli.core.jobs import Job, JobContext
+from mbt_cli.core.jobs import Job, JobContext, JobId
+from mbt_cli.engine.runner import current_job, is_gone
 from mbt_cli.engine.submit import load_launcher
 from mbt_cli.errors import ManifestError, MbtError, UsageError
 from mbt_cli.launchers.local import LocalLauncher
@@ -95,7 +96,7 @@ def test_a_training_over_two_nodes_gives_its_golden_script(preset):
     check_golden("training/two-nodes.sh", preset("two-nodes").render(job(gpus=1, trains=True)))
 
 
-def test_a_training_asks_for_what_its_own_table_says(own):
+def test_a_training_gets_the_resources_of_its_own_table(own):
     launcher = own(
         "[job]\npartition = 'gpu'\n[gpu_job]\ngpus = 4\ntime = '1:00:00'\n[small_job]\n"
         "[train_job]\nnodes = 2\ngpus = 8\n"
@@ -120,14 +121,7 @@ def test_a_training_over_several_nodes_is_not_started_from_inside_a_container(ow
         own("container = ['podman']\n[gpu_job]\n[small_job]\n[train_job]\nnodes = 2\n")
 
 
-def test_the_papers_jobs_ask_for_32_processors_and_four_gpus(preset):
-    script = preset("paper").render(job(gpus=4))
-
-    assert "#SBATCH --cpus-per-task=32" in script
-    assert "#SBATCH --gpus-per-node=4" in script
-
-
-def test_a_job_without_gpus_asks_for_none(preset):
+def test_a_job_without_gpus_requests_none(preset):
     script = preset("paper").render(job(gpus=0))
 
     assert "--gpus" not in script
@@ -207,7 +201,7 @@ def test_a_job_with_many_needs_waits_for_joining_jobs(own, tmp_path, monkeypatch
     assert "afterok:9:1 " in second
 
 
-def test_a_record_that_no_directive_can_name_is_refused(preset):
+def test_a_record_whose_path_no_directive_can_contain_is_refused(preset):
     with pytest.raises(MbtError, match="contains a space"):
         preset("one-gpu").render(job(Path("/data/my runs/s")))
 
@@ -228,7 +222,7 @@ def test_a_record_that_no_directive_can_name_is_refused(preset):
         ("gpuz = 1", "unknown key; did you mean `gpus`?"),
     ],
 )
-def test_what_is_wrong_in_a_preset_is_one_clear_line(own, line, words):
+def test_a_mistake_in_a_preset_is_one_problem(own, line, words):
     with pytest.raises(ManifestError, match=r"own\.toml") as raised:
         own(f"[gpu_job]\n{line}\n[small_job]\n")
 
@@ -243,7 +237,7 @@ def test_an_unknown_preset_names_the_nearest(preset):
     assert raised.value.hint == "did you mean `paper`?"
 
 
-def test_a_secret_has_no_place_in_a_preset():
+def test_a_secret_in_a_preset_is_refused():
     with pytest.raises(ValidationError, match="looks like a secret"):
         SlurmLauncher(gpu_job={}, small_job={}, environment={"HF_TOKEN": "x"})
 
@@ -261,6 +255,26 @@ def test_scripts_are_clean_by_shellcheck(preset, name, trains, tmp_path):
     done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
 
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("squeue", "gone"),
+    [
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", False),
+        ("echo PENDING", False),
+        ("echo COMPLETED", True),
+    ],
+)
+def test_the_launcher_of_a_lock_knows_whether_its_job_is_gone(tmp_path, monkeypatch, squeue, gone):
+    monkeypatch.setenv("PATH", stand_in(tmp_path)["PATH"])
+    (tmp_path / "bin" / "squeue").write_text(f"#!/bin/bash\n{squeue}\n")
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+
+    own = current_job({"SLURM_JOB_ID": "7"})
+
+    assert own == JobId("slurm", "7")
+    assert is_gone(own) is gone
 
 
 @pytest.mark.parametrize("nasty", NASTY)
@@ -304,7 +318,7 @@ def ran(launcher: SlurmLauncher, folder: Path, environment: dict[str, str]):
         pytest.param(137, "killed, most likely for memory; requeued", id="out of memory"),
     ],
 )
-def test_a_job_says_how_it_ended(own, tmp_path, code, last):
+def test_a_job_reports_how_it_ended(own, tmp_path, code, last):
     command = code if isinstance(code, str) else f"exit {code}"
     launcher = own(f'mbt = ["bash", "-c", "{command}"]\n[gpu_job]\n[small_job]\n')
 
@@ -322,7 +336,7 @@ def test_a_job_says_how_it_ended(own, tmp_path, code, last):
         ("TERM", 75, "stopped from outside before it began"),
     ],
 )
-def test_a_signal_while_the_cluster_is_set_up_loses_no_job(own, tmp_path, signal, code, last):
+def test_a_signal_before_the_command_starts_loses_no_job(own, tmp_path, signal, code, last):
     setup = f'["bash", "-c", "kill -{signal} $PPID; sleep 0.3"]'
     launcher = own(f'mbt = ["touch", "ran.txt"]\nsetup = [{setup}]\n[gpu_job]\n[small_job]\n')
 
@@ -346,7 +360,7 @@ def test_a_job_that_makes_no_progress_is_given_up(own, tmp_path):
     assert "requeued 1 times without progress, so it is given up" in "\n".join(events)
 
 
-def test_the_shipped_presets_are_those_that_goldens_hold():
+def test_every_shipped_preset_has_a_golden_script():
     shipped = {path.stem for path in (REPOSITORY / "presets" / "slurm").glob("*.toml")}
 
     assert shipped == {path.stem for path in GOLDENS.glob("*.sh")} | {"one-node"}

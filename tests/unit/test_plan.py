@@ -71,7 +71,7 @@ def test_cells_of_one_server_share_a_job(load, planned):
     assert plan.boots == 2
 
 
-def test_a_job_is_what_a_person_could_type(load, planned):
+def test_a_job_runs_a_command_that_users_can_type(load, planned):
     plan = planned(load())
 
     assert plan.jobs[-1].argv == ("mbt", "run", plan.manifest, "--only", "tables")
@@ -87,7 +87,7 @@ def test_a_job_is_what_a_person_could_type(load, planned):
         ),
     ],
 )
-def test_a_part_is_planned_with_what_it_needs(load, planned, only, jobs):
+def test_a_part_is_planned_with_the_cells_that_it_needs(load, planned, only, jobs):
     plan = planned(load(), *only)
 
     assert [job.id for job in plan.jobs] == jobs
@@ -96,7 +96,7 @@ def test_a_part_is_planned_with_what_it_needs(load, planned, only, jobs):
     )
 
 
-def test_a_part_that_needs_what_is_left_out_is_refused(load, planned):
+def test_a_part_that_needs_excluded_cells_is_refused(load, planned):
     with pytest.raises(UsageError, match=r"`scores/.* reads `answers/.* which `!`") as no:
         planned(load(), "!answers")
 
@@ -115,7 +115,7 @@ def test_a_large_cell_is_an_array_and_a_merge(load, planned):
     assert in_order(plan)
 
 
-def test_no_job_of_the_paper_waits_in_a_circle_and_each_boots_one_server(paper, planned):
+def test_jobs_of_the_paper_have_no_cycles_and_start_one_server_each(paper, planned):
     plan = planned(paper)
 
     made = [a for job in plan.jobs if job.argv[1] == "run" for a in job.cells]
@@ -126,14 +126,14 @@ def test_no_job_of_the_paper_waits_in_a_circle_and_each_boots_one_server(paper, 
     assert plan.boots < 368 / 2
 
 
-def test_the_paper_names_the_cells_that_nothing_reads(paper, planned):
+def test_a_plan_names_unused_cells(paper, planned):
     plan = planned(paper)
 
     assert "mbt-r/benchmark=musique/split=train/model=qwen3-4b" in plan.unread
     assert "mbt-r/benchmark=hotpotqa/split=train/model=qwen3-4b" not in plan.unread
 
 
-def test_official_counts_and_limits_tell_rows_before_data_is_there(paper, planned):
+def test_official_sizes_and_limits_give_rows_before_the_data_is_there(paper, planned):
     rows = {c.address: c.rows for c in planned(paper).cells}
 
     assert rows["questions/benchmark=musique/split=validation"] == 2417
@@ -141,7 +141,7 @@ def test_official_counts_and_limits_tell_rows_before_data_is_there(paper, planne
     assert rows["mbt-r/benchmark=musique/split=train/model=qwen3-4b"] == 4 * 19_938
 
 
-def test_gpu_hours_follow_from_what_the_model_says_it_generates(presets, planned):
+def test_gpu_hours_follow_from_expected_tokens_per_second(presets, planned):
     manifest = load_manifest(
         REPOSITORY / "manifests" / "paper.toml",
         presets=presets,
@@ -171,7 +171,7 @@ def test_a_plan_survives_its_json(load, planned):
         ("[]", "stdin does not contain a plan"),
     ],
 )
-def test_what_is_no_plan_is_refused_in_one_line(text, words):
+def test_a_document_that_is_not_a_plan_is_refused_in_one_line(text, words):
     with pytest.raises(UsageError, match=words) as raised:
         read_plan(text, "stdin")
 
@@ -202,7 +202,7 @@ def test_a_plan_that_leaves_stale_cells_is_refused(load, planned, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b", "../x", "a\n#SBATCH --wrap=id", "$(id)", ""])
-def test_a_plan_whose_job_bears_an_odd_name_is_refused(load, planned, name):
+def test_a_plan_with_an_unsafe_job_name_is_refused(load, planned, name):
     plan = json.loads(plan_json(planned(load())))
     plan["jobs"][0]["id"] = name
 
@@ -357,7 +357,7 @@ def test_local_jobs_run_in_order_and_a_failure_skips_what_needs_it(submission):
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/2", "1/2/3"])
-def test_what_is_no_shard_is_refused(text):
+def test_a_wrong_shard_is_refused(text):
     with pytest.raises(ValueError, match="is not a shard"):
         parse_shard(text)
 
