@@ -1,4 +1,4 @@
-"""Every bad habit of a teacher lands under its own reason; good texts pass."""
+"""Quality gates: every defect is stopped with its own reason; good texts pass."""
 
 import pytest
 
@@ -56,24 +56,24 @@ def test_a_good_trace_passes_every_gate():
         (GOOD + " So the answer is Dover, that is to say it." * 12, "tail_loop"),
     ],
 )
-def test_a_bad_habit_fails_under_its_own_reason(text, expected):
+def test_a_defect_is_stopped_by_its_own_gate(text, expected):
     assert problem(text) == expected
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter", None])
-def test_a_reply_that_was_cut_is_not_training_data(finish):
+def test_a_truncated_reply_is_not_training_data(finish):
     assert problem(GOOD, finish=finish) == "not_finished"
 
 
-def test_reasoning_in_place_of_a_reply_is_refused():
+def test_reasoning_without_a_reply_is_stopped():
     assert problem("", reasoning=GOOD) == "reasoning_only"
 
 
-def test_reasoning_pasted_into_the_reply_is_refused():
+def test_reasoning_copied_into_the_reply_is_stopped():
     assert problem(f"{GOOD} Done.", reasoning=GOOD) == "reasoning_in_text"
 
 
-def test_own_reasoning_beside_the_reply_is_fine():
+def test_separate_reasoning_passes():
     assert problem(GOOD, reasoning="I should write this with care." * 20) is None
 
 
@@ -97,13 +97,13 @@ def test_an_alias_counts_as_the_answer():
     assert problem(GOOD, answers=("Port of Kent", "dover")) is None
 
 
-def test_an_answer_is_found_as_a_whole_word_only():
+def test_an_answer_must_occur_as_a_whole_word():
     text = GOOD.replace("Dover", "Norway").replace(" No,", " Surely not,")
 
     assert problem(text, answers=("no",)) == "no_answer"
 
 
-def test_an_answer_of_signs_alone_is_found_as_it_stands():
+def test_an_answer_of_punctuation_is_found_verbatim():
     text = f"{GOOD} The sign is +."
 
     assert problem(text, answers=("+",)) is None
@@ -145,5 +145,5 @@ def test_each_gate_can_be_switched_off(setting, text):
     assert problem(text, **setting) is None
 
 
-def test_a_user_can_name_more_leaks():
+def test_users_can_add_leak_patterns():
     assert problem(GOOD, leak_patterns=("another hale",)) == "leak"

@@ -1,4 +1,4 @@
-"""Rewrites: every trace meets its own question and solution, and says what it was made from."""
+"""Rewrite: every trace is paired with its own question and solution, and records its origin."""
 
 import random
 import re
@@ -45,7 +45,7 @@ def conversations(made, work):
     gaps=st.floats(0, 0.6),
     copies=st.floats(0, 0.6),
 )
-def test_in_any_order_and_with_gaps_every_trace_meets_its_own_question(
+def test_every_trace_is_paired_with_its_own_question_in_any_order(
     tmp_path_factory, seed, count, gaps, copies
 ):
     draws = random.Random(seed)
@@ -79,9 +79,9 @@ def test_in_any_order_and_with_gaps_every_trace_meets_its_own_question(
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_the_order_of_rows_changes_no_request(tmp_path_factory, seed):
+def test_the_order_of_rows_does_not_change_requests(tmp_path_factory, seed):
     rollouts = [rollout(n, s) for n in range(6) for s in range(2)]
-    # two solutions under one key that differ: the same one is taken whatever the order
+    # two different solutions with one key: the same one is used in any order
     solutions = [solution(n) for n in range(6)] + [solution(3, trace="another text")]
     folder = tmp_path_factory.mktemp("cell")
     straight = work_of(stage(), folder, inputs(6, rollouts, solutions))
@@ -116,7 +116,7 @@ def test_a_rollout_without_a_solution_is_a_failed_row_with_that_reason(tmp_path)
     assert made.filter(pl.col("trace").is_not_null())["question_id"].to_list() == ["q0"]
 
 
-def test_a_row_says_which_rollout_and_solution_it_was_made_from(tmp_path):
+def test_a_row_records_its_rollout_and_solution(tmp_path):
     given = inputs(1, [rollout(0, 0), rollout(0, 1)], [])
     failed = table(rows.TRACES, [solution(0, trace=None, failure="timeout")])
     good = table(rows.TRACES, [solution(0, 4)])
@@ -136,7 +136,7 @@ def test_a_row_says_which_rollout_and_solution_it_was_made_from(tmp_path):
     assert made["seed"].n_unique() == 4
 
 
-def test_more_traces_a_rollout_keep_the_seeds_of_those_that_were_there(tmp_path):
+def test_more_traces_per_rollout_keep_the_seeds_of_the_first_ones(tmp_path):
     work = work_of(stage(), tmp_path, inputs(2, [rollout(1, 1)], [solution(1)]))
 
     few = [t.sample for t in stage(traces_per_rollout=2).request_batch(work).tasks()]
@@ -155,7 +155,7 @@ def test_more_traces_a_rollout_keep_the_seeds_of_those_that_were_there(tmp_path)
         ("not_truncated", ["q0", "q1"]),
     ],
 )
-def test_keep_filters_before_anything_is_asked(tmp_path, keep, left):
+def test_keep_filters_before_any_request(tmp_path, keep, left):
     rollouts = [
         rollout(0),
         rollout(1, answer="Rome"),
@@ -168,12 +168,12 @@ def test_keep_filters_before_anything_is_asked(tmp_path, keep, left):
     batch = stage(keep=keep).request_batch(work)
 
     asked = [t.question_id for t in batch.tasks()]
-    # the one that failed is never asked; without `keep` it stays as a failed row
+    # a failed rollout is never rewritten; without `keep` it stays as a failed row
     assert asked == [q for q in left if q != "q4"]
     assert batch.total == len(asked)
 
 
-def test_verdicts_say_what_is_correct_where_they_are_named(tmp_path):
+def test_verdicts_decide_what_is_correct_if_given(tmp_path):
     given = inputs(4, [rollout(n) for n in range(4)], [solution(n) for n in range(4)])
     grades = {"q0": "AAB", "q1": "BBA", "q2": "AB"}
     given["verdicts"] = pl.DataFrame(
@@ -213,7 +213,7 @@ def test_the_funnel_counts_every_step(tmp_path):
     assert funnel["with a solution"] == 2
     assert (funnel["asked"], funnel["replied"]) == (4, 4)
     assert (funnel["no leak"], funnel["passed"]) == (2, 2)
-    # gates that stopped nothing are no step, and count zero
+    # gates that stopped nothing are not a step, and count zero
     assert "no markdown" not in funnel
     gates = work.outcome.notes["gates"]
     assert (gates["leak"], gates["markdown"], sum(gates.values())) == (2, 0, 2)
@@ -232,7 +232,7 @@ def test_near_duplicates_of_one_question_are_dropped_across_its_rollouts(tmp_pat
     assert made["failure"].drop_nulls().str.starts_with("gate_near_duplicate").all()
 
 
-def test_solutions_of_another_benchmark_stop_the_cell_before_it_asks(tmp_path):
+def test_solutions_of_another_benchmark_stop_the_cell_before_any_request(tmp_path):
     work = work_of(
         stage(), tmp_path, inputs(2, [rollout(0), rollout(1)], [solution(7), solution(8)])
     )
@@ -249,7 +249,7 @@ def test_solutions_of_another_benchmark_stop_the_cell_before_it_asks(tmp_path):
     ],
     ids=["twice", "no question"],
 )
-def test_rollouts_that_cannot_be_told_apart_or_placed_are_refused(tmp_path, rollouts, words):
+def test_duplicate_rollouts_and_unknown_questions_are_refused(tmp_path, rollouts, words):
     work = work_of(stage(), tmp_path, inputs(2, rollouts, [solution(0)]))
 
     with pytest.raises(StageError, match=words):

@@ -1,4 +1,4 @@
-"""What is trained on: joined by key, kept and dropped with a reason, mixed by weight."""
+"""Training data: joined by key, dropped with a reason, mixed by weight."""
 
 from collections import Counter
 
@@ -88,20 +88,20 @@ def kept_keys(frame):
     return list(chosen.select("question_id", "sample", "trace_id").iter_rows())
 
 
-def test_rows_meet_their_question_by_key_whatever_the_order(tmp_path):
+def test_rows_are_joined_with_their_question_by_key_in_any_order(tmp_path):
     asked = questions({"q1": "one", "q2": "two", "q3": "three"})
     data = traces(("q3", 0, 0, "c"), ("q1", 0, 0, "a"), ("q2", 0, 0, "b"))
 
     found = examples(data, asked=asked, tmp_path=tmp_path, target="trace")
 
-    told = {row["question_id"]: row for row in found.iter_rows(named=True)}
-    assert told["q1"]["completion"] == "<think>\na\n</think>\n\n<answer>one</answer>"
-    assert told["q3"]["completion"] == "<think>\nc\n</think>\n\n<answer>three</answer>"
-    assert told["q2"]["messages"] == [{"role": "user", "content": " q2?"}]
+    by_id = {row["question_id"]: row for row in found.iter_rows(named=True)}
+    assert by_id["q1"]["completion"] == "<think>\na\n</think>\n\n<answer>one</answer>"
+    assert by_id["q3"]["completion"] == "<think>\nc\n</think>\n\n<answer>three</answer>"
+    assert by_id["q2"]["messages"] == [{"role": "user", "content": " q2?"}]
     assert found["question_id"].to_list() == ["q1", "q2", "q3"]
 
 
-def test_every_row_that_is_left_out_says_why(tmp_path):
+def test_every_dropped_row_has_a_reason(tmp_path):
     asked = questions({"q1": "one"})
     data = rollouts(
         ("q1", 0, "one", "stop", None),
@@ -132,7 +132,7 @@ def test_the_maxima_count_samples_and_traces_not_rows(tmp_path):
     assert kept_keys(found) == [("q1", 0, 0), ("q1", 1, 0), ("q2", 0, 0), ("q2", 1, 0)]
 
 
-def test_a_dropped_sample_leaves_its_place_to_the_next(tmp_path):
+def test_a_dropped_sample_does_not_count_towards_the_maximum(tmp_path):
     asked = questions({"q1": "one"})
     data = rollouts(("q1", 0, None, "stop", None), ("q1", 1, "one", "stop", None))
 
@@ -151,7 +151,7 @@ def test_a_row_without_its_question_stops_the_training(tmp_path):
         )
 
 
-def test_a_row_that_stands_twice_stops_the_training(tmp_path):
+def test_a_duplicate_row_stops_the_training(tmp_path):
     with pytest.raises(StageError, match="two rows with the same key, question `q1`"):
         examples(
             traces(("q1", 0, 0, "x"), ("q1", 0, 0, "y")),
@@ -161,7 +161,7 @@ def test_a_row_that_stands_twice_stops_the_training(tmp_path):
         )
 
 
-def test_nothing_to_train_on_is_said_with_the_reasons(tmp_path):
+def test_the_error_without_trainable_rows_lists_the_reasons(tmp_path):
     with pytest.raises(StageError, match=r"none of 1 rows .* \(1 x truncated\)"):
         examples(
             rollouts(("q1", 0, "one", "length", None)),
@@ -190,7 +190,7 @@ def drawn(frame):
     return Counter(source.split("/")[0] for source in chosen["source"])
 
 
-def test_a_mix_has_its_shares_and_is_as_large_as_they_allow():
+def test_a_mixture_has_its_shares_and_is_as_large_as_possible():
     both = pl.concat([one_stage("a", 30), one_stage("b", 10)])
 
     # b has 10 rows for a share of 1, so a gives 2 x 10
@@ -199,7 +199,7 @@ def test_a_mix_has_its_shares_and_is_as_large_as_they_allow():
     assert drawn(mixed(both, {"a": 6, "b": 1}, seed=1)) == {"a": 30, "b": 5}
 
 
-def test_a_mix_is_drawn_by_the_seed_whatever_the_order():
+def test_a_mixture_is_drawn_by_the_seed_in_any_order_of_rows():
     both = pl.concat([one_stage("a", 30), one_stage("b", 10)])
 
     def keys(frame):
@@ -220,5 +220,5 @@ def test_a_mix_is_drawn_by_the_seed_whatever_the_order():
         pytest.param("", "why", "", id="thinking without a reply"),
     ],
 )
-def test_a_reply_is_trained_as_the_model_wrote_it(reply, reasoning, expected):
+def test_a_completion_is_the_text_that_the_model_wrote(reply, reasoning, expected):
     assert completion_of("reply", {"reply": reply, "reasoning": reasoning}) == expected

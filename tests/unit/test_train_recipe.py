@@ -1,4 +1,4 @@
-"""Recipes: presets, what a stage lays on them, and what a manifest is told when it is wrong."""
+"""Recipes: presets, the settings that a stage merges into them, and the messages for mistakes."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_the_shipped_preset_holds_the_published_settings(load):
     }
 
 
-def test_a_stage_changes_single_keys_of_its_preset(load):
+def test_a_stage_overrides_single_keys_of_its_preset(load):
     text = (
         STUDY + 'trainer = { learning_rate = 3e-4 }\nrecipe = { batch_size = 8, tuning = "lora" }\n'
     )
@@ -86,20 +86,34 @@ def test_a_stage_changes_single_keys_of_its_preset(load):
     assert found.lora["lora_alpha"] == 32
 
 
-def test_the_training_reads_the_questions_that_its_data_is_about(load):
+def test_a_training_reads_the_questions_of_its_data(load):
     inputs = load(STUDY).cells[CELL].resolution.inputs
 
     assert inputs["data"] == ("base/benchmark=tiny/split=train/model=teacher",)
     assert inputs["questions"] == ("questions/benchmark=tiny/split=train",)
 
 
-def test_a_preset_counts_by_its_content_not_by_its_name(load, tmp_path):
+def test_the_content_of_a_preset_counts_not_its_name(load, tmp_path):
     by_name = fingerprint(load(STUDY), tmp_path)
     same = fingerprint(load(STUDY + "trainer = { learning_rate = 1e-4 }\n"), tmp_path)
     other = fingerprint(load(STUDY + "trainer = { learning_rate = 2e-4 }\n"), tmp_path)
 
     assert by_name == same
     assert by_name != other
+
+
+def test_a_method_enters_the_fingerprint_by_its_settings_and_by_later_versions(load, monkeypatch):
+    cell = load(STUDY).cells[CELL]
+    settings = set(cell.spec["recipe"])
+
+    # the keys that finished cells have in their lineage
+    assert settings == {
+        *("method", "tuning", "dtype", "float32_matmul", "batch_size", "max_length"),
+        *("trainer", "lora", "rewards", "reward_words"),
+    }
+    monkeypatch.setattr(type(cell.resolution.trainer), "version", 2)
+    changed = load(STUDY + "recipe = { batch_size = 64 }\n").cells[CELL]
+    assert set(changed.spec["recipe"]) == {*settings, "version"}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +126,7 @@ def test_a_preset_counts_by_its_content_not_by_its_name(load, tmp_path):
         'recipe = { kernels = { attention = "sdpa" } }',
     ],
 )
-def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, line):
+def test_run_only_settings_do_not_change_the_fingerprint(load, tmp_path, line):
     assert fingerprint(load(STUDY), tmp_path) == fingerprint(load(f"{STUDY}{line}\n"), tmp_path)
 
 
@@ -161,7 +175,7 @@ def test_how_a_training_is_run_never_changes_its_fingerprint(load, tmp_path, lin
         ),
     ],
 )
-def test_a_wrong_setting_is_named_with_the_nearest_right_one(load, line, where, what):
+def test_a_wrong_setting_is_reported_with_its_key_path_and_a_suggestion(load, line, where, what):
     with pytest.raises(ManifestError) as caught:
         load(f"{STUDY}{line}\n")
 
@@ -179,14 +193,14 @@ def test_a_wrong_setting_is_named_with_the_nearest_right_one(load, line, where, 
         ('preset = "sft"', 'preset = "grpo"', "stage.sft.questions"),
     ],
 )
-def test_target_and_preset_are_checked_against_what_there_is(load, old, new, where):
+def test_target_preset_and_inputs_are_checked(load, old, new, where):
     with pytest.raises(ManifestError) as caught:
         load(STUDY.replace(old, new))
 
     assert where in {p.where for p in caught.value.problems}
 
 
-def test_values_of_every_kind_that_trl_takes_pass(load):
+def test_values_of_every_type_that_trl_accepts_pass(load):
     trainer = (
         "trainer = { learning_rate = 1, warmup_steps = 0.1, neftune_noise_alpha = 5, "
         'optim = "adamw_torch", tf32 = true, fsdp = true, debug = ["underflow_overflow"], '
@@ -201,7 +215,7 @@ def test_values_of_every_kind_that_trl_takes_pass(load):
     assert found.lora["init_lora_weights"] == "pissa"
 
 
-def test_grpo_takes_its_reward_from_the_stage_and_refuses_unknown_ones(load):
+def test_the_reward_of_the_stage_replaces_the_presets_and_unknown_ones_are_refused(load):
     grpo = STUDY[: STUDY.rindex("[[stage]]")] + (
         '[[stage]]\nkind = "train"\nname = "sft"\npreset = "grpo"\nmatrix = { model = ["tiny"] }\n'
         'questions = { benchmark = "tiny", split = "train" }\n'
@@ -216,11 +230,11 @@ def test_grpo_takes_its_reward_from_the_stage_and_refuses_unknown_ones(load):
 @pytest.mark.parametrize(
     ("batch", "on_device", "devices", "steps"), [(128, 2, 4, 16), (128, 2, 1, 64), (8, 8, 1, 1)]
 )
-def test_accumulation_makes_up_the_batch(batch, on_device, devices, steps):
+def test_accumulation_completes_the_batch(batch, on_device, devices, steps):
     assert accumulation(batch, on_device, devices) == steps
 
 
-def test_a_batch_that_does_not_divide_is_refused_with_sizes_that_do():
+def test_a_batch_that_does_not_divide_is_refused_with_valid_sizes():
     # 12 = 2 devices x 1, 2, 3 or 6 examples x 6, 3, 2 or 1 steps
     with pytest.raises(ValueError, match=r"valid device_batch_size: 1, 2, 3, 6$"):
         accumulation(12, 4, 2)

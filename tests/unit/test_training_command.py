@@ -1,4 +1,4 @@
-"""How a training is started: on one device, through accelerate, and on every node of a job."""
+"""The command of a training: on one device, with accelerate, and on every node of a job."""
 
 import sys
 from pathlib import Path
@@ -24,13 +24,13 @@ def test_one_device_needs_plain_python():
     assert command() == [sys.executable, *MODULE]
 
 
-def test_switches_that_are_off_are_left_out():
+def test_switches_that_are_off_are_omitted():
     words = command(accelerate="x", flags={"multi_gpu": True, "use_fsdp": False}, processes=4)
 
     assert words == [*ACCELERATE, "--multi_gpu", "--num_processes", "4", *MODULE]
 
 
-def test_every_node_gets_a_launcher_with_its_own_rank():
+def test_every_node_runs_a_launcher_with_its_own_rank():
     words = command({"SLURM_NNODES": "2"}, accelerate="x", flags=NODES)
 
     relay = [sys.executable, "-m", "mbt_cli.training.nodes"]
@@ -41,7 +41,7 @@ def test_every_node_gets_a_launcher_with_its_own_rank():
     assert words[node - 3 :] == [*relay, "node", *ACCELERATE, *flags, *MODULE]
 
 
-def test_a_rank_that_is_said_leaves_the_nodes_to_the_user():
+def test_a_given_rank_leaves_the_nodes_to_the_user():
     flags = {"num_machines": 2, "machine_rank": 1}
 
     words = command(accelerate="x", flags=flags)
@@ -56,7 +56,7 @@ def test_a_rank_that_is_said_leaves_the_nodes_to_the_user():
         ({"SLURM_NNODES": "two"}, "`num_machines` is `two`, which is not a whole number"),
     ],
 )
-def test_what_the_job_does_not_say_is_named(environment, message):
+def test_missing_and_wrong_variables_are_reported(environment, message):
     with pytest.raises(StageError) as raised:
         command(environment, accelerate="x", flags=NODES)
 

@@ -1,4 +1,4 @@
-"""A teacher's bad habits: each is a failed row under its own reason, and never a trace."""
+"""Synthesize: what the gates stop is a failed row with its reason; the rest becomes traces."""
 
 import pytest
 
@@ -6,8 +6,6 @@ from mbt_cli.inference.journal import import_rows
 from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.synthesize import SynthesizeStage
 from tests.unit.teaching import GOOD, canned, questions, rows_of, work_of
-
-FILL = " We read on and weigh each word of it with care." * 6
 
 
 def stage(**fields):
@@ -20,40 +18,29 @@ def made_by(tmp_path, backend, **fields):
     return rows_of(stage(**fields), work), work
 
 
-HABITS = {
+STOPPED = {
     "cut at the limit": (GOOD.format(n=0), {"finish_reason": "length"}, "gate_not_finished"),
     "empty": ("", {}, "gate_empty"),
-    "white space": (" \n ", {}, "gate_empty"),
-    "thinks and says nothing": ("", {"reasoning": "City0, surely."}, "gate_reasoning_only"),
-    "pastes its thinking": (FILL + GOOD.format(n=0), {"reasoning": FILL}, "gate_reasoning_in_text"),
-    "heading": ("# Understanding\n" + GOOD.format(n=0), {}, "gate_markdown"),
+    "reasoning without a reply": ("", {"reasoning": "City0, surely."}, "gate_reasoning_only"),
     "bold": ("**Plan** " + GOOD.format(n=0), {}, "gate_markdown"),
-    "draft": ("As the draft says, so be it. " + GOOD.format(n=0), {}, "gate_leak"),
-    "given answer": ("The given answer is City0. " + GOOD.format(n=0), {}, "gate_leak"),
-    "instructions": ("As instructed we begin. " + GOOD.format(n=0), {}, "gate_leak"),
-    "nested think": ("So. <think>City0?</think> " + GOOD.format(n=0), {}, "gate_tags"),
-    "inline think": ("<think>City0?</think> " + GOOD.format(n=0), {}, "gate_tags"),
-    "answer tags": (GOOD.format(n=0) + " <answer>City0</answer>", {}, "gate_tags"),
     "wrong answer": (GOOD.format(n=1), {}, "gate_no_answer"),
-    "one word": ("City0", {}, "gate_too_short"),
-    "loops": (GOOD.format(n=0) + " and we look again at it all" * 40, {}, "gate_tail_loop"),
 }
 
 
-@pytest.mark.parametrize(("reply", "sent", "reason"), HABITS.values(), ids=HABITS)
-def test_a_bad_habit_is_a_failure_of_its_own_name(tmp_path, reply, sent, reason):
+@pytest.mark.parametrize(("reply", "sent", "reason"), STOPPED.values(), ids=STOPPED)
+def test_a_stopped_reply_is_a_failed_row_with_the_name_of_its_gate(tmp_path, reply, sent, reason):
     made, work = made_by(tmp_path, canned(reply, **sent))
 
     (failure,) = made["failure"]
     assert failure.partition(":")[0] == reason
     assert made["trace"].to_list() == [None]
-    # the reply itself is kept as it came
+    # the reply itself is kept
     assert made["reply"].to_list() == [reply]
     stopped = {name: n for name, n in work.outcome.notes["gates"].items() if n}
     assert stopped == {reason.removeprefix("gate_"): 1}
 
 
-def test_the_final_text_alone_becomes_the_trace(tmp_path):
+def test_only_the_final_text_becomes_the_trace(tmp_path):
     good = f"\n{GOOD.format(n=0)}\n"
     made, _ = made_by(tmp_path, canned(good, reasoning="They want City0; I was told so."))
 
@@ -61,7 +48,7 @@ def test_the_final_text_alone_becomes_the_trace(tmp_path):
     assert made["trace"].to_list() == [good.strip()]
 
 
-def test_an_alias_is_the_answer_too(tmp_path):
+def test_an_alias_counts_as_the_answer(tmp_path):
     made, _ = made_by(tmp_path, canned(GOOD.format(n=0).replace("City0", "Town0")))
 
     assert made["failure"].to_list() == [None]
@@ -74,7 +61,7 @@ def test_a_gate_can_be_switched_off_for_a_stage(tmp_path):
     assert made["trace"].to_list() == [reply]
 
 
-def test_the_same_text_again_is_dropped_and_another_question_is_not(tmp_path):
+def test_a_repeated_text_is_dropped_and_other_questions_are_not_affected(tmp_path):
     work = work_of(
         stage(traces_per_question=3),
         tmp_path,
@@ -88,7 +75,7 @@ def test_the_same_text_again_is_dropped_and_another_question_is_not(tmp_path):
     assert reasons == [None, "gate_near_duplicate", "gate_near_duplicate"] * 2
 
 
-def test_gates_changed_later_look_again_at_replies_that_were_paid_for(tmp_path):
+def test_changed_gates_are_applied_to_saved_replies_without_new_requests(tmp_path):
     reply = "**Plan** " + GOOD.format(n=0)
     first, _ = made_by(tmp_path, canned(reply))
     first.write_parquet(tmp_path / "rows.parquet")
@@ -101,7 +88,7 @@ def test_gates_changed_later_look_again_at_replies_that_were_paid_for(tmp_path):
     assert (work.outcome.asked.sent, work.outcome.asked.reused) == (0, 1)
 
 
-def test_what_a_server_fails_at_keeps_its_own_reason(tmp_path):
+def test_a_failure_of_the_server_keeps_its_own_reason(tmp_path):
     made, work = made_by(tmp_path, canned("x", finish_reason="content_filter"))
 
     assert made["failure"].to_list() == ["content_filter"]

@@ -1,4 +1,4 @@
-"""A `source` stands in for running a stage: the same artifact from rows that others made."""
+"""Imports: a `source` gives the artifact that running the stage would make."""
 
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def machine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def make(load, machine):
-    """Make every cell of a manifest; gives a reader of a stage's rows and its lineage."""
+    """Make every cell of a manifest; returns a reader of a stage's rows and lineage."""
 
     def made(text):
         manifest = load(text)
@@ -85,7 +85,7 @@ def make(load, machine):
 
 @pytest.fixture
 def questions(make):
-    """The three questions, as any stage of theirs would have read them."""
+    """The three questions."""
     text = ROLLOUTS.format(samples=1, source='"empty.jsonl"')
     write_lines("empty.jsonl", [{"question_id": "other", "reply": "x"}])
     with pytest.raises(StageError, match="is about a question of"):
@@ -127,7 +127,7 @@ def test_a_file_of_predictions_becomes_rollouts_and_a_score(make, questions):
     assert sum(read("scores")[0]["value"]) == 2
 
 
-def test_what_the_source_lacks_is_a_failed_row_and_what_is_too_much_is_left_out(make, questions):
+def test_missing_rows_are_failed_rows_and_surplus_rows_are_left_out(make, questions):
     first, second, _ = questions
     pl.DataFrame(
         [
@@ -165,7 +165,7 @@ def trace(question, number=0, **more):
     return {"question_id": question["question_id"], "trace_id": number, "trace": told, **more}
 
 
-def test_traces_of_others_pass_the_same_gates(make, questions):
+def test_imported_traces_pass_the_same_gates(make, questions):
     first, second, third = questions
     write_lines(
         "traces.jsonl",
@@ -194,7 +194,7 @@ def test_traces_of_others_pass_the_same_gates(make, questions):
     assert made.filter(pl.col("failure").is_not_null())["trace"].is_null().all()
 
 
-def test_a_published_set_is_read_as_its_preset_says(make, questions):
+def test_a_published_data_set_is_read_by_its_preset(make, questions):
     folder = "metacognitive/mbt-r-hotpotqa/Qwen3-0.6B"
     Path(folder).mkdir(parents=True)
     pl.DataFrame(
@@ -218,7 +218,7 @@ def test_a_published_set_is_read_as_its_preset_says(make, questions):
     assert lineage.model == {"name": "qwen3-0.6b", "role": "source", "backend": {"kind": "source"}}
 
 
-def test_a_sourced_cell_reads_questions_alone_and_asks_nothing(load, machine, questions):
+def test_an_imported_cell_reads_only_questions_and_sends_no_requests(load, machine, questions):
     write_lines("traces.jsonl", [trace(questions[0])])
     inputs = 'rollouts = "theirs"\nsolutions = "solutions"\nteacher = "their-model"'
     manifest = load(TRACES.format(source='"traces.jsonl"', more=""))
@@ -234,7 +234,7 @@ def test_a_sourced_cell_reads_questions_alone_and_asks_nothing(load, machine, qu
         load(TRACES.format(source='"traces.jsonl"', more=inputs))
 
 
-def test_other_bytes_in_the_source_make_the_cell_stale(make, load, machine, questions):
+def test_a_changed_source_makes_the_cell_stale(make, load, machine, questions):
     text = TRACES.format(source='"traces.jsonl"', more="")
     write_lines("traces.jsonl", [trace(q) for q in questions])
     make(text)
@@ -256,14 +256,12 @@ def test_other_bytes_in_the_source_make_the_cell_stale(make, load, machine, ques
     ],
     ids=["no file", "unknown set", "another kind", "a typo"],
 )
-def test_what_is_wrong_with_a_source_is_said_before_anything_runs(
-    load, questions, source, more, words
-):
+def test_a_wrong_source_is_refused_before_anything_runs(load, questions, source, more, words):
     with pytest.raises(ManifestError, match=words):
         load(TRACES.format(source=source, more=more))
 
 
-def test_without_a_source_the_fields_it_stands_in_for_are_required(load):
+def test_without_a_source_the_fields_that_it_replaces_are_required(load):
     text = TRACES.format(source='"x"', more="").replace('source = "x"', "")
     model = '[models."qwen3-0.6b"]\nbackend = { kind = "canned", replies = ["x"] }\n[[stage]]'
 
@@ -274,7 +272,7 @@ def test_without_a_source_the_fields_it_stands_in_for_are_required(load):
     assert "`stage.mbt-r.rollouts`: is required" in str(raised.value)
 
 
-def test_a_source_that_says_too_little_names_what_is_missing(make, questions):
+def test_an_incomplete_column_map_names_the_missing_column(make, questions):
     write_lines("odd.jsonl", [{"question_id": questions[0]["question_id"], "output": "x"}])
 
     with pytest.raises(UsageError, match="neither a `reply` nor an `answer`"):
