@@ -199,7 +199,7 @@ def _load(path: Path) -> ModuleType:
     name = f"mbt_plugin_{path.stem}_{digest[:16]}"
     if name not in sys.modules:
         module = ModuleType(name)
-        module.__file__ = str(path)
+        module.__file__ = str(path.resolve())
         code = compile(source, str(path), "exec")
         sys.modules[name] = module  # Pydantic looks up annotations there
         try:

@@ -15,7 +15,7 @@ from mbt_cli.cli.printing import printer
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.engine.plan import UnusedCells, unused_cells
 from mbt_cli.errors import UsageError
-from mbt_cli.manifest.json_schema import schema_text
+from mbt_cli.manifest.docs import schema_text
 from mbt_cli.manifest.load import Manifest
 
 

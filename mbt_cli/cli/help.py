@@ -11,8 +11,7 @@ from rich.markdown import Markdown
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.names import nearest
 from mbt_cli.errors import UsageError
-from mbt_cli.manifest.docs import manifest_reference, metric_reference, preset_reference
-from mbt_cli.manifest.field_docs import field_docs
+from mbt_cli.manifest.docs import field_docs, manifest_reference, metric_reference, preset_reference
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.settings import Machine, read_machine
 

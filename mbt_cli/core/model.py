@@ -35,7 +35,7 @@ class Grows:
 class Settings(BaseModel):
     """Frozen, typed, and strict about unknown keys; the docstring under a field documents it.
 
-    `manifest/field_docs.py` reads those docstrings where somebody asks for them: reading them as
+    `manifest/docs.py` reads those docstrings where somebody asks for them: reading them as
     each class is made would cost every command a third of a second.
     """
 

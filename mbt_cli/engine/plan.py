@@ -22,7 +22,7 @@ from mbt_cli.engine.select import select_with_needs
 from mbt_cli.engine.states import CellState, States, Status
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.cell import Cell
-from mbt_cli.manifest.field_docs import Documented
+from mbt_cli.manifest.docs import Documented
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.schema import Name
 from mbt_cli.stages.base import Model

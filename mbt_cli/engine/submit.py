@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 import orjson
+import tomli_w
 from pydantic import ValidationError
 
 from mbt_cli.core.jobs import Job, JobContext, JobId, QueuedJob
@@ -25,7 +26,7 @@ from mbt_cli.interfaces import Launcher
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.toml import merged, read_toml, toml_text
+from mbt_cli.manifest.toml import merged, read_toml
 from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
 from mbt_cli.store.cells import cell_folder
@@ -232,7 +233,7 @@ class NewSubmission:
             for folder_name in ("scripts", "logs", "events"):
                 (self.record / folder_name).mkdir(parents=True, exist_ok=True)
             write_atomically(self.record / "plan.json", plan_json(self.plan).encode())
-            manifest = toml_text(merged(self.manifest.tree, own))
+            manifest = tomli_w.dumps(merged(self.manifest.tree, own))
             write_atomically(self.record / "manifest.toml", manifest.encode())
             for target, source in copies.items():
                 (self.record / target).parent.mkdir(parents=True, exist_ok=True)

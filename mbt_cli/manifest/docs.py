@@ -1,24 +1,30 @@
-"""Which presets are there, as Markdown: each with the first sentence of its own comment."""
+"""What the code documents: Markdown for `mbt help`, and the JSON Schema of manifests."""
 
+import ast
 import inspect
+import json
 import re
+import textwrap
 from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import ModelSchema
 
 from mbt_cli.core.benchmark_files import BenchmarkFiles
+from mbt_cli.core.chat import Json
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.model import Grows, RunOnly
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Plugin
-from mbt_cli.manifest.field_docs import field_docs
 from mbt_cli.manifest.presets import PresetFolders, shipped
-from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
-from mbt_cli.manifest.toml import read_toml, toml_value
+from mbt_cli.manifest.schema import DocumentTables, ModelTable, StageBlock, StudyTable
+from mbt_cli.manifest.toml import read_toml
 from mbt_cli.plugins import Family
 from mbt_cli.registry import (
     BACKENDS,
@@ -30,13 +36,13 @@ from mbt_cli.registry import (
     TABLES,
     TRAINERS,
 )
-from mbt_cli.stages.base import InputReference
+from mbt_cli.stages.base import InputReference, Stage
 from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.verifiers.rewards import REWARDS
 
 Words = Mapping[str, str]
-"""Class name to the section of the reference that tells of it."""
+"""Class name to the section of the reference that describes it."""
 
 _PLAIN = {
     "string": "text",
@@ -52,7 +58,7 @@ _LIMITS = (
     ("exclusiveMaximum", "below"),
 )
 _NO_LIMIT = 1e15
-"""Beyond it a limit is the computer's, not the user's."""
+"""Larger limits are those of the computer, not worth showing."""
 _MARKS = (
     (RunOnly, "never changes results"),
     (Grows, "a larger value only adds rows"),
@@ -66,13 +72,13 @@ def field_lines(
     leave_out: Collection[str] = (),
     needed: Collection[str] = (),
 ) -> Iterator[str]:
-    """One Markdown list item a field; fields of tables inside it follow as `outer.inner`.
+    """A Markdown list item for each field; those of nested tables follow as `outer.inner`.
 
     Args:
         model: The settings class.
-        elsewhere: Classes that have a section of their own and are only named here.
-        leave_out: Fields that are told elsewhere.
-        needed: Fields that are required though the class gives them a default.
+        elsewhere: Classes with a section of their own, which are only named here.
+        leave_out: Fields described elsewhere.
+        needed: Fields that are required although the class has a default for them.
     """
     schema = model.model_json_schema()
     yield from _lines(model, schema, elsewhere, set(leave_out), set(needed), prefix="")
@@ -104,13 +110,13 @@ def _lines(
 
 
 def _table_inside(field: FieldInfo) -> type[BaseModel] | None:
-    """The settings class that a field holds, where it holds one."""
+    """The settings class of a field; None if it has another type."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Any], elsewhere: Words) -> str:
-    """What a JSON Schema allows, in the words of somebody who writes TOML.
+    """What a JSON Schema allows, in words for people who write TOML.
 
     Example:
         >>> type_words({"type": "integer", "minimum": 1}, {}, {})
@@ -129,7 +135,7 @@ def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Any], elsewh
         return _joined_words(each)
     if "const" in schema or "enum" in schema:
         return _joined_words(
-            [f"`{toml_value(v)}`" for v in schema.get("enum", [schema.get("const")])]
+            [f"`{json.dumps(v)}`" for v in schema.get("enum", [schema.get("const")])]
         )
     return _of_type(schema, definitions, elsewhere)
 
@@ -170,10 +176,13 @@ def _default(field: FieldInfo, is_needed: bool) -> str:
         return "required"
     value = field.get_default(call_default_factory=True)
     if value is None or isinstance(value, BaseModel):
-        return "" if isinstance(value, BaseModel) else "may be left out"
+        return "" if isinstance(value, BaseModel) else "optional"
     if value in ({}, [], ()):
         return "default empty"
-    return f"default `{toml_value(value)}`"
+    if isinstance(value, Mapping):
+        items = ", ".join(f"{key} = {json.dumps(item)}" for key, item in value.items())
+        return f"default `{{ {items} }}`"
+    return f"default `{json.dumps(value)}`"
 
 
 _ELSEWHERE = {"InputReference": "input", "Gates": "gates"} | {
@@ -183,20 +192,20 @@ _ELSEWHERE = {"InputReference": "input", "Gates": "gates"} | {
 }
 _OF_EVERY_STAGE = ("kind", "name")
 _NAMED_BY_KIND: Mapping[str, tuple[Family[Any], str, str]] = {
-    "metrics": (SCORES, "what a `score` stage may list", "formulas: `mbt help metrics NAME`"),
-    "tables": (TABLES, "what a `report` stage may list as tables", ""),
-    "figures": (FIGURES, "what a `report` stage may list as figures", ""),
+    "metrics": (SCORES, "metrics of a `score` stage", "formulas: `mbt help metrics NAME`"),
+    "tables": (TABLES, "tables of a `report` stage", ""),
+    "figures": (FIGURES, "figures of a `report` stage", ""),
 }
 
 
 def manifest_reference() -> str:
-    """Every table of a manifest and every field of it, in sections `## `NAME`: what it is`."""
+    """Every table of a manifest with its fields, in sections headed `## `NAME`: description`."""
     sections = [*_tables(), *_stages(), *_kinds_of_tables(), *_listed_by_name(), *_preset_files()]
     return "\n\n".join(sections)
 
 
 def summary_of(cls: type[object]) -> str:
-    """The first paragraph of a class's own docstring, on one line."""
+    """The first paragraph of a class's docstring, on one line."""
     return " ".join((inspect.cleandoc(cls.__doc__ or "")).partition("\n\n")[0].split())
 
 
@@ -204,16 +213,15 @@ def _tables() -> Iterator[str]:
     yield _section("study", "`[study]`", StudyTable)
     yield _section("run", "`[run]`, and for one model `[models.NAME.run]`", RunSettings)
     yield (
-        "## `groups`: `[groups]`\n\nA name to a list of names: `students = [...]` is written "
-        '`"@students"` wherever an axis takes values.'
+        "## `groups`: `[groups]`\n\nNames for lists of names. With `students = [...]`, an axis can "
+        'have the value `"@students"`.'
     )
-    yield _section("sampling", "`[sampling.NAME]`, everything that draws a reply", Sampling)
+    yield _section("sampling", "`[sampling.NAME]`, how replies are sampled", Sampling)
     yield _section("models", "`[models.NAME]`", ModelTable)
     yield _section("benchmarks", "`[benchmarks.NAME]`, fields of every kind", BenchmarkFiles)
     yield (
-        "## `judges`: `[judges.NAME]`\n\nA judge with settings of your own, by `kind`. One that "
-        "needs none is named in `matrix = { judge = [KIND] }` without a table. Scores look for "
-        "verdicts by NAME, so keep the kind's own name where a score is to read them."
+        "## `judges`: `[judges.NAME]`\n\nA judge of a `kind` with its settings. With default "
+        "settings it needs no table: use its kind in `matrix = { judge = [KIND] }`."
     )
 
 
@@ -223,7 +231,7 @@ def _stages() -> Iterator[str]:
     kinds = ", ".join(f"`{kind}`" for kind in STAGES)
     own = (
         f"- `kind` (required): one of {kinds}; each has a section.\n"
-        "- `name` (required): by which later stages read it; a folder of this name holds its cells."
+        "- `name` (required): the name by which later stages read it, and of its cells' folder."
     )
     yield f"{head}\n\n{own}\n{rest}"
     for kind, stage in STAGES.items():
@@ -231,16 +239,16 @@ def _stages() -> Iterator[str]:
             stage, elsewhere=_ELSEWHERE, leave_out=_OF_EVERY_STAGE, needed=stage.needed
         )
         axes = ", ".join(f"`{axis}`" for axis in stage.axes)
-        told = f"Its cells have the axes {axes}." if axes else ""
-        yield _joined(f"## `{kind}`: {stage.summary}", told, "\n".join(lines))
+        about = f"Its cells have the axes {axes}." if axes else ""
+        yield _joined(f"## `{kind}`: {stage.summary}", about, "\n".join(lines))
     yield _section(
-        "input", "an input written as a table; a stage's name stands for `{ stage = NAME }`",
+        "input", "an input as a table; the name of a stage is short for `{ stage = NAME }`",
         InputReference,
     )  # fmt: skip
     lines = field_lines(ColumnMap, elsewhere=_ELSEWHERE)
     begin = "- `from` (text; required): `hub:ORG/NAME`, a file, a folder or a pattern with `*`."
-    yield _joined("## `source`: `source` written as a table", "", "\n".join([begin, *lines]))
-    yield _section("gates", "checks on a teacher's text", Gates)
+    yield _joined("## `source`: `source` as a table", "", "\n".join([begin, *lines]))
+    yield _section("gates", "checks of a teacher's text", Gates)
 
 
 def _kinds_of_tables() -> Iterator[str]:
@@ -264,15 +272,15 @@ def _listed_by_name() -> Iterator[str]:
             lines.append(f"- `{kind}`: {summary_of(cls)}")
             fields = field_lines(cls, elsewhere=_ELSEWHERE, leave_out={"kind"})
             lines.extend(f"    {field}" for field in fields)
-        told = "A bare name, or a table such as `{ kind = NAME, ... }` with its settings"
-        yield _joined(f"## `{name}`: {what}", f"{told}; {more}." if more else f"{told}.",
+        about = "A name, or a table such as `{ kind = NAME, ... }` with settings"
+        yield _joined(f"## `{name}`: {what}", f"{about}; {more}." if more else f"{about}.",
                       "\n".join(lines))  # fmt: skip
 
 
 def _preset_files() -> Iterator[str]:
     yield (
-        "## `presets.models`: files in `presets/models/`\n\nThe fields of `models` but `preset`; "
-        "`[backend]`, `[serve]` and `[place]` are tables in them."
+        "## `presets.models`: files in `presets/models/`\n\nThey have the fields of `models` "
+        "except `preset`; `[backend]`, `[serve]` and `[place]` are tables."
     )
     yield _section("presets.train", "files in `presets/train/`, and `recipe` of a stage", Recipe)
     for kind, cls in TRAINERS.kinds().items():
@@ -280,7 +288,7 @@ def _preset_files() -> Iterator[str]:
         own = "\n".join(lines) or "No settings of its own."
         yield _joined(f'## `presets.train`: `method = "{kind}"`', summary_of(cls), own)
     rewards = ", ".join(f"`{name}`" for name in sorted(REWARDS))
-    yield f"Rewards are {rewards}."
+    yield f"Rewards: {rewards}."
     yield _section("presets.sources", "files in `presets/sources/`", SourcePreset)
     for kind, launcher in LAUNCHERS.kinds().items():
         if launcher.has_presets:
@@ -302,11 +310,11 @@ def _joined(*parts: str) -> str:
 
 
 _PART = re.compile(r"([A-Z][A-Za-z]*(?:,? [A-Za-z']+){0,11}): (.*)")
-"""A line that opens a part of a docstring: `Formula: ...`, `Known holes: ...`."""
+"""First line of a part of a docstring: `Formula: ...`, `Known holes: ...`."""
 
 
 def metric_reference() -> str:
-    """One section a score: what it is, formula, unit, columns, known holes, settings."""
+    """A section for each metric: summary, formula, unit, columns, known holes, settings."""
     return "\n\n".join(_metric_section(kind, cls) for kind, cls in SCORES.kinds().items())
 
 
@@ -318,10 +326,10 @@ def _metric_section(kind: str, cls: type[Plugin]) -> str:
 
 
 def docstring_parts(cls: type[object]) -> Iterator[tuple[str, str]]:
-    """The named parts of a docstring behind its first paragraph, each on one line.
+    """The named parts of a docstring after its first paragraph, each on one line.
 
     Example:
-        >>> from mbt_cli.scores.answer_rate import AnswerRate
+        >>> from mbt_cli.scores.answers import AnswerRate
         >>> [name for name, _ in docstring_parts(AnswerRate)]
         ['Formula', 'Unit', 'Reads', 'Failed rollout', 'Known holes']
     """
@@ -338,10 +346,10 @@ def docstring_parts(cls: type[object]) -> Iterator[tuple[str, str]]:
 
 
 FAMILIES: Mapping[str, str] = {
-    "models": 'models, named by `preset = "NAME"` in `[models.X]`',
-    "train": 'training methods, named by `preset = "NAME"` on a `train` stage',
-    "accelerate": "processes of a training, named by `launch.accelerate`",
-    "sources": "published data sets, named by `source = \"hub:ORG/NAME\"` on a stage",
+    "models": 'models: `preset = "NAME"` in `[models.X]`',
+    "train": 'training: `preset = "NAME"` in a `train` stage',
+    "accelerate": "processes of a training: `launch.accelerate`",
+    "sources": "published data sets: `source = \"hub:ORG/NAME\"` in a stage",
 } | {
     kind: f"{launcher.places}, named by `mbt submit --{kind} --preset NAME`"
     for kind, launcher in LAUNCHERS.shipped.items()
@@ -350,9 +358,9 @@ FAMILIES: Mapping[str, str] = {
 
 
 def preset_reference(folders: PresetFolders) -> str:
-    """One section a family, one line a preset; `yours` marks those that mbt does not ship."""
+    """A section for each family, a line for each preset; `yours` marks those not shipped."""
     sections = [
-        f"Those that mbt ships are files in `{shipped('presets')}`: copy one to begin with."
+        f"The shipped presets are files in `{shipped('presets')}`; copy one to write your own."
     ]
     for family, what in FAMILIES.items():
         lines = [_line(family, name, folders) for name in folders.names(family)]
@@ -370,14 +378,14 @@ def _line(family: str, name: str, folders: PresetFolders) -> str:
 
 
 def _first_sentence(path: Path) -> str:
-    r"""The first sentence of the comment that a file opens with, without its period."""
+    """The first sentence of the comment at the top of a file, without its period."""
     found = re.match(r"(?:#[^\n]*\n)*", path.read_text(encoding="utf-8"))
     words = " ".join(line.lstrip("# ") for line in (found[0] if found else "").splitlines())
     return re.split(r"(?<=[^.])\.(?:\s|$)|:\s", words, maxsplit=1)[0].strip()
 
 
 def _sizes(preset: Mapping[str, Any]) -> Iterator[str]:
-    """How many GPUs it takes and how long its context is, where it says so."""
+    """The number of GPUs and the length of the context, if the preset sets them."""
     if gpus := preset.get("place", {}).get("tensor_parallel_size"):
         yield f"{gpus} GPU{'s' if gpus > 1 else ''}"
     context = preset.get("serve", {}).get("max_model_len") or preset.get("backend", {}).get(
@@ -385,3 +393,95 @@ def _sizes(preset: Mapping[str, Any]) -> Iterator[str]:
     )
     if context:
         yield f"context {context:,}"
+
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_text() -> str:
+    """The schema as indented JSON."""
+    return json.dumps(schema(), indent=2)
+
+
+def schema() -> Json:
+    """JSON Schema (draft 2020-12) of manifests, with a schema for each kind of stage.
+
+    No field of a stage is required, since an axis or a variant may set it; `mbt check` knows.
+    """
+    whole = _schema_of(DocumentTables)
+    definitions: dict[str, Any] = whole.setdefault("$defs", {})
+    kinds = []
+    for kind, stage in STAGES.items():
+        definitions[f"stage_{kind}"] = _stage_schema(kind, stage, definitions)
+        kinds.append({"$ref": f"#/$defs/stage_{kind}"})
+    whole["properties"]["stage"] = {"type": "array", "items": {"oneOf": kinds}}
+    whole["properties"]["models"]["additionalProperties"] = {"$ref": "#/$defs/ModelTable"}
+    return {"$schema": _DIALECT, **whole, "title": "mbt manifest"}
+
+
+def _stage_schema(kind: str, stage: type[Stage], definitions: dict[str, Any]) -> dict[str, Any]:
+    envelope = _lifted(_schema_of(StageBlock), definitions)
+    own = _lifted(_schema_of(stage), definitions)
+    properties = {**envelope["properties"], **own["properties"], "kind": {"const": kind}}
+    return {
+        "type": "object",
+        "description": stage.summary,
+        "properties": properties,
+        "required": ["kind", "name"],
+        "additionalProperties": False,
+    }
+
+
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(ref_template="#/$defs/{model}", schema_generator=Documented)
+
+
+def _lifted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its definitions moved to the common ones."""
+    definitions.update(schema.pop("$defs", {}))
+    return schema
+
+
+class Documented(GenerateJsonSchema):
+    """A JSON Schema that describes each property by the docstring under its field."""
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        made = super().model_schema(schema)
+        docs = field_docs(schema["cls"])
+        for name, described in made.get("properties", {}).items():
+            if name in docs:
+                described.setdefault("description", docs[name])
+        return made
+
+
+def field_docs(cls: type[object]) -> dict[str, str]:
+    """Field name to the docstring under it, inherited ones too.
+
+    Pydantic can do this when it makes a class, which costs every command a third of a second.
+
+    Example:
+        >>> from mbt_cli.core.model_settings import Sampling
+        >>> field_docs(Sampling)["temperature"]
+        'Softmax temperature; 0 is greedy.'
+    """
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            own = inspect.get_annotations(base)
+            found = {name: doc for name, doc in found.items() if name not in own}
+            found |= _own_docs(base)
+    return found
+
+
+def _own_docs(cls: type[object]) -> dict[str, str]:
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(doc.value.value)
+        for field, doc in pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(doc, ast.Expr)
+        and isinstance(doc.value, ast.Constant)
+        and isinstance(doc.value.value, str)
+    }

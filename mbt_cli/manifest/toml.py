@@ -1,4 +1,4 @@
-"""A merged manifest as TOML again: what a submission keeps for itself."""
+"""The text of a manifest: reading it, what it extends, and `--set`."""
 
 import difflib
 import re
@@ -22,8 +22,8 @@ def read_toml(path: Path) -> Tree:
     """The file as a dictionary.
 
     Raises:
-        UsageError: There is no such file, or it cannot be read.
-        ManifestError: It is not TOML; the message says line and column.
+        UsageError: The file does not exist or cannot be read.
+        ManifestError: It is not TOML; the message names line and column.
     """
     text = _text_of(path)
     try:
@@ -33,35 +33,35 @@ def read_toml(path: Path) -> Tree:
 
 
 def _text_of(path: Path) -> str:
-    """The file's text; a byte order mark, which some editors write, is no part of it."""
+    """The file's text, without the byte order mark that some editors write."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(f"no file `{path}`", hint=_neighbours(path)) from None
+        raise UsageError(f"no file `{path}`", hint=_similar_files(path)) from None
     except OSError as error:
         raise UsageError(
-            f"`{path}` cannot be read: {error.strerror}", hint=_neighbours(path)
+            f"`{path}` cannot be read: {error.strerror}", hint=_similar_files(path)
         ) from None
     except UnicodeDecodeError as error:
         what = f"is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
         raise ManifestError(str(path), [Problem("file", what)]) from None
 
 
-def _not_toml(text: str, said: str) -> Problem:
-    """What the parser says, with the line as it stands in the file."""
-    place = _PLACE.search(said)
+def _not_toml(text: str, error: str) -> Problem:
+    """What the parser reports, with the line in question."""
+    place = _PLACE.search(error)
     if place is None:
-        return Problem("file", f"is not TOML: {said}")
+        return Problem("file", f"is not TOML: {error}")
     lines = text.splitlines()
     number = min(int(place[1]), len(lines))
     line = lines[number - 1].strip() if lines else ""
     shown = line if len(line) <= _SHOWN_LINE else f"{line[:_SHOWN_LINE]}..."
-    return Problem("file", f"is not TOML: `{shown}`: {said}")
+    return Problem("file", f"is not TOML: `{shown}`: {error}")
 
 
-def _neighbours(path: Path) -> str:
+def _similar_files(path: Path) -> str:
     if (shipped("manifests") / path.name).is_file():
-        return f"mbt ships one of this name: say `{path.name}` without a folder"
+        return f"mbt ships a manifest of this name: use `{path.name}` without a folder"
     folders = (path, path.parent, Path(), Path("manifests"))
     found = {p.name: p for f in folders for p in sorted(f.glob("*.toml")) if p.name != _PROJECT}
     found |= {p.stem: Path(p.stem) for p in sorted(shipped("manifests").glob("*.toml"))}
@@ -71,15 +71,15 @@ def _neighbours(path: Path) -> str:
     here = [p for p in found.values() if p.suffix][:_SHOWN_FILES]
     if here:
         return f"there are {', '.join(f'`{p}`' for p in here)}"
-    return "mbt ships some that need no file: mbt check quickstart"
+    return "try a shipped manifest: mbt check quickstart"
 
 
 def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
     """A manifest with what it extends merged in and `--set` applied.
 
     Raises:
-        ManifestError: `extends` goes in a circle or is not a file name.
-        UsageError: A `--set` is not KEY=VALUE or its key leads nowhere.
+        ManifestError: `extends` leads back to the manifest, or to no file.
+        UsageError: A `--set` is not KEY=VALUE, or its key does not exist.
     """
     tree = _extended(path, seen=())
     for override in overrides:
@@ -88,7 +88,7 @@ def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
 
 
 def manifest_text(path: Path, overrides: Sequence[str]) -> str:
-    """A manifest as it was written, below what it extends, and what `--set` changed in it."""
+    """A manifest as written, after the one that it extends and before the values of `--set`."""
     text = _text_of(path)
     study = tomllib.loads(text).get("study")
     parent = study.get("extends") if isinstance(study, dict) else None
@@ -102,7 +102,7 @@ def _extended(path: Path, seen: tuple[Path, ...]) -> Tree:
     study = tree.get("study")
     if not isinstance(study, dict):
         return tree
-    if isinstance(files := study.get("plugins"), list):  # a child manifest may be elsewhere
+    if isinstance(files := study.get("plugins"), list):  # relative to the file that names them
         study["plugins"] = [
             str(path.parent / file) if isinstance(file, str) else file for file in files
         ]
@@ -111,17 +111,19 @@ def _extended(path: Path, seen: tuple[Path, ...]) -> Tree:
         return tree
     where = path.parent / str(parent)
     if not where.is_file():
-        what = f"no file `{where}`; {_neighbours(where)}"
+        what = f"no file `{where}`; {_similar_files(where)}"
         raise ManifestError(str(path), [Problem("study.extends", what)])
     chain = (*seen, path.resolve())
     if where.resolve() in chain:
-        circle = " -> ".join(p.name for p in (*chain, where.resolve()))
-        raise ManifestError(str(path), [Problem("study.extends", f"goes in a circle: {circle}")])
+        cycle = " -> ".join(p.name for p in (*chain, where.resolve()))
+        raise ManifestError(
+            str(path), [Problem("study.extends", f"leads back to the manifest: {cycle}")]
+        )
     return merged(_extended(where, chain), tree)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`over` laid on `base`: tables merge, `[[stage]]` by name, every other value replaces.
+    """`base` with the values of `over`: tables are merged, stages by name, other values replaced.
 
     Example:
         >>> merged({"a": {"x": 1, "y": [1, 2]}}, {"a": {"y": [3]}})
@@ -152,13 +154,12 @@ def _merged_stages(base: list[Any], over: list[Any]) -> list[Any]:
 
 
 def apply_override(tree: Tree, override: str) -> None:
-    """Apply one `--set KEY=VALUE`; the value is TOML, or plain text where it is no TOML.
+    """Apply one `--set KEY=VALUE`; the value is TOML, or text if it is not valid TOML.
 
     Stages are named: `stage.base.samples=8`. A key may be quoted: `models."a.b".id=x`.
 
     Raises:
-        UsageError: There is no `=`, the key is empty, or it leads through something that is no
-            table.
+        UsageError: There is no `=`, the key is empty, or a part of it is not a table.
     """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -174,7 +175,8 @@ def apply_override(tree: Tree, override: str) -> None:
             )
     if not isinstance(node, dict):
         raise UsageError(
-            f"`--set {override}`: name the stage and its key", hint="`--set stage.NAME.KEY=VALUE`"
+            f"`--set {override}`: the name of a stage and a key are needed",
+            hint="`--set stage.NAME.KEY=VALUE`",
         )
     node[last] = _value(text)
 
@@ -184,7 +186,8 @@ def _key_parts(key: str, override: str) -> list[str]:
         node: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         raise UsageError(
-            f"`--set {override}`: `{key}` is no key", hint='quote parts: `models."a b".id=x`'
+            f"`--set {override}`: `{key}` is not a valid key",
+            hint='quote parts: `models."a b".id=x`',
         ) from None
     parts = []
     while isinstance(node, dict):
@@ -213,70 +216,3 @@ def _value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     return found["value"] if len(found) == 1 else text
-
-
-_BARE_KEY = re.compile(r"^[A-Za-z0-9_-]+$")
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def toml_text(tree: Mapping[str, Any]) -> str:
-    """TOML of a manifest's tree: a table a line below each heading, `[[stage]]` for stages.
-
-    Raises:
-        TypeError: It holds a value that no manifest can hold.
-
-    Example:
-        >>> print(toml_text({"study": {"name": "s", "seed": 1}, "stage": [{"kind": "report"}]}))
-        [study]
-        name = "s"
-        seed = 1
-        <BLANKLINE>
-        [[stage]]
-        kind = "report"
-        <BLANKLINE>
-    """
-    lines: list[str] = []
-    for key, table in tree.items():
-        blocks = table if key == "stage" else [table]
-        heading = f"[[{_key(key)}]]" if key == "stage" else f"[{_key(key)}]"
-        for block in blocks:
-            lines.append(heading)
-            lines.extend(f"{_key(name)} = {toml_value(value)}" for name, value in block.items())
-            lines.append("")
-    return "\n".join(lines)
-
-
-def _key(key: str) -> str:
-    return key if _BARE_KEY.match(key) else _text(key)
-
-
-def toml_value(value: object) -> str:
-    """A value as it stands behind a key.
-
-    Raises:
-        TypeError: It is nothing that a manifest can hold.
-
-    Example:
-        >>> toml_value({"train": (1, 2.5), "note": "a"})
-        '{ train = [1, 2.5], note = "a" }'
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    raise TypeError(f"{value!r} is nothing that a manifest holds")
-
-
-def _text(text: str) -> str:
-    return '"' + "".join(_ESCAPES.get(c) or _shown(c) for c in text) + '"'
-
-
-def _shown(character: str) -> str:
-    is_control = ord(character) < 0x20 or ord(character) == 0x7F
-    return f"\\u{ord(character):04X}" if is_control else character

@@ -34,7 +34,12 @@ FILES = (
     written("a key twice", "[study]\nseed = 1\nseed = 2\n", "`seed = 2`", "line 3"),
 )
 EXTENDS = (
-    edited("extends itself", "seed = 1", 'seed = 1\nextends = "study.toml"', "goes in a circle"),
+    edited(
+        "extends itself",
+        "seed = 1",
+        'seed = 1\nextends = "study.toml"',
+        "leads back to",
+    ),
     edited(
         "extends nothing",
         "seed = 1",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import tomli_w
 from pydantic import PrivateAttr
 
 from mbt_cli.core.jobs import QueuedJob, Shard, parse_shard
@@ -25,7 +26,6 @@ from mbt_cli.errors import MbtError, StageError, StaleError, UsageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.load import load_manifest
-from mbt_cli.manifest.toml import toml_text
 from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
 from tests.conftest import REPOSITORY, SMALL_STUDY
@@ -339,7 +339,7 @@ def test_the_copy_of_a_manifest_is_the_same_study(submission, load, presets):
 def test_a_tree_with_odd_words_survives_toml(tmp_path, presets):
     odd = {"study": {"name": 'a"b', "k e y": ["x\ny", {"ü": 1.5}, True]}, "stage": [{"n": "\\"}]}
     path = tmp_path / "odd.toml"
-    path.write_text(toml_text(odd))
+    path.write_text(tomli_w.dumps(odd))
 
     assert tomllib.loads(path.read_text()) == odd
 

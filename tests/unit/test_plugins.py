@@ -11,8 +11,7 @@ from mbt_cli.engine.states import States
 from mbt_cli.engine.submit import NewSubmission
 from mbt_cli.errors import ManifestError
 from mbt_cli.launchers.local import LocalLauncher
-from mbt_cli.manifest.docs import manifest_reference
-from mbt_cli.manifest.json_schema import schema_text
+from mbt_cli.manifest.docs import manifest_reference, schema_text
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.plugins import installed_plugins
 from tests.conftest import SMALL_STUDY
