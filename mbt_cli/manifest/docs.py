@@ -345,13 +345,13 @@ def docstring_parts(cls: type[object]) -> Iterator[tuple[str, str]]:
         yield name, " ".join(words)
 
 
-FAMILIES: Mapping[str, str] = {
+_PRESETS: Mapping[str, str] = {
     "models": 'models: `preset = "NAME"` in `[models.X]`',
     "train": 'training: `preset = "NAME"` in a `train` stage',
     "accelerate": "processes of a training: `launch.accelerate`",
     "sources": "published data sets: `source = \"hub:ORG/NAME\"` in a stage",
 } | {
-    kind: f"{launcher.places}, named by `mbt submit --{kind} --preset NAME`"
+    kind: f"{launcher.places}: `mbt submit --{kind} --preset NAME`"
     for kind, launcher in LAUNCHERS.shipped.items()
     if launcher.has_presets
 }  # fmt: skip
@@ -362,7 +362,7 @@ def preset_reference(folders: PresetFolders) -> str:
     sections = [
         f"The shipped presets are files in `{shipped('presets')}`; copy one to write your own."
     ]
-    for family, what in FAMILIES.items():
+    for family, what in _PRESETS.items():
         lines = [_line(family, name, folders) for name in folders.names(family)]
         sections.append("\n".join([f"## `{family}`: {what}", "", *lines]))
     return "\n\n".join(sections)
