@@ -18,8 +18,7 @@ from mbt_cli.core.model import Settings
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.errors import UsageError
 from mbt_cli.launchers.slurm import SlurmLauncher
-from mbt_cli.manifest.docs import docstring_parts
-from mbt_cli.manifest.docs import field_docs
+from mbt_cli.manifest.docs import docstring_parts, field_docs
 from mbt_cli.manifest.presets import PresetFolders, prompt_names, shipped
 from mbt_cli.manifest.schema import DocumentTables, ModelTable
 from mbt_cli.plugins import FAMILIES
