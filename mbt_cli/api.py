@@ -13,7 +13,7 @@ import polars as pl
 
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.core.progress import Progress, Silent
-from mbt_cli.engine.execute import Execution, RunOptions, RunReport
+from mbt_cli.engine.runner import Runner, RunOptions, RunReport
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import Status
 from mbt_cli.errors import Interrupted
@@ -116,10 +116,10 @@ def run(
     wanted = [only] if isinstance(only, str) else only
     machine = read_machine()
     addresses = select(study, kind=kind, only=wanted)
-    execution = Execution(study, machine, RunOptions(replace, retry_failed))
-    did = _run_beside_any_loop(execution, addresses, progress or Silent())
-    execution.states.refresh(study.cells)
-    states = {state.cell.address: state.status for state in execution.states.all()}
+    runner = Runner(study, machine, RunOptions(replace, retry_failed))
+    did = _run_beside_any_loop(runner, addresses, progress or Silent())
+    runner.states.refresh(study.cells)
+    states = {state.cell.address: state.status for state in runner.states.all()}
     folder = machine.runs / study.study
     return StudyReport(study.study, folder, states, did.made, did.done, did.sent, did.reused)
 
@@ -176,17 +176,15 @@ class _InterruptibleProgress:
         self._progress.note(text)
 
 
-def _run_beside_any_loop(
-    execution: Execution, addresses: Sequence[str], progress: Progress
-) -> RunReport:
+def _run_beside_any_loop(runner: Runner, addresses: Sequence[str], progress: Progress) -> RunReport:
     """Run in a thread without an event loop: a thread can have only one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return execution.run(addresses, progress)
+        return runner.run(addresses, progress)
     guard = _InterruptibleProgress(progress)
     with ThreadPoolExecutor(max_workers=1) as aside:
-        running = aside.submit(execution.run, addresses, guard)
+        running = aside.submit(runner.run, addresses, guard)
         try:
             return running.result()
         except KeyboardInterrupt:

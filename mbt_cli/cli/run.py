@@ -19,9 +19,8 @@ from mbt_cli.cli.screen import screen
 from mbt_cli.cli.signals import stoppable
 from mbt_cli.cli.tables import StoredTable
 from mbt_cli.core.jobs import parse_shard
-from mbt_cli.engine.dry_run import Rehearsal, rehearse
-from mbt_cli.engine.execute import Execution, RunOptions, RunReport
-from mbt_cli.engine.merging import refuse_unasked
+from mbt_cli.engine.dry_run import DryRun, check_complete, dry_run
+from mbt_cli.engine.runner import Runner, RunOptions, RunReport
 from mbt_cli.engine.select import select
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.load import Manifest
@@ -66,17 +65,15 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
     if shard is not None:  # questions are shared by all shards, so they exist before
         addresses = [a for a in addresses if manifest.cells[a].kind != QUESTIONS]
     if options.dry_run:
-        found = rehearse(manifest, machine, addresses, retry_failed=options.retry_failed)
+        found = dry_run(manifest, machine, addresses, retry_failed=options.retry_failed)
         _print_dry_run(found, as_json=options.as_json)
         return
-    execution = Execution(
-        manifest, machine, RunOptions(options.replace, options.retry_failed, shard)
-    )
+    runner = Runner(manifest, machine, RunOptions(options.replace, options.retry_failed, shard))
     with (
         stoppable(_resume_command(path, kind, options)),
         screen(options.quiet, options.verbose) as progress,
     ):
-        report = execution.run(addresses, progress)
+        report = runner.run(addresses, progress)
     out = printer()
     if options.as_json:
         out.file.write(f"{result_json(manifest, machine, report)}\n")
@@ -88,7 +85,7 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
 def merge_shards(path: Path, options: CommandOptions) -> None:
     """Write the rows of cells whose shards have all run."""
     manifest, machine = open_manifest(path, options.overrides, options.presets)
-    refuse_unasked(manifest, machine, select(manifest, kind=None, only=options.only or ()))
+    check_complete(manifest, machine, select(manifest, kind=None, only=options.only or ()))
     run_cells(path, None, options)
 
 
@@ -103,47 +100,47 @@ def _resume_command(path: Path, kind: str | None, options: CommandOptions) -> st
     return shlex.join(words)
 
 
-def _print_dry_run(rehearsals: Iterator[Rehearsal], *, as_json: bool) -> None:
+def _print_dry_run(cells: Iterator[DryRun], *, as_json: bool) -> None:
     """Print each cell as soon as it is known, or one JSON document."""
     out = printer()
     if as_json:
-        out.file.write(f"{rehearsals_json(list(rehearsals))}\n")
+        out.file.write(f"{dry_runs_json(list(cells))}\n")
         return
     shown = []
-    for rehearsal in rehearsals:
-        out.print(dry_run_view(rehearsal))
-        shown.append(rehearsal)
+    for cell in cells:
+        out.print(dry_run_view(cell))
+        shown.append(cell)
     out.print(dry_run_total(shown))
 
 
-def dry_run_view(rehearsal: Rehearsal) -> RenderableType:
+def dry_run_view(cell: DryRun) -> RenderableType:
     """One cell: status, requests, first prompt."""
     head = Text(overflow="fold")  # wraps on a narrow terminal instead of being cut
-    head.append(rehearsal.address, "bold").append(f": {rehearsal.status}")
+    head.append(cell.address, "bold").append(f": {cell.status}")
     lines: list[RenderableType] = [head]
-    lines.extend(Text(f"  {reason}", style="yellow") for reason in rehearsal.why)
-    if rehearsal.waits_for:
-        lines.append(Text(f"  waits for {rehearsal.waits_for}"))
-    elif rehearsal.requests is not None:
-        new, reused = rehearsal.requests
+    lines.extend(Text(f"  {reason}", style="yellow") for reason in cell.why)
+    if cell.waits_for:
+        lines.append(Text(f"  waits for {cell.waits_for}"))
+    elif cell.requests is not None:
+        new, reused = cell.requests
         lines.append(Text(f"  {new:,} requests new, {reused:,} reused"))
-    for message in rehearsal.first_prompt:
+    for message in cell.first_prompt:
         text = message["content"]
         short = text if len(text) <= _SHOWN_PROMPT else f"{text[:_SHOWN_PROMPT]} ..."
         lines.append(Text(f"  --- {message['role']}\n{short}", style="dim"))
     return Group(*lines)
 
 
-def dry_run_total(rehearsals: Sequence[Rehearsal]) -> RenderableType:
+def dry_run_total(cells: Sequence[DryRun]) -> RenderableType:
     """All cells in one line: the count of each state, and the known requests."""
-    states = Counter(rehearsal.status for rehearsal in rehearsals)
+    states = Counter(cell.status for cell in cells)
     counts = ", ".join(f"{count} {status}" for status, count in states.items())
-    known = [rehearsal.requests for rehearsal in rehearsals if rehearsal.requests]
+    known = [cell.requests for cell in cells if cell.requests]
     new, reused = (sum(numbers) for numbers in zip((0, 0), *known, strict=True))
-    waiting = sum(rehearsal.waits_for is not None for rehearsal in rehearsals)
+    waiting = sum(cell.waits_for is not None for cell in cells)
     more = f", and those of {waiting} cells that wait for inputs" if waiting else ""
-    cells = "1 cell" if len(rehearsals) == 1 else f"{len(rehearsals)} cells"
-    return Text(f"{cells}: {counts}; {new:,} requests new, {reused:,} reused{more}")
+    total = counted(len(cells), "cell")
+    return Text(f"{total}: {counts}; {new:,} requests new, {reused:,} reused{more}")
 
 
 def result_view(
@@ -164,19 +161,19 @@ def result_view(
         yield Text(f"written: {folder}/", no_wrap=True, overflow="ignore")
 
 
-def rehearsals_json(rehearsals: Sequence[Rehearsal]) -> str:
+def dry_runs_json(cells: Sequence[DryRun]) -> str:
     """The cells of a dry run as JSON."""
     return _text(
         [
             {
-                "address": told.address,
-                "status": told.status,
-                "why": list(told.why),
-                "waits_for": told.waits_for,
-                "requests": None if told.requests is None else _requests(*told.requests),
-                "first_prompt": list(told.first_prompt),
+                "address": cell.address,
+                "status": cell.status,
+                "why": list(cell.why),
+                "waits_for": cell.waits_for,
+                "requests": None if cell.requests is None else _requests(*cell.requests),
+                "first_prompt": list(cell.first_prompt),
             }
-            for told in rehearsals
+            for cell in cells
         ]
     )
 

@@ -1,8 +1,9 @@
-"""`--dry-run`: what a verb would ask, without asking it or writing anything."""
+"""`--dry-run`: what a verb would send, without sending it or writing anything."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +13,7 @@ from mbt_cli.core.progress import Silent
 from mbt_cli.core.rows import GATE, UNREADABLE
 from mbt_cli.engine.runner import Servers, hub_access, load_input, server_place
 from mbt_cli.engine.states import CellState, States
+from mbt_cli.errors import StageError
 from mbt_cli.inference.journal import JournalIndex
 from mbt_cli.inference.loop import first_requests
 from mbt_cli.manifest.cell import Cell
@@ -25,13 +27,13 @@ from mbt_cli.store.lineage import ROWS
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """What would become of one cell.
+class DryRun:
+    """What a run would do with one cell.
 
     Args:
-        requests: Requests that would be sent and replies that would be reused, where the stage
-            asks a model and its inputs are there.
-        waits_for: The input that is not made yet.
+        requests: First requests that would be sent, and those whose reply would be reused; null
+            if the stage asks no model or an input is missing.
+        waits_for: The input that does not exist yet.
         first_prompt: The first conversation, rendered.
     """
 
@@ -43,52 +45,64 @@ class Rehearsal:
     first_prompt: Sequence[Message] = ()
 
 
-def rehearse(
+def dry_run(
     manifest: Manifest, machine: Machine, addresses: Sequence[str], *, retry_failed: bool = False
-) -> Iterator[Rehearsal]:
-    """Each cell in order; `retry_failed` as for the run itself."""
+) -> Iterator[DryRun]:
+    """What a run would do with each cell, in order."""
     states = States(manifest, machine.runs)
     for address in addresses:
-        yield _rehearsed(states, states[address], machine, retry_failed=retry_failed)
+        yield _dry_run(states, states[address], machine, retry_failed=retry_failed)
 
 
-def _rehearsed(
-    states: States, state: CellState, machine: Machine, *, retry_failed: bool
-) -> Rehearsal:
+def check_complete(manifest: Manifest, machine: Machine, addresses: Sequence[str]) -> None:
+    """Refuse to merge shards before every request has its reply: merging sends nothing.
+
+    Raises:
+        StageError: Replies are missing; names the cell and their number.
+    """
+    for cell in dry_run(manifest, machine, addresses):
+        new, known = cell.requests or (0, 0)
+        if cell.status != "done" and new:
+            raise StageError(
+                f"`{cell.address}`: {new} of {new + known} requests have no reply yet",
+                hint="run its missing shards again: "
+                f"mbt run {manifest.path} --only {cell.address} --shard N/OF",
+            )
+
+
+def _dry_run(states: States, state: CellState, machine: Machine, *, retry_failed: bool) -> DryRun:
     cell = state.cell
     if not isinstance(cell.stage, AsksModel) or cell.resolution.source is not None:
-        return Rehearsal(cell.address, state.status, state.why)
-    unmade = [
-        a for a in cell.needs if states[a].status != "done" and states[a].cell.kind != "questions"
-    ]
-    if unmade:
-        return Rehearsal(cell.address, state.status, state.why, waits_for=unmade[0])
+        return DryRun(cell.address, state.status, state.why)
+    for address in cell.needs:
+        needed = states[address]
+        if needed.status != "done" and needed.cell.kind != "questions":
+            return DryRun(cell.address, state.status, state.why, waits_for=address)
     inputs = {
-        name: tuple(_loaded(states[a], machine) for a in group)
+        name: tuple(_loaded(states[address], machine) for address in group)
         for name, group in cell.resolution.inputs.items()
     }
-    work = _work(cell, inputs, state.folder, machine)
-    batch = cell.stage.request_batch(work)
+    batch = cell.stage.request_batch(_work(cell, inputs, state.folder, machine))
     new = reused = 0
     first: Sequence[Message] = ()
-    with _known(state.folder, retry_failed=retry_failed) as is_known:
+    with _known_keys(state.folder, retry_failed=retry_failed) as is_known:
         for request in first_requests(batch):
             first = first or request.messages
             known = is_known(request.key)
             reused, new = reused + known, new + (not known)
     if state.status == "done" and not retry_failed:  # its failed rows stay as they are
         new, reused = 0, new + reused
-    return Rehearsal(cell.address, state.status, state.why, (new, reused), None, first)
+    return DryRun(cell.address, state.status, state.why, (new, reused), None, first)
 
 
 @contextmanager
-def _known(folder: Path, *, retry_failed: bool) -> Iterator[Callable[[str], bool]]:
-    """Whether a request's reply is there: in the rows, or in the journal of a run that goes on."""
+def _known_keys(folder: Path, *, retry_failed: bool) -> Iterator[Callable[[str], bool]]:
+    """Whether a request has a reply: in the rows, or in the journal of an unfinished run."""
     keys: set[str] = set()
     if (folder / ROWS).is_file():
         failure = pl.col("failure")
-        came = [failure.str.starts_with(reason) for reason in (GATE, UNREADABLE)]
-        is_good = pl.any_horizontal(failure.is_null(), *came)
+        has_reply = [failure.str.starts_with(reason) for reason in (GATE, UNREADABLE)]
+        is_good = pl.any_horizontal(failure.is_null(), *has_reply)
         good = pl.scan_parquet(folder / ROWS, glob=False).filter(is_good)
         keys = set(good.select("request_key").collect()["request_key"])
     if not (folder / JOURNAL).is_dir():
@@ -98,8 +112,8 @@ def _known(folder: Path, *, retry_failed: bool) -> Iterator[Callable[[str], bool
 
         def is_known(key: str) -> bool:
             found = index.standing(key)
-            is_there = found is not None and not (retry_failed and found.failure)
-            return key in keys or is_there
+            is_kept = found is not None and not (retry_failed and found.failure)
+            return key in keys or is_kept
 
         yield is_known
 
@@ -112,7 +126,7 @@ def _work(
         inputs=inputs,
         journal=folder / JOURNAL,
         files=folder,
-        place=lambda run: server_place(machine, folder, run),
+        place=partial(server_place, machine, folder),
         open=Servers().open,
         hub=hub_access(machine),
         progress=Silent(),

@@ -1,15 +1,14 @@
-"""The only way a cell is run: lock, inputs, rows, failure count, lineage."""
+"""Runs the cells of a study that are not done, inputs first."""
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 
 import polars as pl
 
@@ -23,16 +22,28 @@ from mbt_cli.core.names import own_utc_name
 from mbt_cli.core.progress import Progress
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
-from mbt_cli.errors import BackendError, Interrupted, MbtError, StageError, Stopped, UsageError
+from mbt_cli.engine.plan import asked_model
+from mbt_cli.engine.states import CellState, States
+from mbt_cli.errors import (
+    BackendError,
+    Interrupted,
+    MbtError,
+    MissingInputError,
+    StageError,
+    StaleError,
+    Stopped,
+    UsageError,
+)
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import import_rows
 from mbt_cli.inference.loop import AskReport
 from mbt_cli.interfaces import Backend
 from mbt_cli.manifest.cell import Cell
+from mbt_cli.manifest.load import Manifest
 from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
-from mbt_cli.stages.base import LoadedInput, Stage, Work, WriteRows, no_rows
+from mbt_cli.stages.base import LoadedInput, Work, WriteRows, no_rows
 from mbt_cli.stages.imports import imported_rows
 from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.store import provenance
@@ -44,9 +55,277 @@ from mbt_cli.store.locks import Lock, holding
 from mbt_cli.store.logs import logging_to
 from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
 
+_log = logging.getLogger(__name__)
+_SHOWN_CELLS = 10
+
+_INHERITED = (
+    *("rollout_failed", "solution_failed", "no_solution"),
+    *("not_in_source", "not_valid_in_source", GATE),
+)
+"""How failures begin that come from a row's input or from a gate. The stage itself did not fail,
+so they never count towards `max_failed_share`."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run.
+
+    Args:
+        replace: Remake stale cells.
+        retry_failed: Retry failed rows, in finished cells too.
+        shard: Ask this share of the requests and make no rows.
+    """
+
+    replace: bool = False
+    retry_failed: bool = False
+    shard: Shard | None = None
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run did.
+
+    Args:
+        made: Addresses of the cells that it made.
+        done: Addresses of the cells that were done already.
+        sent: Requests sent.
+        reused: Replies reused.
+    """
+
+    made: Sequence[str]
+    done: Sequence[str]
+    sent: int
+    reused: int
+
+
+class Runner:
+    """Runs chosen cells of a study on this machine."""
+
+    def __init__(self, manifest: Manifest, machine: Machine, options: RunOptions) -> None:
+        self.states = States(manifest, machine.runs)
+        self._manifest = manifest
+        self._machine = machine
+        self._options = options
+        self._holding = partial(holding, job=current_job(machine.environment), is_gone=is_gone)
+
+    def run(self, addresses: Collection[str], progress: Progress) -> RunReport:
+        """Make these cells, inputs before what reads them; finished cells are skipped.
+
+        Raises:
+            StaleError: A cell was finished with other settings, and `replace` is not set.
+            MissingInputError: An input that is not among the cells does not exist.
+            LockedError: Another process makes one of the cells.
+            StageError: More rows failed than `max_failed_share` allows.
+            MbtError: A cell failed; earlier cells and all replies are kept.
+        """
+        chosen = [self.states[address] for address in addresses]
+        self._check_stale(chosen)
+        self._check_inputs(chosen)
+        self._check_backends(chosen)
+        made, done, sent, reused = [], [], 0, 0
+        with Servers() as servers:
+            for address in addresses:
+                self.states.refresh([address])
+                state = self.states[address]
+                if self._is_skipped(state):
+                    done.append(address)
+                elif self._options.shard is not None:
+                    report = self._ask_shard(state, self._options.shard, servers, progress)
+                    sent, reused = sent + report.sent, reused + report.reused
+                else:
+                    requests = self._run_cell(state, servers, progress).requests
+                    sent, reused = sent + requests.sent, reused + requests.reused
+                    made.append(address)
+                    self.states.refresh([address])
+        return RunReport(made, done, sent, reused)
+
+    def _is_skipped(self, state: CellState) -> bool:
+        """Whether a cell is finished and has no rows to retry."""
+        has_failed_rows = state.lineage is not None and state.lineage.failed_rows > 0
+        return state.status == "done" and not (self._options.retry_failed and has_failed_rows)
+
+    def _run_cell(self, state: CellState, servers: "Servers", progress: Progress) -> Lineage:
+        """Make one cell under its lock."""
+        folder, address = state.folder, state.cell.address
+        with self._holding(folder) as lock, logging_to(folder / "logs", self._machine.environment):
+            complete_finish(folder)  # a run may have been killed at its very end
+            lineage = read_lineage(folder)
+            remakes = state.status in ("stale", "grown") or self._options.retry_failed
+            if lineage and lineage.fingerprint == state.fingerprint and not remakes:
+                return lineage  # another process made it in the meantime
+            _log.info("%s begins, fingerprint %s", address, state.fingerprint)
+            try:
+                return self._make(state, lock, servers, progress)
+            except (Stopped, Interrupted) as error:
+                _log.warning("%s", error.message)
+                raise
+            except MbtError as error:
+                _log.exception("%s failed", address)
+                record_failure(folder, address, error, now=datetime.now(UTC))
+                raise
+
+    def _make(
+        self, state: CellState, lock: Lock, servers: "Servers", progress: Progress
+    ) -> Lineage:
+        """The cell's rows, then its lineage."""
+        provenance.begin()
+        started, clock = datetime.now(UTC), monotonic()
+        cell, folder = state.cell, state.folder
+        if (folder / ROWS).is_file() and isinstance(cell.stage, AsksModel):
+            import_rows(folder / ROWS, folder / JOURNAL)
+        inputs = self._inputs(cell)
+        records = {
+            loaded.address: InputRecord(
+                fingerprint=loaded.lineage.fingerprint,
+                sha256=input_sha256(loaded.folder, loaded.lineage),
+            )
+            for loaded in {
+                each.address: each for group in inputs.values() for each in group
+            }.values()
+            if loaded.lineage is not None
+        }
+        columns = cell.stage.columns(cell.resolution)
+        rows, failures = 0, Counter[str]()
+        with ArtifactWriter(
+            folder, columns, address=cell.address, fingerprint=state.fingerprint
+        ) as writer:
+
+            def write(frame: pl.DataFrame) -> None:
+                nonlocal rows
+                rows += frame.height
+                if "failure" in frame.columns:
+                    reasons = frame["failure"].drop_nulls()
+                    failures.update(r for r in reasons if not r.startswith(_INHERITED))
+                writer.write(frame)
+
+            work = self._work(state, inputs, servers, progress, files=writer.files, write=write)
+            is_imported = cell.resolution.source_map is not None
+            for frame in imported_rows(cell.stage, work) if is_imported else cell.stage.run(work):
+                write(frame)
+            self._check_failures(cell, failures, rows)
+            lineage = _lineage(state, work, records, started)
+            lock.check()
+            if state.status == "stale":
+                move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
+            made = writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
+        _log.info("%s is done: %d rows, %d failed", made.address, made.rows, made.failed_rows)
+        return made
+
+    def _check_failures(self, cell: Cell, failures: Counter[str], rows: int) -> None:
+        """Refuse a cell of which too many rows failed in the stage itself."""
+        max_share, failed = self._manifest.document.study.max_failed_share, failures.total()
+        if failed <= max_share * rows:
+            return
+        most = "; ".join(f"{count} x {reason}" for reason, count in failures.most_common(3))
+        raise StageError(
+            f"`{cell.address}`: {failed} of {rows} rows failed, `max_failed_share` allows "
+            f"{max_share:.1%} ({most})",
+            hint="the good replies are kept: fix the cause and run the same command again, with "
+            "`--retry-failed` if the server refused the rows; or raise `[study] max_failed_share`",
+        )
+
+    def _ask_shard(
+        self, state: CellState, shard: Shard, servers: "Servers", progress: Progress
+    ) -> AskReport:
+        """Ask one shard's share of a cell's requests; a run without shards makes the rows."""
+        cell, folder = state.cell, state.folder
+        if not isinstance(cell.stage, AsksModel) or cell.resolution.source is not None:
+            raise UsageError(f"`{cell.address}` asks no model, so it has no shards")
+        held = self._holding(folder, shard=(shard.number - 1, shard.of))
+        with held, logging_to(folder / "logs", self._machine.environment):
+            work = self._work(state, self._inputs(cell), servers, progress)
+            batch = cell.stage.request_batch(work)
+            total = (
+                None if batch.total is None else -(-(batch.total - shard.number + 1) // shard.of)
+            )
+            share = replace(batch, tasks=lambda: shard.share(batch.tasks()), total=total)
+            progress.start(f"{cell.address} shard {shard}", total)
+            return ask(share, work.journal, progress, writer=f"{shard.number}-of-{shard.of}")
+
+    def _inputs(self, cell: Cell) -> dict[str, tuple[LoadedInput, ...]]:
+        """The cells behind every input field; a partial input leaves out unfinished ones."""
+        return {
+            name: tuple(
+                load_input(folder, address)
+                for address in group
+                for folder in [cell_folder(self._machine.runs, cell.resolution.study, address)]
+                if not _is_partial(cell, name) or read_lineage(folder) is not None
+            )
+            for name, group in cell.resolution.inputs.items()
+        }
+
+    def _work(
+        self,
+        state: CellState,
+        inputs: Mapping[str, tuple[LoadedInput, ...]],
+        servers: "Servers",
+        progress: Progress,
+        *,
+        files: Path | None = None,
+        write: WriteRows = no_rows,
+    ) -> Work:
+        return Work(
+            resolution=with_checkpoints(state.cell.resolution, inputs),
+            inputs=inputs,
+            journal=state.folder / JOURNAL,
+            files=files or state.folder,
+            place=partial(server_place, self._machine, state.folder),
+            open=servers.open,
+            write=write,
+            hub=hub_access(self._machine),
+            progress=progress,
+            retry_failed=self._options.retry_failed,
+        )
+
+    def _check_stale(self, chosen: Sequence[CellState]) -> None:
+        stale = [state for state in chosen if state.status == "stale"]
+        if not stale or self._options.replace:
+            return
+        cells = "1 finished cell was" if len(stale) == 1 else f"{len(stale)} finished cells were"
+        lines = [f"{cells} made with other settings:"]
+        for state in stale[:_SHOWN_CELLS]:
+            lines.append(f"  `{state.cell.address}`")
+            lines.extend(f"    {reason}" for reason in state.why)
+        if len(stale) > _SHOWN_CELLS:
+            lines.append(f"  and {len(stale) - _SHOWN_CELLS} more")
+        raise StaleError(
+            "\n".join(lines),
+            hint="`--replace` remakes them: replies to unchanged requests are reused, and the old "
+            "artifacts move to `.replaced` in the runs folder",
+        )
+
+    def _check_inputs(self, chosen: Sequence[CellState]) -> None:
+        among = {state.cell.address for state in chosen}
+        for state in chosen:
+            cell = state.cell
+            for name, group in cell.resolution.inputs.items():
+                missing = [a for a in group if a not in among and self.states[a].lineage is None]
+                if not missing or (_is_partial(cell, name) and len(missing) < len(group)):
+                    continue
+                kind = self.states[missing[0]].cell.kind
+                verb = "run" if kind == "questions" else kind
+                stage = missing[0].partition("/")[0]
+                raise MissingInputError(
+                    f"`{cell.address}` reads `{missing[0]}`, which does not exist yet",
+                    hint=f"run `mbt {verb} {self._manifest.path} --only {stage}` first, or "
+                    f"`mbt run {self._manifest.path}` for everything",
+                )
+
+    def _check_backends(self, chosen: Sequence[CellState]) -> None:
+        """Report a missing key before the first cell, not hours later.
+
+        A cell that has begun may have every reply already, as when shards are merged.
+        """
+        for state in chosen:
+            model = asked_model(state)
+            has_begun = (state.folder / JOURNAL).is_dir()
+            is_imported = state.cell.resolution.source is not None
+            if model and not (is_imported or has_begun or self._is_skipped(state)):
+                model.backend.check(self._machine.environment)
+
 
 class Servers:
-    """A context in which backends stay open until another one is asked for."""
+    """A context in which a backend stays open until another one is needed."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -55,30 +334,19 @@ class Servers:
     def __enter__(self) -> "Servers":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def __exit__(self, *exception: object) -> None:
+        self._close()
 
     @contextmanager
     def open(self, backend: Backend, place: ServerPlace) -> Iterator[Endpoint | Responder]:
-        """The backend's endpoint: the one that runs already, if it is the same."""
-        yield self._endpoint(backend, place)
-
-    def _endpoint(self, backend: Backend, place: ServerPlace) -> Endpoint | Responder:
+        """The backend's endpoint; a running server of an equal backend is used again."""
         key = sha256_of([type(backend).__name__, spec_of(backend), place.parallel])
-        if self._running is not None and self._running[0] == key and _is_alive(self._running[1]):
-            return self._running[1]
-        self.close()
-        endpoint = self._stack.enter_context(backend.open(place))
-        self._running = (key, endpoint)
-        return endpoint
+        if self._running is None or self._running[0] != key or not _is_alive(self._running[1]):
+            self._close()
+            self._running = key, self._stack.enter_context(backend.open(place))
+        yield self._running[1]
 
-    def close(self) -> None:
-        """Stop the server that runs, if any."""
+    def _close(self) -> None:
         self._running = None
         self._stack.close()
 
@@ -93,231 +361,50 @@ def _is_alive(endpoint: Endpoint | Responder) -> bool:
     return True
 
 
-INHERITED = (
-    *("rollout_failed", "solution_failed", "no_solution"),
-    *("not_in_source", "not_valid_in_source", GATE),
-)
-"""How failures begin that a row has from what it was made from, or from a gate; the stage itself
-did not fail there, so they never count against `max_failed_share`."""
+def _is_partial(cell: Cell, name: str) -> bool:
+    """Whether an input field may leave out cells that are not finished."""
+    rule = cell.stage.inputs.get(name)
+    return rule is not None and rule.partial
 
 
-class FailureShare:
-    """Counts rows that failed in the stage itself, against the share that the study allows.
-
-    Args:
-        max_share: Of all rows of the cell, `max_failed_share` of the manifest.
-    """
-
-    def __init__(self, max_share: float) -> None:
-        self._max_share = max_share
-        self._rows = 0
-        self._reasons: Counter[str] = Counter()
-
-    def add(self, frame: pl.DataFrame) -> None:
-        """Count the rows of a frame."""
-        self._rows += frame.height
-        if "failure" in frame.columns:
-            failures = frame["failure"].drop_nulls()
-            self._reasons.update(f for f in failures if not f.startswith(INHERITED))
-
-    def check(self, address: str) -> None:
-        """Refuse a cell of which too much failed.
-
-        Raises:
-            StageError: With the commonest reasons.
-        """
-        failed = self._reasons.total()
-        if failed <= self._max_share * self._rows:
-            return
-        most = "; ".join(f"{count} x {reason}" for reason, count in self._reasons.most_common(3))
-        raise StageError(
-            f"`{address}`: {failed} of {self._rows} rows failed, `max_failed_share` allows "
-            f"{self._max_share:.1%} ({most})",
-            hint="the good replies are kept: mend the cause and run the same command again, with "
-            "`--retry-failed` if the server refused them; or raise `[study] max_failed_share`",
+def _lineage(
+    state: CellState, work: Work, inputs: dict[str, InputRecord], started: datetime
+) -> Lineage:
+    cell, asked = state.cell, work.outcome.asked
+    requests, server = Requests(), None
+    if asked is not None:
+        server = ServerRecord(version=asked.version, flags=asked.flags)
+        requests = Requests(
+            sent=asked.sent, retried=asked.retried, reused=asked.reused, failed=asked.failed
         )
+    return Lineage(
+        study=cell.resolution.study,
+        stage=cell.stage.name,
+        kind=cell.kind,
+        address=cell.address,
+        fingerprint=state.fingerprint,
+        base_fingerprint=state.base_fingerprint,
+        sizes=dict(state.sizes),
+        spec=cell.spec,
+        inputs=inputs,
+        model=work.outcome.model,
+        notes=work.outcome.notes,
+        server=server,
+        requests=requests,
+        started_at=started,
+    )
 
 
-def ask_shard(stage: Stage, work: Work, shard: Shard) -> AskReport:
-    """Send what the journal does not hold of this shard's share.
+def load_input(folder: Path, address: str) -> LoadedInput:
+    """A finished cell as an input.
 
     Raises:
-        UsageError: The stage asks no model, so there is nothing to share.
+        MissingInputError: The cell is not finished.
+        ArtifactError: Its files differ from its lineage.
     """
-    address = work.resolution.address
-    if not isinstance(stage, AsksModel) or work.resolution.source is not None:
-        raise UsageError(f"`{address}` asks no model, so it has no shards")
-    batch = stage.request_batch(work)
-    total = None if batch.total is None else -(-(batch.total - shard.number + 1) // shard.of)
-    share = replace(batch, tasks=lambda: shard.share(batch.tasks()), total=total)
-    work.progress.start(f"{address} shard {shard}", total)
-    return ask(share, work.journal, work.progress, writer=f"{shard.number}-of-{shard.of}")
-
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class CellRun:
-    """One cell to make, with the fingerprints that planning gave it.
-
-    Args:
-        replace: Move the finished artifact aside when the new one is whole.
-        again: Make it though it is finished, since there is more to read now.
-    """
-
-    cell: Cell
-    fingerprint: str
-    base_fingerprint: str
-    sizes: Mapping[str, int | None]
-    max_failed_share: float
-    replace: bool = False
-    again: bool = False
-    retry_failed: bool = False
-
-
-def current_job(environment: Mapping[str, str]) -> JobId | None:
-    """The job that this process belongs to, if a launcher started it."""
-    for kind, launcher in LAUNCHERS.kinds().items():
-        if launcher.job_id_variable and (own := environment.get(launcher.job_id_variable)):
-            return JobId(kind, own)
-    return None
-
-
-def is_gone(job: JobId) -> bool:
-    """Whether a job that holds a lock has left its queue for certain."""
-    launcher = LAUNCHERS.find(job.launcher)
-    return launcher is not None and launcher.gone(job.id)
-
-
-class Runner:
-    """Runs cells of one study on this machine."""
-
-    def __init__(self, machine: Machine, servers: Servers, progress: Progress) -> None:
-        self._machine = machine
-        self._servers = servers
-        self._progress = progress
-        self._holding = partial(holding, job=current_job(machine.environment), is_gone=is_gone)
-
-    def run(self, job: CellRun) -> Lineage:
-        """Make one cell.
-
-        Raises:
-            LockedError: Another process makes it now.
-            StageError: More rows failed than `max_failed_share` allows; what is there is kept.
-            MbtError: Anything else that stopped it; replies so far are kept.
-        """
-        folder = self._folder(job, job.cell.address)
-        with self._holding(folder) as lock, logging_to(folder / "logs", self._machine.environment):
-            if finished := self._already_made(job, folder):
-                return finished
-            _log.info("%s begins, fingerprint %s", job.cell.address, job.fingerprint)
-            try:
-                return self._make(job, folder, lock)
-            except (Stopped, Interrupted) as error:
-                _log.warning("%s", error.message)
-                raise
-            except MbtError as error:
-                _log.exception("%s failed", job.cell.address)
-                record_failure(folder, job.cell.address, error, now=datetime.now(UTC))
-                raise
-
-    def run_shard(self, job: CellRun, shard: Shard) -> AskReport:
-        """Ask one shard's share of a cell's requests; `run` makes the rows when all are there.
-
-        Raises:
-            LockedError: Another process makes the cell, or this shard of it, now.
-            MbtError: Anything else that stopped it; replies so far are kept.
-        """
-        folder = self._folder(job, job.cell.address)
-        held = (shard.number - 1, shard.of)
-        logs = logging_to(folder / "logs", self._machine.environment)
-        with self._holding(folder, shard=held), logs:
-            groups = job.cell.resolution.inputs
-            inputs = {name: self._load(job, name, groups[name]) for name in groups}
-            work = self._work(job, inputs, folder / JOURNAL, folder)
-            return ask_shard(job.cell.stage, work, shard)
-
-    def _folder(self, job: CellRun, address: str) -> Path:
-        return cell_folder(self._machine.runs, job.cell.resolution.study, address)
-
-    def _already_made(self, job: CellRun, folder: Path) -> Lineage | None:
-        """What another process, or a run that was killed at its very end, has made meanwhile."""
-        complete_finish(folder)
-        lineage = read_lineage(folder)
-        same = lineage is not None and lineage.fingerprint == job.fingerprint
-        wanted = job.replace or job.again or job.retry_failed
-        return lineage if same and not wanted else None
-
-    def _make(self, job: CellRun, folder: Path, lock: Lock) -> Lineage:
-        provenance.begin()
-        started, clock = datetime.now(UTC), monotonic()
-        cell, journal = job.cell, folder / JOURNAL
-        if (folder / ROWS).is_file() and isinstance(cell.stage, AsksModel):
-            import_rows(folder / ROWS, journal)
-        inputs = {
-            name: self._load(job, name, cell.resolution.inputs[name])
-            for name in cell.resolution.inputs
-        }
-        records = _input_records(inputs)
-        columns = cell.stage.columns(cell.resolution)
-        failures = FailureShare(job.max_failed_share)
-        with ArtifactWriter(
-            folder, columns, address=cell.address, fingerprint=job.fingerprint
-        ) as writer:
-
-            def write(frame: pl.DataFrame) -> None:
-                failures.add(frame)
-                writer.write(frame)
-
-            work = self._work(job, inputs, journal, writer.files, write)
-            for frame in _frames(cell, work):
-                write(frame)
-            failures.check(cell.address)
-            lineage = _lineage(job, work, records, started)
-            lock.check()
-            if job.replace:
-                move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
-            made = writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
-        _log.info("%s is done: %d rows, %d failed", made.address, made.rows, made.failed_rows)
-        return made
-
-    def _load(self, job: CellRun, name: str, addresses: tuple[str, ...]) -> tuple[LoadedInput, ...]:
-        """The cells behind an input; those not made yet are left out where the stage allows it."""
-        rule = job.cell.stage.inputs.get(name)
-        folders = {address: self._folder(job, address) for address in addresses}
-        return tuple(
-            load_input(folder, address)
-            for address, folder in folders.items()
-            if rule is None or not rule.partial or read_lineage(folder) is not None
-        )
-
-    def _work(
-        self,
-        job: CellRun,
-        inputs: Mapping[str, tuple[LoadedInput, ...]],
-        journal: Path,
-        files: Path,
-        write: WriteRows = no_rows,
-    ) -> Work:
-        return Work(
-            resolution=with_checkpoints(job.cell.resolution, inputs),
-            inputs=inputs,
-            journal=journal,
-            files=files,
-            place=lambda run: server_place(self._machine, journal.parent, run),
-            open=self._servers.open,
-            write=write,
-            hub=hub_access(self._machine),
-            progress=self._progress,
-            retry_failed=job.retry_failed,
-        )
-
-
-def _frames(cell: Cell, work: Work) -> Iterator[pl.DataFrame]:
-    """The cell's rows: made, or from what stands in for making them."""
-    is_sourced = cell.resolution.source_map is not None
-    return imported_rows(cell.stage, work) if is_sourced else cell.stage.run(work)
+    lineage = require_lineage(folder)
+    rows = read_rows(folder, lineage)
+    return LoadedInput(address, axes_of(address), lineage.kind, folder, rows, lineage)
 
 
 def server_place(machine: Machine, folder: Path, run: RunSettings) -> ServerPlace:
@@ -341,53 +428,15 @@ def hub_access(machine: Machine) -> HubAccess:
     )
 
 
-def load_input(folder: Path, address: str) -> LoadedInput:
-    """A finished cell as an input.
-
-    Raises:
-        MissingInputError: It is not finished.
-        ArtifactError: Its files are not what its lineage says.
-    """
-    lineage = require_lineage(folder)
-    rows = read_rows(folder, lineage)
-    return LoadedInput(address, axes_of(address), lineage.kind, folder, rows, lineage)
+def current_job(environment: Mapping[str, str]) -> JobId | None:
+    """The job that this process belongs to, if a launcher started it."""
+    for kind, launcher in LAUNCHERS.kinds().items():
+        if launcher.job_id_variable and (own := environment.get(launcher.job_id_variable)):
+            return JobId(kind, own)
+    return None
 
 
-def _input_records(
-    inputs: Mapping[str, tuple[LoadedInput, ...]],
-) -> dict[str, InputRecord]:
-    """Fingerprint and hash of every input; each byte is read once."""
-    read = {cell.address: cell for group in inputs.values() for cell in group}
-    return {
-        address: InputRecord(
-            fingerprint=cell.lineage.fingerprint, sha256=input_sha256(cell.folder, cell.lineage)
-        )
-        for address, cell in read.items()
-        if cell.lineage is not None
-    }
-
-
-def _lineage(
-    job: CellRun, work: Work, inputs: dict[str, InputRecord], started: datetime
-) -> Lineage:
-    cell, asked = job.cell, work.outcome.asked
-    return Lineage(
-        study=cell.resolution.study,
-        stage=cell.stage.name,
-        kind=cell.kind,
-        address=cell.address,
-        fingerprint=job.fingerprint,
-        base_fingerprint=job.base_fingerprint,
-        sizes=dict(job.sizes),
-        spec=cell.spec,
-        inputs=inputs,
-        model=work.outcome.model,
-        notes=work.outcome.notes,
-        server=ServerRecord(version=asked.version, flags=asked.flags) if asked else None,
-        requests=Requests(
-            sent=asked.sent, retried=asked.retried, reused=asked.reused, failed=asked.failed
-        )
-        if asked
-        else Requests(),
-        started_at=started,
-    )
+def is_gone(job: JobId) -> bool:
+    """Whether a job that holds a lock has left its queue for certain."""
+    launcher = LAUNCHERS.find(job.launcher)
+    return launcher is not None and launcher.gone(job.id)

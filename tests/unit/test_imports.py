@@ -8,8 +8,8 @@ import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.core.progress import Silent
-from mbt_cli.engine.dry_run import rehearse
-from mbt_cli.engine.execute import Execution, RunOptions
+from mbt_cli.engine.dry_run import dry_run
+from mbt_cli.engine.runner import Runner, RunOptions
 from mbt_cli.engine.states import States
 from mbt_cli.errors import ManifestError, StageError, UsageError
 from mbt_cli.settings import Machine
@@ -70,7 +70,7 @@ def make(load, machine):
 
     def made(text):
         manifest = load(text)
-        Execution(manifest, machine, RunOptions()).run(list(manifest.cells), Silent())
+        Runner(manifest, machine, RunOptions()).run(list(manifest.cells), Silent())
 
         def read(stage):
             (address,) = (a for a in manifest.cells if a.startswith(f"{stage}/"))
@@ -228,8 +228,8 @@ def test_an_imported_cell_reads_only_questions_and_sends_no_requests(load, machi
 
     assert cell.needs == ("questions/benchmark=tiny/split=validation",)
     assert cell.spec["models"] == {}
-    (rehearsal,) = rehearse(manifest, machine, [address])
-    assert rehearsal.requests is None
+    (found,) = dry_run(manifest, machine, [address])
+    assert found.requests is None
     with pytest.raises(ManifestError, match="no stage `theirs`"):
         load(TRACES.format(source='"traces.jsonl"', more=inputs))
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.progress import Silent
-from mbt_cli.engine.execute import Execution, RunOptions
+from mbt_cli.engine.runner import Runner, RunOptions
 from mbt_cli.settings import Machine
 from mbt_cli.store.lineage import read_lineage
 
@@ -94,7 +94,7 @@ def chain(request, load, tmp_path, monkeypatch, shared):
     def run(replies, only=""):
         manifest = load(STUDY.format(replies=replies, **fields))
         addresses = [a for a in manifest.cells if a.startswith(only)]
-        Execution(manifest, machine, RunOptions()).run(addresses, Silent())
+        Runner(manifest, machine, RunOptions()).run(addresses, Silent())
         return {a.partition("/")[0]: machine.runs / manifest.study / a for a in addresses}
 
     answers = rows(run("", "questions")["questions"]).select("question_id", "answer").rows()
