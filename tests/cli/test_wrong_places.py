@@ -57,8 +57,14 @@ VARIABLES = (
     }),
 )  # fmt: skip
 NOT_MADE = (
-    Wrong("verdicts before rollouts", "judge study.toml", ["does not exist yet", "mbt rollout study"]),
-    Wrong("a report before scores", "report study.toml", ["does not exist yet", "mbt score study.toml"]),
+    Wrong(
+        "verdicts before rollouts", "judge study.toml", ["does not exist yet", "mbt rollout study"]
+    ),
+    Wrong(
+        "a report before scores",
+        "report study.toml",
+        ["does not exist yet", "mbt score study.toml"],
+    ),
     Wrong(
         "a number before its table",
         "report study.toml --trace main_results 1 f1_score",
