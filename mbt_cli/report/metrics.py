@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.addresses import axes_of
-from mbt_cli.core.measures import mean_of_value
+from mbt_cli.core.measures import JUDGED_BY, mean_of_value
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.report.formats import formatted_rows
 from mbt_cli.scores.statistics import Quantity, bootstrap, bootstrap_p, holm, mcnemar_p
@@ -93,6 +93,10 @@ def display_of(metric: str, unit: str = "percent") -> Display:
         >>> display_of("pass@4").title
         'pass@4'
     """
+    name, _, judge = metric.partition(JUDGED_BY)
+    if judge:
+        one = display_of(name, unit)
+        return replace(one, title=f"{one.title} ({judge})")
     if metric in _DISPLAYS:
         return _DISPLAYS[metric]
     decimals = {"percent": 1, "tokens": 0}.get(unit, 3)
@@ -101,15 +105,21 @@ def display_of(metric: str, unit: str = "percent") -> Display:
 
 def display_title(metric: str, inputs: ReportInputs) -> str:
     """The heading of a metric; the accuracy by a toy judge is labelled as such."""
-    if metric == _JUDGED and inputs.toy_judges:
-        return "toy judge's accuracy"
+    name, _, judge = metric.partition(JUDGED_BY)
+    if name == _JUDGED and (judge in inputs.toy_judges if judge else inputs.toy_judges):
+        return "toy judge's accuracy" + (f" ({judge})" if judge else "")
     return display_of(metric).title
 
 
 def present(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
-    """The metrics that at least one cell has."""
-    found = set(inputs.summary["metric"])
-    return [metric for metric in metrics if metric in found]
+    """The metrics that at least one cell has; a metric of several judge models, once per model."""
+    found = inputs.summary["metric"].unique(maintain_order=True)
+    return [
+        name
+        for metric in metrics
+        for name in found
+        if name == metric or name.startswith(f"{metric}{JUDGED_BY}")
+    ]
 
 
 def metric_table(
@@ -247,7 +257,7 @@ def _with_counts(rows: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
 
 
 def _toy_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
-    if not inputs.toy_judges or _JUDGED not in metrics:
+    if not inputs.toy_judges or _JUDGED not in {m.partition(JUDGED_BY)[0] for m in metrics}:
         return []
     judges = ", ".join(inputs.toy_judges)
     return [f"The judge is {judges}, a toy: its accuracy only shows that the pipeline works."]

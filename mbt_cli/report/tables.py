@@ -11,7 +11,7 @@ from mbt_cli.core.notes import TRAINING, funnel_rows, notes_of
 from mbt_cli.core.number_text import significant_decimals
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.interfaces import Table
-from mbt_cli.report.metrics import ADDRESS, SIGNIFICANT, metric_table, missing_notes
+from mbt_cli.report.metrics import ADDRESS, SIGNIFICANT, metric_table, missing_notes, present
 from mbt_cli.scores.statistics import holm
 
 
@@ -198,7 +198,7 @@ class Efficiency(Table):
                 "points, tokens in per cent of the baseline's. The baseline has no change.",
             ),
         )
-        accuracies = [m for m in ("judge_accuracy", "exact_match") if m in table.rows.columns]
+        accuracies = present(inputs, ("judge_accuracy", "exact_match"))
         if not accuracies or "tokens" not in table.rows.columns:
             return table
         whole = inputs.summary.filter(pl.col("by").is_null())
