@@ -51,8 +51,6 @@ _CAUSES = (
 class LlamaCppBackend(Backend):
     """The embedded server: SmolLM2-135M, or your own GGUF file."""
 
-    init_kinds: ClassVar[tuple[str, ...]] = ("embedded",)
-
     kind: Literal["llamacpp"] = "llamacpp"
     """Names the backend in a manifest."""
     model: str = NAME

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, field_validator
@@ -55,8 +55,6 @@ _NEW_LIMIT_HOSTS = ("api.openai.com", ".openai.azure.com")
 
 class OpenAIBackend(Backend):
     """Any server with the chat completions API."""
-
-    init_kinds: ClassVar[tuple[str, ...]] = ("api",)
 
     kind: Literal["openai"] = "openai"
     """Names the backend in a manifest."""

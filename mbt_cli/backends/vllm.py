@@ -113,7 +113,6 @@ class VLLMBackend(Backend):
 
     own_flags: ClassVar[Mapping[str, Json]] = _OWN_FLAGS
 
-    init_kinds: ClassVar[tuple[str, ...]] = ("gpu", "cluster")
     kind: Literal["vllm"] = "vllm"
     """Names the backend in a manifest."""
     model: str = Field(min_length=1)

@@ -35,7 +35,6 @@ class HotpotQA(Benchmark):
         licence="cc-by-sa-4.0",
         revision="1908d6afbbead072334abe2965f91bd2709910ab",
     )
-    init_kinds: ClassVar[tuple[str, ...]] = ("gpu", "cluster")
     official_sizes: ClassVar[Mapping[str, int]] = {"train": 90_447, "validation": 7_405}
     layout: ClassVar[frozenset[str]] = frozenset({"question", "answer", "context"})
 

@@ -56,9 +56,6 @@ class Plugin(Settings, ABC):
     """Raised when the same settings give other results than before; enters the fingerprint."""
     file_sha256: ClassVar[str | None] = None
     """Hash of the study's own file that defines it, if one does; enters the fingerprint."""
-    init_kinds: ClassVar[tuple[str, ...]] = ()
-    """First studies (`mbt init --kind`) that use it unless the user names another."""
-
     kind: str
     """Its name in a manifest; each class narrows it to one."""
 

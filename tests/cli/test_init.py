@@ -80,7 +80,7 @@ def test_a_file_that_is_there_is_never_written_over(mbt, workplace):
     ran = mbt("init", "study.toml", "--yes")
 
     assert ran.code == 2
-    assert "`study.toml` is there already" in ran.err
+    assert "`study.toml` already exists" in ran.err
     assert (workplace / "study.toml").read_text() == before
 
 
@@ -158,7 +158,7 @@ def test_documents_beside_the_questions_are_put_into_the_prompt(mbt, workplace):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "no kind of study named"),
+        ((), "no kind of study given"),
         (("--kind", "laptop"), "no kind of study `laptop`"),
         (("--kind", "gpu", "--model", "qwen3-0.6"), "did you mean `qwen3-0.6b`?"),
         (("--kind", "gpu", "--model", "smollm2-135m"), "served by `llamacpp`"),
@@ -166,8 +166,8 @@ def test_documents_beside_the_questions_are_put_into_the_prompt(mbt, workplace):
         (("--kind", "embedded", "--benchmark", "hotpot"), "did you mean `hotpotqa`?"),
         (("--kind", "embedded", "--benchmark", "question_answer"), "--questions"),
         (("--kind", "embedded", "--questions", "none.jsonl"), "no file `none.jsonl`"),
-        (("--kind", "embedded", "--name", "my study"), "is no name for a study"),
-        (("--kind", "api"), "no model named"),
+        (("--kind", "embedded", "--name", "my study"), "is not a valid study name"),
+        (("--kind", "api"), "no model given"),
         (
             ("--kind", "api", "--model", "m", "--base-url", "example.org"),
             "not an http or https URL",

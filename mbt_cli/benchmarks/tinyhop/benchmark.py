@@ -51,7 +51,6 @@ class TinyHop(Benchmark):
     documents: int = Field(default=9, ge=4, le=40)
     """Documents in each question."""
 
-    init_kinds: ClassVar[tuple[str, ...]] = ("embedded", "api")
     init_settings: ClassVar[Mapping[str, Json]] = {
         "seed": 7,
         "hops": [2],
