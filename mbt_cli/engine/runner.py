@@ -370,7 +370,7 @@ def _is_partial(cell: Cell, name: str) -> bool:
 def _lineage(
     state: CellState, work: Work, inputs: dict[str, InputRecord], started: datetime
 ) -> Lineage:
-    cell, asked = state.cell, work.outcome.asked
+    cell, asked = state.cell, work.result.asked
     requests, server = Requests(), None
     if asked is not None:
         server = ServerRecord(version=asked.version, flags=asked.flags)
@@ -387,8 +387,8 @@ def _lineage(
         sizes=dict(state.sizes),
         spec=cell.spec,
         inputs=inputs,
-        model=work.outcome.model,
-        notes=work.outcome.notes,
+        model=work.result.model,
+        notes=work.result.notes,
         server=server,
         requests=requests,
         started_at=started,

@@ -37,7 +37,7 @@ def request_batch(
 ) -> RequestBatch:
     """What a cell asks its model of this role, with the model's sampling and settings."""
     model = work.resolution.models[role]
-    work.outcome.model = {"name": model.name, "role": role, **model.spec()}
+    work.result.model = {"name": model.name, "role": role, **model.spec()}
     return RequestBatch(
         tasks=tasks,
         total=total,
@@ -77,7 +77,7 @@ def ask_model(
             work.write(frame_of_rows(rows, columns))
             rows.clear()
 
-    work.outcome.asked = ask(batch, work.journal, work.progress, emit=emit)
+    work.result.asked = ask(batch, work.journal, work.progress, emit=emit)
     yield frame_of_rows(rows, columns)
 
 

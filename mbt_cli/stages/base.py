@@ -124,8 +124,8 @@ class LoadedInput:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a stage leaves for the lineage beside its rows."""
+class StageResult:
+    """What a stage records for the lineage, in addition to its rows."""
 
     asked: AskReport | None = None
     notes: dict[str, Json] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Work:
     progress: Progress
     write: WriteRows = no_rows
     retry_failed: bool = False
-    outcome: Outcome = field(default_factory=Outcome)
+    result: StageResult = field(default_factory=StageResult)
 
     @property
     def study_folder(self) -> Path:

@@ -136,8 +136,8 @@ class GateResults:
             left -= stopped
             if stopped:
                 steps[step] = left
-        work.outcome.notes[FUNNEL] = {**before, **steps, "passed": left}
-        work.outcome.notes["gates"] = {
+        work.result.notes[FUNNEL] = {**before, **steps, "passed": left}
+        work.result.notes["gates"] = {
             reason: self._stopped[reason] for reasons in _STEPS.values() for reason in reasons
         }
         if self._stopped:

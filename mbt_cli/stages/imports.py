@@ -68,7 +68,7 @@ def imported_rows(stage: Stage, work: Work) -> Iterator[pl.DataFrame]:
     """
     source = _read(work.resolution, stage.columns(work.resolution), work)
     name = work.resolution.axes.get("model", work.resolution.source)
-    work.outcome.model = {"name": name, "role": "source", "backend": {"kind": "source"}}
+    work.result.model = {"name": name, "role": "source", "backend": {"kind": "source"}}
     match stage:
         case RolloutStage():
             yield from _rollouts(stage, source.frame, work)
@@ -89,7 +89,7 @@ def _read(found: Resolution, schema: pl.Schema, work: Work) -> SourceRows:
         if not columns.columns:
             columns = own_columns(path, schema, columns)
         read = read_foreign(pattern_of(path), columns, schema)
-    work.outcome.notes["source"] = {
+    work.result.notes["source"] = {
         "from": found.source,
         "files": dict(read.files),
         "revision": read.revision,
@@ -131,7 +131,7 @@ def _traces(most: int, gates: Gates, frame: pl.DataFrame, work: Work) -> Iterato
         sample=pl.lit(0, pl.Int64()), trace_id=pl.lit(0, pl.Int64())
     )
     yield from _missing(lost, rows.TRACES)
-    results.record(work, work.outcome.notes[FUNNEL])
+    results.record(work, work.result.notes[FUNNEL])
 
 
 def _checked(row: dict[str, Any], results: GateResults) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _placed(frame: pl.DataFrame, work: Work, most: dict[str, int]) -> pl.DataFra
             f"question of `{address}`; its first `question_id` is `{first}`"
         )
     within = placed.filter(pl.col(name) < limit for name, limit in most.items())
-    work.outcome.notes[FUNNEL] = {
+    work.result.notes[FUNNEL] = {
         "in the source": frame.height,
         "about these questions": placed.height,
         "taken": within.height,

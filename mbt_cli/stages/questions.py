@@ -38,6 +38,6 @@ class QuestionsStage(Stage):
             hub=work.hub,
         )
         yield from reader.frames()
-        work.outcome.notes["bad_rows"] = list(reader.bad_rows)
-        work.outcome.notes["source_files"] = dict(reader.files)
-        work.outcome.notes["revision"] = reader.revision
+        work.result.notes["bad_rows"] = list(reader.bad_rows)
+        work.result.notes["source_files"] = dict(reader.files)
+        work.result.notes["revision"] = reader.revision

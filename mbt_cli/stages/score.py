@@ -79,8 +79,8 @@ class ScoreStage(Stage):
                 grouped = self._summaries(part, is_baseline, seed)
                 summaries += [{**row, "by": by, "group": str(group)} for row in grouped]
         pl.DataFrame(summaries, schema=rows.SUMMARY).write_parquet(work.files / "summary.parquet")
-        work.outcome.notes.update(_models_behind(work))
-        work.outcome.notes["reads"] = {k: list(v) for k, v in read.items()}
+        work.result.notes.update(_models_behind(work))
+        work.result.notes["reads"] = {k: list(v) for k, v in read.items()}
         for measure in measures(self.metrics, views):
             yield _score_rows(measure)
 

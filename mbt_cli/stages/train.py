@@ -181,7 +181,7 @@ def _imported(work: Work) -> pl.DataFrame:
         )
     with writing_to(work.files):
         shutil.copytree(folder, work.files / CHECKPOINT)
-    work.outcome.notes[TRAINING] = {"method": "external", "from": source, "revision": commit}
+    work.result.notes[TRAINING] = {"method": "external", "from": source, "revision": commit}
     return pl.DataFrame(schema=rows.TRAINING_LOG)
 
 
@@ -428,15 +428,15 @@ def _result(work: Work, job: TrainingJob, examples: pl.DataFrame) -> pl.DataFram
         raise StageError("the training ended without a checkpoint")
     lines = _log(folder)
     summary = orjson.loads((folder / SUMMARY).read_bytes())
-    work.outcome.notes[FUNNEL] = {
+    work.result.notes[FUNNEL] = {
         "rows": examples.height,
         "chosen": int(examples["dropped"].is_null().sum()),
         "trained": summary["rows"],
     }
     curve = [{name: line.get(name) for name in _CURVE} for line in lines]
-    work.outcome.notes[TRAINING] = {**summary, "curve": curve}
+    work.result.notes[TRAINING] = {**summary, "curve": curve}
     model = work.resolution.models["model"]
-    work.outcome.model = {
+    work.result.model = {
         "name": model.name,
         "role": "model",
         **model.spec(),

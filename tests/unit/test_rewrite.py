@@ -207,7 +207,7 @@ def test_the_funnel_counts_every_step(tmp_path):
 
     rows_of(made, work)
 
-    funnel = work.outcome.notes["funnel"]
+    funnel = work.result.notes["funnel"]
     assert funnel["rollouts"] == 4
     assert funnel["kept"] == 3
     assert funnel["with a solution"] == 2
@@ -215,7 +215,7 @@ def test_the_funnel_counts_every_step(tmp_path):
     assert (funnel["no leak"], funnel["passed"]) == (2, 2)
     # gates that stopped nothing are not a step, and count zero
     assert "no markdown" not in funnel
-    gates = work.outcome.notes["gates"]
+    gates = work.result.notes["gates"]
     assert (gates["leak"], gates["markdown"], sum(gates.values())) == (2, 0, 2)
 
 

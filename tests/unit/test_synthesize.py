@@ -36,7 +36,7 @@ def test_a_stopped_reply_is_a_failed_row_with_the_name_of_its_gate(tmp_path, rep
     assert made["trace"].to_list() == [None]
     # the reply itself is kept
     assert made["reply"].to_list() == [reply]
-    stopped = {name: n for name, n in work.outcome.notes["gates"].items() if n}
+    stopped = {name: n for name, n in work.result.notes["gates"].items() if n}
     assert stopped == {reason.removeprefix("gate_"): 1}
 
 
@@ -85,12 +85,12 @@ def test_changed_gates_are_applied_to_saved_replies_without_new_requests(tmp_pat
     made, work = made_by(again, canned(reply), gates=Gates(no_markdown=False))
 
     assert made["trace"].to_list() == [reply]
-    assert (work.outcome.asked.sent, work.outcome.asked.reused) == (0, 1)
+    assert (work.result.asked.sent, work.result.asked.reused) == (0, 1)
 
 
 def test_a_failure_of_the_server_keeps_its_own_reason(tmp_path):
     made, work = made_by(tmp_path, canned("x", finish_reason="content_filter"))
 
     assert made["failure"].to_list() == ["content_filter"]
-    assert work.outcome.notes["funnel"]["replied"] == 0
-    assert not any(work.outcome.notes["gates"].values())
+    assert work.result.notes["funnel"]["replied"] == 0
+    assert not any(work.result.notes["gates"].values())
