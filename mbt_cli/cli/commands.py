@@ -385,7 +385,10 @@ def submit(
     ] = None,
     preset: Annotated[
         str,
-        typer.Option(help="Cluster: a file in presets/slurm/.", autocompletion=complete_cluster),
+        typer.Option(
+            help="Settings of the cluster: a file in presets/slurm/.",
+            autocompletion=complete_cluster,
+        ),
     ] = "paper",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print each script; submit nothing.")

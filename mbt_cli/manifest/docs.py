@@ -345,15 +345,11 @@ def docstring_parts(cls: type[object]) -> Iterator[tuple[str, str]]:
         yield name, " ".join(words)
 
 
-_PRESETS: Mapping[str, str] = {
+_PRESETS: dict[str, str] = {
     "models": 'models: `preset = "NAME"` in `[models.X]`',
     "train": 'training: `preset = "NAME"` in a `train` stage',
     "accelerate": "processes of a training: `launch.accelerate`",
     "sources": "published data sets: `source = \"hub:ORG/NAME\"` in a stage",
-} | {
-    kind: f"{launcher.places}: `mbt submit --{kind} --preset NAME`"
-    for kind, launcher in LAUNCHERS.shipped.items()
-    if launcher.has_presets
 }  # fmt: skip
 
 
@@ -362,7 +358,12 @@ def preset_reference(folders: PresetFolders) -> str:
     sections = [
         f"The shipped presets are files in `{shipped('presets')}`; copy one to write your own."
     ]
-    for family, what in _PRESETS.items():
+    launchers = {
+        kind: f"{launcher.places}: `mbt submit --{kind} --preset NAME`"
+        for kind, launcher in LAUNCHERS.kinds().items()
+        if launcher.has_presets
+    }
+    for family, what in (_PRESETS | launchers).items():
         lines = [_line(family, name, folders) for name in folders.names(family)]
         sections.append("\n".join([f"## `{family}`: {what}", "", *lines]))
     return "\n\n".join(sections)
