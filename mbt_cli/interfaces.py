@@ -35,10 +35,10 @@ class Benchmark(BenchmarkFiles, Plugin):
 
     family: ClassVar[str] = "benchmarks"
     verifier: ClassVar[Verifier] = TextVerifier()
-    """Decides whether a reply is right. Another one than the default enters the fingerprints of
+    """Decides whether a reply is right. If it is not the default, it enters the fingerprints of
     the cells that use it."""
     official: ClassVar[OfficialScorer | None] = OfficialScorer()
-    """How the data set's own scorer compares words; None where it does not."""
+    """How the data set's own scorer compares words; None if there is none."""
     official_sizes: ClassVar[Mapping[str, int]] = {}
     """Number of questions in each official split, by the name that the source gives the split."""
     layout: ClassVar[frozenset[str]] = frozenset()

@@ -25,7 +25,7 @@ class Part:
     Args:
         name: Name of the rule.
         passed: Whether the reply follows it to the letter.
-        passed_loose: Whether it follows it when formatting such as bold marks is removed.
+        passed_loose: Whether it follows it once formatting such as bold marks is removed.
         detail: Why it does not.
     """
 
@@ -42,7 +42,7 @@ class Check:
     Args:
         value: How right the reply is, in [0, 1].
         passed: Whether it counts as right.
-        parts: The outcome of each rule, for verifiers that have several.
+        parts: The outcome of each rule, if the verifier has several.
     """
 
     value: float
@@ -63,7 +63,7 @@ class Verifier(Plugin):
 
         Args:
             reply: The whole reply, thinking included.
-            tagged: Text of its answer tags where that is known; None: extract it.
+            tagged: Text of its answer tags if it is known; None: extract it.
         """
 
     @abstractmethod
@@ -71,16 +71,16 @@ class Verifier(Plugin):
         """Whether two answers are the same."""
 
     def prepare(self) -> None:
-        """Import what it needs; UsageError where a package is missing."""
+        """Import what it needs; UsageError if a package is missing."""
         return
 
     def check(self, reply: str, question: Question, *, tagged: str | None = None) -> Check:
-        """Check one reply. It passes where its answer is the same as the gold answer or an alias.
+        """Check one reply. It passes if its answer is the same as the gold answer or an alias.
 
         Args:
             reply: The whole reply, thinking included.
             question: The question with its gold answer and aliases.
-            tagged: Text of the reply's answer tags where that is known; None: extract it.
+            tagged: Text of the reply's answer tags if it is known; None: extract it.
         """
         answer = self.answer(reply, tagged=tagged)
         wanted = (question.answer, *question.answer_aliases)
@@ -88,7 +88,7 @@ class Verifier(Plugin):
         return Check(float(passed), passed)
 
     def values(self, rollouts: pl.DataFrame) -> pl.Series:
-        """`check(...).value` of every rollout; null where it failed or has no gold answer.
+        """`check(...).value` of every rollout; null if it failed or has no gold answer.
 
         Equal rollouts are checked once.
 
@@ -137,7 +137,7 @@ class Verifier(Plugin):
         )["vote"]
 
     def _first_same(self, answer: str, others: list[str]) -> str:
-        """The first of the others that is the same; the answer joins them where none is."""
+        """The first of the others that is the same; if there is none, the answer joins them."""
         found = answer if answer in others else None
         found = found or next((other for other in others if self.same(answer, other)), None)
         if found is None:
@@ -153,10 +153,10 @@ class OfficialScorer:
 
     Args:
         name: Its name in the settings of a metric.
-        aliases: Aliases count, each measure taking its best reference; otherwise the gold answer
-            alone counts.
-        strict_closed: F1 is 0 when either side is yes, no or noanswer and they differ.
-        empty_equal: F1 is 1 when normalising leaves nothing of both sides.
+        aliases: Compare with aliases too, each measure with its best reference; otherwise only
+            with the gold answer.
+        strict_closed: F1 is 0 if either side is yes, no or noanswer and they differ.
+        empty_equal: F1 is 1 if both sides normalise to nothing.
     """
 
     name: str = "2wikimultihopqa"

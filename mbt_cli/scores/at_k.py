@@ -1,6 +1,7 @@
-"""MajAtK: score of the answer that most of k samples give."""
+"""Scores over k samples of a question: their mean, the chance of a right one, the majority."""
 
-from collections.abc import Collection, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,23 +19,24 @@ from mbt_cli.scores.samples import Samples, Values
 from mbt_cli.scores.scoring import Accuracy, accuracy_values, judges_behind, samples, votes
 
 Counts = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 SampleCounts = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
 """Values of k, each at least 1."""
 
-_FEW = 32  # samples a question that are compared one with each other
+_FEW = 32  # samples per question up to which all pairs are compared
 
 
 def powers_of_two(samples: Samples) -> list[int]:
-    """1, 2, 4, ... up to the fewest samples that any question has."""
+    """1, 2, 4, ... up to the fewest samples of a question."""
     fewest = int(samples.counts().min())
     return [1 << power for power in range(fewest.bit_length())]
 
 
 def checked_k(samples: Samples, wanted: Sequence[int] | None) -> list[int]:
-    """The values of k to compute: those wanted, else `powers_of_two`.
+    """The values of k to compute: those wanted, by default `powers_of_two`.
 
     Raises:
-        StageError: A wanted k is above the samples that some question has.
+        StageError: A wanted k is larger than the number of samples of a question.
     """
     if not len(samples.ids):
         return []
@@ -45,14 +47,14 @@ def checked_k(samples: Samples, wanted: Sequence[int] | None) -> list[int]:
     if wanted and max(wanted) > fewest:
         question = samples.ids[int(counts.argmin())]
         raise StageError(
-            f"k = {max(wanted)} needs as many samples a question; `{question}` has {fewest}",
+            f"k = {max(wanted)} needs that many samples per question; `{question}` has {fewest}",
             hint=f"raise `samples` on the rollout stage, or set `k` to at most {fewest}",
         )
     return sorted(set(wanted))
 
 
 def avg_at_k(samples: Samples, scores: Values, k: int) -> Values:
-    """Mean score of the first k samples, shape (questions,); NaN where all of them failed."""
+    """Mean score of the first k samples, shape (questions,); NaN if all of them failed."""
     size = len(samples.ids)
     live = (samples.rank < k) & ~np.isnan(scores)
     count = np.bincount(samples.question[live], minlength=size)
@@ -62,10 +64,10 @@ def avg_at_k(samples: Samples, scores: Values, k: int) -> Values:
 
 
 def pass_at_k(samples: Samples, scores: Values, k: int) -> Values:
-    """Chance that k samples drawn without replacement hold a right one, per question.
+    """Chance that one of k samples drawn without replacement is right, per question.
 
-    1 - C(n - c, k) / C(n, k), with n samples that have a score and c of them scoring exactly 1:
-    the unbiased estimate of arXiv 2107.03374. NaN where fewer than k samples have a score.
+    1 - C(n - c, k) / C(n, k), with n samples that have a score, c of which score exactly 1: the
+    unbiased estimate of arXiv 2107.03374. NaN if fewer than k samples have a score.
     """
     size = len(samples.ids)
     has = ~np.isnan(scores)
@@ -80,12 +82,12 @@ def pass_at_k(samples: Samples, scores: Values, k: int) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class Ballots:
-    """Which samples gave the same answer to the same question.
+    """Which samples of a question have the same answer.
 
     Args:
-        answer: Number of each row's answer, shape (rows,); equal for the same answer to the same
-            question, and below the length of `question`.
-        question: The question of each answer's number, ascending; some numbers are not in use.
+        answer: Number of each row's answer, shape (rows,), an index into `question`; equal for the
+            same answer to the same question.
+        question: The question of each answer number, ascending; some numbers are unused.
     """
 
     answer: Counts
@@ -93,10 +95,10 @@ class Ballots:
 
 
 def ballots(samples: Samples, answers: pl.Series) -> Ballots:
-    """Find the same answers among each question's samples; `answers` are texts without nulls.
+    """Find equal answers among each question's samples; `answers` are texts without nulls.
 
-    Where samples are few and even, they are compared place by place, texts by a hash that is
-    checked afterwards; otherwise the pairs are ranked, which is slower and always fits.
+    Few samples, equally many per question, are compared in pairs, by a hash that is checked
+    afterwards. Otherwise (question, answer) pairs are ranked, which is slower and always works.
     """
     widest = int(samples.counts().max(initial=0))
     places = len(samples.ids) * widest
@@ -115,7 +117,7 @@ def ballots(samples: Samples, answers: pl.Series) -> Ballots:
 @dataclass(frozen=True, slots=True)
 class _ByPlace:
     answer: Counts
-    first_row: Counts  # the row that first gave the answer of each row, by its hash
+    first_row: Counts  # the first row whose answer has the same hash
 
 
 def _ballots_by_place(samples: Samples, answers: pl.Series, widest: int) -> _ByPlace:
@@ -139,12 +141,12 @@ def maj_at_k(samples: Samples, cast: Ballots, scores: Values, may_vote: Values, 
     Args:
         samples: Which question and sample each row is.
         cast: The rows' answers.
-        scores: One score per row, NaN where it failed.
+        scores: One score per row; NaN if it failed.
         may_vote: Whether the row has an answer to vote with.
         k: How many samples vote.
 
     Returns:
-        0 where no sample has an answer, NaN where all of the k failed.
+        0 if no sample has an answer, NaN if all k failed.
     """
     size = len(samples.ids)
     live = (samples.rank < k) & ~np.isnan(scores)
@@ -163,7 +165,7 @@ def maj_at_k(samples: Samples, cast: Ballots, scores: Values, may_vote: Values, 
 
 
 def maj_at_k_published(samples: Samples, cast: Ballots, scores: Values, k: int) -> Values:
-    """The published form, shape (questions,); NaN where all of the first k samples failed."""
+    """The published form, shape (questions,); NaN if all of the first k samples failed."""
     value = np.full(len(samples.ids), np.nan)
     live = np.flatnonzero((samples.rank < k) & ~np.isnan(scores))
     votes = np.bincount(cast.answer[live], minlength=len(cast.question))
@@ -176,148 +178,116 @@ def maj_at_k_published(samples: Samples, cast: Ballots, scores: Values, k: int) 
     return value
 
 
-class AvgAtK(Score):
+class _AtK(Score):
+    """A number over k samples of each question, for several k."""
+
+    of: Accuracy = "exact_match"
+    """The measure that says how right an answer is."""
+    k: SampleCounts | None = None
+    """Numbers of samples; by default 1, 2, 4, ... up to the fewest that a question has."""
+
+    def needs(self) -> Collection[str]:
+        return judges_behind(self.of)
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        scores = accuracy_values(inputs, self.of)
+        if scores is None:
+            return []
+        rows = samples(inputs)
+        return [
+            _measure(inputs, at_k_name(name, k, self.of), values, scores, among, self.of)
+            for k in checked_k(rows, self.k)
+            for name, values, among in self.numbers(inputs, rows, scores, k)
+        ]
+
+    @abstractmethod
+    def numbers(
+        self, inputs: ScoreInputs, rows: Samples, scores: Values, k: int
+    ) -> Iterator[tuple[str, Values, Flags]]:
+        """Name, one value per question, and the rollouts that it is computed from."""
+
+
+class AvgAtK(_AtK):
     """Mean score of the first k samples of each question: `avg@1`, `avg@2`, `avg@4`, ...
 
     Formula: mean over questions of the mean score of the k samples with the lowest numbers.
     Unit: per cent.
-    Reads: rollouts `sample` and whatever `of` reads.
-    No answer: 0. Failed rollout: no value among the k, counted; a question with none has none.
-    Known holes: avg@k of small k is one draw of a few samples; the mean over all samples
-    (`exact_match`) is the steadier number. A k above the samples present is an error.
+    Reads: rollouts `sample` and what `of` reads.
+    No answer: 0. Failed rollout: no value among the k, counted; a question of which all k failed
+    has no value.
+    Known holes: avg@k of a small k is one draw of few samples; the mean over all samples
+    (`exact_match`) varies less. A k above the number of samples is an error.
     """
 
     kind: Literal["avg_at_k"] = "avg_at_k"
-    of: Accuracy = "exact_match"
-    """The score that is averaged."""
-    k: SampleCounts | None = None
-    """Numbers of samples; left out: 1, 2, 4, ... up to the fewest that a question has."""
 
-    def needs(self) -> Collection[str]:
-        return judges_behind(self.of)
-
-    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
-        scores = accuracy_values(inputs, self.of)
-        if scores is None:
-            return []
-        rows = samples(inputs)
-        return [
-            question_measure(
-                inputs,
-                at_k_name("avg", k, self.of),
-                avg_at_k(rows, scores, k),
-                scores=scores,
-                among=rows.rank < k,
-                of=self.of,
-            )
-            for k in checked_k(rows, self.k)
-        ]
+    def numbers(
+        self, inputs: ScoreInputs, rows: Samples, scores: Values, k: int
+    ) -> Iterator[tuple[str, Values, Flags]]:
+        yield "avg", avg_at_k(rows, scores, k), rows.rank < k
 
 
-class PassAtK(Score):
-    """Chance that k samples hold a right one: `pass@1`, `pass@2`, `pass@4`, ...
+class PassAtK(_AtK):
+    """Chance that one of k samples is right: `pass@1`, `pass@2`, `pass@4`, ...
 
-    Formula: 1 - C(n - c, k) / C(n, k) per question, with n samples that have a score and c of
-    them scoring exactly 1 (unbiased, arXiv 2107.03374); mean over questions.
+    Formula: 1 - C(n - c, k) / C(n, k) per question, with n samples that have a score, c of which
+    score exactly 1 (unbiased, arXiv 2107.03374); mean over questions.
     Unit: per cent.
-    Reads: rollouts `sample` and whatever `of` reads.
+    Reads: rollouts `sample` and what `of` reads.
     No answer: not right. Failed rollout: not among the n, counted; a question with fewer than k
     scored samples has no value.
-    Known holes: with a measure that is not 0 / 1 only a full score counts as right. A k above the
-    samples present is an error.
+    Known holes: with a measure that is not 0 / 1, only a full score counts as right. A k above the
+    number of samples is an error.
     """
 
     kind: Literal["pass_at_k"] = "pass_at_k"
-    of: Accuracy = "exact_match"
-    """The score that says what is right."""
-    k: SampleCounts | None = None
-    """Numbers of samples; left out: 1, 2, 4, ... up to the fewest that a question has."""
 
-    def needs(self) -> Collection[str]:
-        return judges_behind(self.of)
-
-    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
-        scores = accuracy_values(inputs, self.of)
-        if scores is None:
-            return []
-        rows = samples(inputs)
-        return [
-            question_measure(
-                inputs,
-                at_k_name("pass", k, self.of),
-                pass_at_k(rows, scores, k),
-                scores=scores,
-                among=rows.rank >= 0,
-                of=self.of,
-            )
-            for k in checked_k(rows, self.k)
-        ]
+    def numbers(
+        self, inputs: ScoreInputs, rows: Samples, scores: Values, k: int
+    ) -> Iterator[tuple[str, Values, Flags]]:
+        yield "pass", pass_at_k(rows, scores, k), rows.rank >= 0
 
 
-class MajAtK(Score):
+class MajAtK(_AtK):
     """Score of the most frequent answer among the first k samples: `maj@1`, `maj@2`, ...
 
     Formula: each of the k samples with the lowest numbers that has an answer votes for it; answers
-    that the benchmark's verifier finds the same (for words, equal after normalising) are pooled.
-    The question scores what the winning answer's samples score on average. Tied answers are
-    averaged: what a fair draw between them gives. Without any answer it scores 0.
-    `maj_published@k` beside it is the published form: raw texts, empty ones too, and the answer
-    seen first wins a tie.
+    that the benchmark's verifier finds the same (for words: equal after normalising) are pooled.
+    The question scores the mean over the samples with the winning answer; tied answers are
+    averaged, which is what a fair draw between them gives. Without any answer it scores 0.
+    `maj_published@k` is the published form: raw texts, empty ones too, and the answer seen first
+    wins a tie.
     Unit: per cent, mean over questions.
-    Reads: rollouts `sample`, `answer` and whatever `of` reads.
-    Failed rollout: has no vote, counted; a question whose k samples all failed has no value.
-    Known holes: answers in different words split the vote. A k above the samples present is an
-    error.
+    Reads: rollouts `sample`, `answer`, for math also `reply`, and what `of` reads.
+    Failed rollout: has no vote, counted; a question of which all k failed has no value.
+    Known holes: right answers in different words split the vote. A k above the number of samples
+    is an error.
     """
 
     uses_verifier: ClassVar[bool] = True
 
     kind: Literal["maj_at_k"] = "maj_at_k"
-    of: Accuracy = "exact_match"
-    """The score that the winning answer gets."""
-    k: SampleCounts | None = None
-    """Numbers of samples; left out: 1, 2, 4, ... up to the fewest that a question has."""
 
-    def needs(self) -> Collection[str]:
-        return judges_behind(self.of)
-
-    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
-        scores = accuracy_values(inputs, self.of)
-        if scores is None:
-            return []
-        rows = samples(inputs)
+    def numbers(
+        self, inputs: ScoreInputs, rows: Samples, scores: Values, k: int
+    ) -> Iterator[tuple[str, Values, Flags]]:
         voted = votes(inputs)
-        cast, cast_raw = inputs.once("ballots", lambda: _ballots(inputs, voted))
+        pooled, raw = inputs.once("ballots", lambda: _ballots(inputs, voted))
         may_vote = (voted != "").cast(pl.Float64).to_numpy()
-        found = []
-        for k in checked_k(rows, self.k):
-            for name, values in (
-                ("maj", maj_at_k(rows, cast, scores, may_vote, k)),
-                ("maj_published", maj_at_k_published(rows, cast_raw, scores, k)),
-            ):
-                found.append(
-                    question_measure(
-                        inputs,
-                        at_k_name(name, k, self.of),
-                        values,
-                        scores=scores,
-                        among=rows.rank < k,
-                        of=self.of,
-                    )
-                )
-        return found
+        yield "maj", maj_at_k(rows, pooled, scores, may_vote, k), rows.rank < k
+        yield "maj_published", maj_at_k_published(rows, raw, scores, k), rows.rank < k
 
 
 def _ballots(inputs: ScoreInputs, voted: pl.Series) -> tuple[Ballots, Ballots]:
-    """Ballots of pooled and of raw answers, made on two cores."""
+    """Ballots of the pooled and of the raw answers, computed in two threads."""
     raw = inputs.rollouts["answer"].fill_null("")
     with ThreadPoolExecutor(2) as threads:
-        cast, cast_raw = threads.map(partial(ballots, samples(inputs)), (voted, raw))
-    return cast, cast_raw
+        pooled, published = threads.map(partial(ballots, samples(inputs)), (voted, raw))
+    return pooled, published
 
 
 def at_k_name(name: str, k: int, of: Accuracy) -> str:
-    """Name of a number over k samples: `pass@4`; `f1_score_avg@4` for another measure's.
+    """Name of a number over k samples: `pass@4`, or `f1_score_avg@4` for another measure.
 
     Example:
         >>> at_k_name("pass", 4, "exact_match"), at_k_name("avg", 4, "f1_score")
@@ -326,29 +296,23 @@ def at_k_name(name: str, k: int, of: Accuracy) -> str:
     return f"{name}@{k}" if of == "exact_match" else f"{of}_{name}@{k}"
 
 
-def question_measure(
-    inputs: ScoreInputs,
-    metric: str,
-    values: Values,
-    *,
-    scores: Values,
-    among: npt.NDArray[np.bool_],
-    of: Accuracy,
+def _measure(
+    inputs: ScoreInputs, metric: str, values: Values, scores: Values, among: Flags, of: Accuracy
 ) -> Measure:
-    """The mean over questions of a number that is made per question, in per cent.
+    """The mean over questions of one value per question, in per cent.
 
     Args:
         inputs: The cell.
         metric: Name of the number in tables.
-        values: One value per question, shape (questions,), NaN where it has none.
-        scores: What the number is made of: one score per rollout, NaN where it has none.
-        among: Which rollouts were looked at; `n` and `failed` count those.
+        values: One value per question, shape (questions,); NaN if it has none.
+        scores: One score per rollout; NaN if it has none.
+        among: The rollouts that the values are computed from; `n` and `failed` count them.
         of: The measure behind the scores.
     """
     rows = samples(inputs)
     counted = np.bincount(rows.question[among & ~np.isnan(scores)], minlength=len(rows.ids))
-    looked_at = np.bincount(rows.question[among], minlength=len(rows.ids))
-    questions = {"question_id": rows.ids, "n": counted, "failed": looked_at - counted}
+    chosen = np.bincount(rows.question[among], minlength=len(rows.ids))
+    questions = {"question_id": rows.ids, "n": counted, "failed": chosen - counted}
     value = pl.Series("value", values).fill_nan(None)
     return Measure(
         metric=metric,

@@ -1,4 +1,4 @@
-"""Answers to math questions in LaTeX: right where they mean the same, however they are written."""
+"""Answers to math questions in LaTeX: right if they mean the same, however they are written."""
 
 import importlib
 import logging
@@ -21,11 +21,11 @@ _NEUTRAL = re.compile(
 
 
 class MathVerifier(Verifier):
-    r"""Right where the answer means the same as the gold answer.
+    r"""Right if the answer means the same as the gold answer.
 
     The answer is the tagged one, otherwise the last `\boxed` one outside the thinking. Two answers
-    are the same where their LaTeX is equal but for spaces and the sizes of brackets, or where
-    math-verify finds them equal; it is needed only where the LaTeX differs.
+    are the same if their LaTeX is equal but for spaces and sizes of brackets, or if math-verify
+    finds them equal. The package is needed only if the LaTeX differs.
     """
 
     kind: Literal["math"] = "math"
@@ -53,7 +53,7 @@ def final_answer(reply: str, *, tagged: str | None = None) -> str | None:
 
     Args:
         reply: The whole reply, thinking included.
-        tagged: Text of its answer tags where that is known; None: extract it.
+        tagged: Text of its answer tags if it is known; None: extract it.
 
     Example:
         >>> final_answer(r"<answer>\boxed{72}</answer>"), final_answer(r"It is \boxed{7}")

@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
 
 class NumberVerifier(Verifier):
-    """Right where the last number of the answer equals the gold number.
+    """Right if the last number of the answer equals the gold number.
 
     The answer is the tagged or boxed one, otherwise the number after `####`. Thousands separators
     and trailing zeros after the decimal point do not count.

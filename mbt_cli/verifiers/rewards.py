@@ -41,7 +41,7 @@ def f1_score(completion: str, question: Question, *, verifier: Verifier, words: 
 
 
 def well_formed(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
-    """1 where the completion ends in its only answer pair, after at most one closed think block."""
+    """1 if the completion ends in its only answer pair, after at most one closed think block."""
     return float(_WELL_FORMED.match(completion) is not None)
 
 

@@ -1,7 +1,7 @@
 """Answers as text: extracted from replies, normalised, compared with the references.
 
-`TextVerifier` is the rule of the multi-hop benchmarks. `answer_metrics` computes every measure of
-words for a whole frame, a million rows in seconds; tests hold it equal to the published scorers.
+`TextVerifier` is the default rule of a benchmark. `answer_metrics` computes all measures of words
+for a whole frame, a million rows in seconds.
 """
 
 import re
@@ -25,7 +25,7 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
 class TextVerifier(Verifier):
-    """Right where the tagged answer equals the gold answer or an alias, both normalised."""
+    """Right if the tagged answer equals the gold answer or an alias, both normalised."""
 
     reads_reply: ClassVar[bool] = False
 
@@ -46,11 +46,11 @@ class TextVerifier(Verifier):
 
 
 def extract_answer(reply: str) -> str:
-    """Text of the last complete answer pair outside the thinking; empty when there is none.
+    """Text of the last complete answer pair outside the thinking; empty if there is none.
 
-    Tags count in any case. A last tag that never closes falls back to the last complete pair.
-    A think block, also one whose opening tag the chat template kept to itself, is left out when
-    text follows it.
+    Tags are matched in any case. If the last tag never closes, the last complete pair counts.
+    A think block is skipped if text follows it, even if its opening tag is part of the chat
+    template and not of the reply.
 
     Example:
         >>> extract_answer("<think><answer>Rome</answer></think><ANSWER> Paris </ANSWER><answer>")
@@ -61,7 +61,7 @@ def extract_answer(reply: str) -> str:
 
 
 def outside_thinking(reply: str) -> str:
-    """The reply without its think blocks, or all of it when nothing else is there."""
+    """The reply without its think blocks, or all of it if nothing else is left."""
     first, *rest = _THINK_TAG.split(reply)
     kept, thinking = [first], ""
     inside = False
@@ -69,7 +69,7 @@ def outside_thinking(reply: str) -> str:
         if not slash:
             thinking, inside = (thinking if inside else "") + text, True
             continue
-        if not inside:  # the opening tag was in the chat template: all before it was thinking
+        if not inside:  # the opening tag is in the chat template: all text so far is thinking
             kept.clear()
         kept.append(text)
         thinking, inside = "", False
@@ -78,10 +78,10 @@ def outside_thinking(reply: str) -> str:
 
 
 def normalise(text: str) -> str:
-    """Lower case, without ASCII punctuation and the words a, an, the; white space squeezed.
+    """Lower case, without ASCII punctuation and the words a, an, the, with single spaces.
 
-    The order counts: punctuation goes first, so `a.m.` becomes `am` and keeps its `a`.
-    Source: the SQuAD evaluation script, which every scorer below shares.
+    Punctuation is removed first, so `a.m.` becomes `am` and keeps its `a`.
+    Source: the SQuAD evaluation script, which all scorers below share.
 
     Example:
         >>> normalise("  The Theatre, a.m. of AN end! ")
@@ -91,7 +91,7 @@ def normalise(text: str) -> str:
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """1 when the prediction equals a reference, both normalised; 0 when nothing is left of it.
+    """1 if the prediction equals a reference, both normalised; 0 if it normalises to nothing.
 
     Example:
         >>> exact_match("the Beatles!", ["Beatles", "Fab Four"])
@@ -102,7 +102,7 @@ def exact_match(prediction: str, references: Sequence[str]) -> float:
 
 
 def containment(prediction: str, references: Sequence[str]) -> float:
-    """1 when all words of a reference stand in the prediction, side by side and in order.
+    """1 if the words of a reference are consecutive words of the prediction, both normalised.
 
     Example:
         >>> containment("Norway", ["no"]), containment("It is New York.", ["new york"])
@@ -114,7 +114,7 @@ def containment(prediction: str, references: Sequence[str]) -> float:
 
 
 def f1_score(prediction: str, references: Sequence[str]) -> float:
-    """Best F1 of normalised words (counted, order apart) over the references.
+    """Best F1 over the references of normalised words, as bags of words.
 
     Example:
         >>> f1_score("New York City", ["York"])
@@ -130,10 +130,10 @@ def _words_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
 
 
 _PUNCTUATION = list(string.punctuation)
-# white space that is not already one single space, as Python's `split` sees it
+# white space, as Python's `split` sees it, that is not a single space
 _LOOSE_SPACE = r"[\s\x1c-\x1f]{2,}|[\t-\r\x1c-\x1f\x85\xa0\p{Zl}\p{Zp}]|[^ \P{Zs}]"
-_ARTICLES = r" (?:(?:a|an|the) )+"  # of a text with a space at either end
-# letters and numbers alone are words for Python's \b, combining marks and dashes are not
+_ARTICLES = r" (?:(?:a|an|the) )+"  # in a text with a space at both ends
+# for Python's \b letters and numbers are parts of words, combining marks and dashes are not
 _ARTICLES_ANY = r"(^|[^\p{L}\p{N}])(?:a|an|the)([^\p{L}\p{N}]|$)"
 _NOT_PLAIN = r"[^ 0-9a-z]"
 _CLOSED_WORDS = ["yes", "no", "noanswer"]
@@ -151,11 +151,11 @@ METRICS = (
     "official_exact_match",
     "official_f1",
 )
-"""Columns of `answer_metrics` beside `normalised`."""
+"""Columns of `answer_metrics`, besides `normalised`."""
 
 
 def normalised(texts: pl.Series) -> pl.Series:
-    """`answers.normalise` of every text; null stays null."""
+    """`normalise` of every text; null stays null."""
     text = pl.col("text")
     nothing = [""] * len(_PUNCTUATION)
     words = text.str.to_lowercase().str.replace_many(_PUNCTUATION, nothing)
@@ -167,7 +167,7 @@ def normalised(texts: pl.Series) -> pl.Series:
     odd = frame["text"].str.contains(_NOT_PLAIN).arg_true()
     if not len(odd):
         return plain
-    # twice, since two articles in a row share the character between them
+    # twice, because two articles in a row share the character between them
     rare = text.str.replace_all(_ARTICLES_ANY, "$1 $2").str.replace_all(_ARTICLES_ANY, "$1 $2")
     rare = rare.str.replace_all(r" {2,}", " ").str.strip_chars(" ")
     return plain.scatter(odd, frame[odd].select(rare).to_series())
@@ -176,18 +176,18 @@ def normalised(texts: pl.Series) -> pl.Series:
 def answer_metrics(
     rollouts: pl.DataFrame, official: OfficialScorer | None, *, question: Numbers | None = None
 ) -> pl.DataFrame:
-    """Every answer measure of every rollout, rows in the order of the input.
+    """All measures of words of every rollout, in the order of the rollouts.
 
     Args:
         rollouts: `question_id`, `answer`, `failure`, `gold_answer` and `gold_aliases`; the gold
-            columns of a question are taken from one of its rows.
-        official: How the benchmark's own scorer compares words; None gives no official value.
-        question: Number of each row's question, where it is known already.
+            columns of a question are read from one of its rows.
+        official: How the benchmark's own scorer compares words; None: no official values.
+        question: Number of each row's question; None: compute it.
 
     Returns:
-        `normalised` (the prediction, empty where there is none) and the columns `METRICS`, each
-        in [0, 1]: 0 where the reply had no answer, null where the rollout failed, where the
-        question has no gold answer, and in the official columns where no official scorer fits.
+        `normalised` (the answer, empty without one) and the columns `METRICS`, each in [0, 1]: 0
+        without an answer; null if the rollout failed, if the question has no gold answer, and in
+        the official columns if there is no official scorer.
     """
     if question is None:
         question = question_numbers(rollouts["question_id"])[1]
@@ -200,7 +200,7 @@ def answer_metrics(
         best = _best_over_references(given, question[piece], references, official)
         return pl.DataFrame({"normalised": given, **best})
 
-    # polars works on one core a call here, and lets go of Python's lock
+    # each of these polars calls uses one core and releases the GIL
     with ThreadPoolExecutor(pl.thread_pool_size()) as threads:
         pieces = list(threads.map(score, range(0, max(1, len(answers)), _ROWS_AT_ONCE)))
     found = pl.concat(pieces)
@@ -217,10 +217,10 @@ def answer_metrics(
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """Normalised references of all questions in one list, gold first within each question."""
+    """Normalised references of all questions in one list, the gold answer of each first."""
 
-    starts: Numbers  # where a question's references begin
-    counts: Numbers  # how many it has, at least 1
+    starts: Numbers  # index of each question's first reference
+    counts: Numbers  # number of its references, at least 1
     known: Flags  # whether it has a gold answer
     texts: pl.Series
 
@@ -247,7 +247,7 @@ def _references(rollouts: pl.DataFrame, question: Numbers) -> _References:
 def _best_over_references(
     given: pl.Series, question: Numbers, references: _References, official: OfficialScorer | None
 ) -> Mapping[str, Floats]:
-    """The best value over references of each prediction, for every measure."""
+    """Each measure's best value over the references of each prediction."""
     counts = references.counts[question]
     first = np.cumsum(counts) - counts
     row = np.repeat(np.arange(len(counts)), counts)
@@ -266,7 +266,7 @@ def _best_over_references(
 def _pair_scores(
     given: pl.Series, wanted: pl.Series, official: OfficialScorer | None
 ) -> dict[str, Floats]:
-    """Every measure of (prediction, reference) pairs of normalised texts."""
+    """All measures of (prediction, reference) pairs of normalised texts."""
     pair = pl.DataFrame({"given": given, "wanted": wanted})
     exact = (given == wanted).to_numpy()
     has, wants = (given != "").to_numpy(), (wanted != "").to_numpy()
@@ -306,12 +306,12 @@ def _contains(pair: pl.DataFrame, given: pl.Expr, wanted: pl.Expr) -> Flags:
 
 
 def _frame_f1(pair: pl.DataFrame) -> Floats:
-    """F1 of words counted with repeats, of pairs in which both sides have words."""
+    """F1 of bags of words, of pairs in which both sides have words."""
     words = pair.select(pl.all().str.split(" "))
     total = words.select(pl.sum_horizontal(pl.all().list.len())).to_series().to_numpy()
     shared = words.select(pl.col("given").list.set_intersection("wanted").list.len()).to_series()
     common = shared.to_numpy().astype(np.float64)
-    # a set is enough unless a word repeats on both sides
+    # sets are enough unless both sides repeat words
     some = np.flatnonzero(common > 0)
     repeats = words[some].select(pl.all().list.n_unique() < pl.all().list.len())
     both = some[(repeats["given"] & repeats["wanted"]).to_numpy()]
@@ -322,7 +322,7 @@ def _frame_f1(pair: pl.DataFrame) -> Floats:
 
 
 def _shared_with_repeats(words: pl.DataFrame) -> Floats:
-    """How many words two lists share, each as often as it stands in both."""
+    """Size of the intersection of two bags of words."""
     counts = [
         words.lazy()
         .select(row=pl.int_range(pl.len()), word=side)

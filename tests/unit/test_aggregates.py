@@ -114,7 +114,7 @@ def test_a_k_above_the_samples_present_is_an_error_that_names_the_question():
     rows = [("q", n, "x", 1.0) for n in range(7)] + [("r", n, "x", 1.0) for n in range(5)]
     samples, _, _, _ = parts(rows)
 
-    with pytest.raises(StageError, match="k = 6 needs as many samples a question; `r` has 5"):
+    with pytest.raises(StageError, match="k = 6 needs that many samples per question; `r` has 5"):
         checked_k(samples, [6])
 
 
