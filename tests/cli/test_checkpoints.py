@@ -69,7 +69,7 @@ def folder(workplace):
     return made
 
 
-def test_a_folder_stands_in_for_a_training_by_its_content(mbt, workplace, folder):
+def test_a_folder_replaces_a_training_and_counts_by_its_content(mbt, workplace, folder):
     first = mbt("train", "study.toml")
     folder.rename(workplace / "moved")
     (workplace / "study.toml").write_text(STUDY.format(source="moved"))
@@ -79,12 +79,12 @@ def test_a_folder_stands_in_for_a_training_by_its_content(mbt, workplace, folder
     changed = mbt("train", "study.toml")
 
     assert first.code == 0, first.err
-    assert "0 cells run, 1 done already" in moved.out
+    assert "0 cells run, 1 already done" in moved.out
     assert changed.code != 0
     assert "sampled_sha256" in changed.err
 
 
-def test_the_hub_stands_in_for_a_training_at_its_revision(mbt, workplace):
+def test_a_hub_repository_replaces_a_training_at_its_revision(mbt, workplace):
     (workplace / "study.toml").write_text(STUDY.format(source=f"hub:org/theirs@{COMMIT}"))
     with running(Hub({"models/org/theirs": FILES})) as hub:
         taken = mbt("train", "study.toml", HF_ENDPOINT=hub.endpoint, HF_HOME=str(workplace / "hf"))
@@ -113,7 +113,7 @@ def test_a_train_cell_is_exported_as_a_model_with_its_card(mbt, workplace, folde
     assert json.loads((out / "lineage.json").read_text())["address"] == "sft/model=small"
 
 
-def test_the_trained_tokens_of_a_training_set_are_shown(mbt, workplace, folder):
+def test_show_sample_marks_the_trained_tokens(mbt, workplace, folder):
     (workplace / "study.toml").write_text(STUDY.format(source="theirs") + LATER)
     mbt("train", "study.toml", "--only", "sft")
     before = mbt("train", "study.toml", "--show-sample")

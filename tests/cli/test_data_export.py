@@ -1,4 +1,4 @@
-"""`mbt export`: what others get is the good rows, a card, and the lineage; and it reads back."""
+"""`mbt export`: the good rows, a card and the lineage, which can be read back as a source."""
 
 import json
 import threading
@@ -62,7 +62,7 @@ def made(mbt, workplace):
     return workplace
 
 
-def test_nothing_is_written_unless_it_is_said(mbt, made):
+def test_nothing_is_written_without_write(mbt, made):
     told = mbt("export", "runs/made/mbt-s", "--to", "out")
 
     assert told.code == 0, told.err
@@ -89,7 +89,7 @@ def test_a_folder_holds_shards_card_and_lineage_and_reads_back_as_a_source(mbt, 
         pl.read_parquet(made / "runs" / study / where, hive_partitioning=False)
         for study in ("made", "taken")
     )
-    # the fifth question is not in what was exported
+    # the export does not contain the fifth question
     assert second["failure"].to_list() == [None] * 4 + ["not_in_source"]
     assert second["trace"].to_list()[:4] == first["trace"].to_list()
     again = mbt("export", "runs/made/mbt-s", "--to", "out", "--write")
@@ -128,7 +128,7 @@ class _Hub(BaseHTTPRequestHandler):
         pass
 
 
-def test_the_hub_gets_a_private_data_set_in_one_commit(mbt, made):
+def test_the_hub_receives_a_private_data_set_in_one_commit(mbt, made):
     with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
         server.asked = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -167,7 +167,7 @@ def test_the_hub_gets_a_private_data_set_in_one_commit(mbt, made):
     assert "hf_testtoken" not in pushed.out + pushed.err
 
 
-def test_without_a_token_the_hub_is_not_asked(mbt, made):
+def test_without_a_token_no_request_goes_to_the_hub(mbt, made):
     told = mbt("export", "runs/made/mbt-s", "--to", "hub:a/b", HF_TOKEN="")
     refused = mbt("export", "runs/made/mbt-s", "--to", "hub:a/b", "--write", HF_TOKEN="")
 
