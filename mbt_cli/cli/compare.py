@@ -1,4 +1,4 @@
-"""`mbt compare`: cells paired by question, and the agreement of judges."""
+"""`mbt compare`: differences of cells paired by question, and the agreement of two judges."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -26,19 +26,19 @@ def cells_of(pattern: str) -> Sequence[Path]:
     """Finished cells at or below the paths that a glob matches.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There are none.
     """
     roots = [Path(p) for p in sorted(glob(pattern, recursive=True))]  # noqa: PTH207  a pattern may be absolute
     found = sorted({p.parent for root in roots for p in root.rglob(LINEAGE)})
     if not found:
-        raise UsageError(f"`{pattern}` holds no finished cell", hint=_where_cells_are(pattern))
+        raise UsageError(f"`{pattern}` contains no finished cell", hint=_where_cells_are(pattern))
     return found
 
 
 def _where_cells_are(pattern: str) -> str:
-    """The folder nearest to the first one that is not there, else how such paths look.
+    """The folder with the most similar name to the first missing one, else the form of such paths.
 
-    Looks at the names beside it alone: what lies deeper, or elsewhere, may be a whole disk.
+    Searches only the siblings of that folder; anything else could be a whole disk.
     """
     path = Path(pattern)
     root = next((folder for folder in path.parents if folder.is_dir()), Path())
@@ -50,7 +50,7 @@ def _where_cells_are(pattern: str) -> str:
 
 
 def comparison_json(first: Path, second: Path, comparison: Comparison) -> str:
-    """One JSON object: both folders, and a row a metric."""
+    """One JSON object: both folders, and a row per metric."""
     rows = comparison.metrics.to_dicts()
     return orjson.dumps({"first": str(first), "second": str(second), "metrics": rows}).decode()
 
@@ -58,7 +58,7 @@ def comparison_json(first: Path, second: Path, comparison: Comparison) -> str:
 def comparison_view(first: Path, second: Path, comparison: Comparison, show: int) -> RenderableType:
     """A table of differences, and the questions that differ most.
 
-    `better` counts the questions that the first and the second did better on.
+    `better` counts the questions with the higher value in the first and in the second cell.
     """
     table = Table(title="paired on common questions", title_justify="left")
     for column in ("metric", "first", "second", "difference\n95 %", "p\nHolm", "better\nof"):
@@ -112,7 +112,7 @@ def _questions(comparison: Comparison, show: int) -> RenderableType:
 
 def agreement_json(first: Path, second: Path, found: JudgeAgreement) -> str:
     """One JSON object: both folders, kappa, and the confusion table."""
-    told = {
+    content = {
         "first": str(first),
         "second": str(second),
         "column": found.scale.column,
@@ -121,21 +121,22 @@ def agreement_json(first: Path, second: Path, found: JudgeAgreement) -> str:
         "same": found.same,
         "confusion": found.table.to_dicts(),
     }
-    return orjson.dumps(told).decode()
+    return orjson.dumps(content).decode()
 
 
 def agreement_view(first: Path, second: Path, found: JudgeAgreement) -> RenderableType:
-    """Kappa in a line, and what each said, the first judge in rows."""
-    values = {*found.table["first"], *found.table["second"]}
-    said = [*found.scale.ordered(values - {*NO_VERDICT}), *sorted(values & {*NO_VERDICT})]
+    """Kappa, and the confusion table with the first judge in rows."""
+    found_values = {*found.table["first"], *found.table["second"]}
+    parsed = found.scale.ordered(found_values - {*NO_VERDICT})
+    values = [*parsed, *sorted(found_values & {*NO_VERDICT})]
     counts = {(row["first"], row["second"]): row["count"] for row in found.table.to_dicts()}
     table = Table(title=f"{found.scale.column}: first judge in rows, second in columns")
     table.title_justify = "left"
     table.add_column("")
-    for name in said:
+    for name in values:
         table.add_column(Text(name), justify="right")
-    for row in said:
-        table.add_row(Text(row), *(str(counts.get((row, column), 0)) for column in said))
+    for row in values:
+        table.add_row(Text(row), *(str(counts.get((row, column), 0)) for column in values))
     share = number_text(found.same / found.parsed, unit="percent")
     kappa = number_text(found.kappa, decimals=3)
     line = f"Cohen's kappa {kappa}; the same in {found.same} of {found.parsed} ({share} %)"

@@ -1,7 +1,4 @@
-"""Reasoning traces: what counts as one, its paragraphs, markers and sentences.
-
-A trace is split on blank lines into paragraphs 1..N; sentences end at white space after . ! ?
-"""
+"""Reasoning traces: extraction from a reply, paragraphs, and truncated replies."""
 
 import re
 
@@ -14,7 +11,7 @@ _FINISHED = ("stop", "tool_calls", "function_call")
 
 
 def trace_of(reasoning: str | None, reply: str | None) -> str:
-    """The trace of a rollout: its reasoning; without one, the reply before its last answer pair.
+    """The trace of a rollout: its reasoning, or without one the reply before its last answer pair.
 
     Example:
         >>> trace_of(None, "Oslo is in Norway. <answer>Norway</answer>")
@@ -36,7 +33,7 @@ def trace_column() -> pl.Expr:
 
 
 def is_cut(finish_reason: str | None) -> bool:
-    """Whether the server stopped the reply: any reason but a stop of the model's own or a call.
+    """Whether a reply is truncated: it ended neither by the model's own stop nor by a call.
 
     Example:
         >>> is_cut("length"), is_cut("stop"), is_cut(None)
@@ -51,7 +48,7 @@ def cut_column() -> pl.Expr:
 
 
 def paragraphs(trace: str) -> list[str]:
-    r"""Texts between blank lines, stripped; a trace of white space alone has none.
+    r"""Texts between blank lines, stripped; white space only has none.
 
     Example:
         >>> paragraphs("One.\n\nTwo.\n  \nThree.")

@@ -1,4 +1,4 @@
-"""Two cells on the questions that both have: differences, who alone was right, where most."""
+"""Comparison of two cells on their common questions: differences per metric and per question."""
 
 import re
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from mbt_cli.scores.statistics import (
     mcnemar_p,
     percentile_interval,
 )
-from mbt_cli.scores.summaries import Paired, number, paired
+from mbt_cli.scores.summaries import Paired, finite, paired
 
 _DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement")
-"""Metrics that tell how well a judge could be read: no claim that a correction should weigh."""
+"""Metrics about the judge itself, which the correction of p values leaves out."""
 
 METRICS = pl.Schema(
     {
         "metric": pl.String(),
         "unit": pl.String(),
-        "questions": pl.Int64(),  # that both cells have a value for
+        "questions": pl.Int64(),  # with a value in both cells
         "first": pl.Float64(),
         "second": pl.Float64(),
         "difference": pl.Float64(),  # first - second
         "low": pl.Float64(),  # 95 % interval of the difference
         "high": pl.Float64(),
         "p": pl.Float64(),
-        "p_holm": pl.Float64(),  # over all metrics but those that tell of the judge
+        "p_holm": pl.Float64(),  # over all metrics except those about the judge
         "test": pl.String(),  # `mcnemar` or `paired bootstrap`
-        "first_better": pl.Int64(),  # questions on which the first is above the second
+        "first_better": pl.Int64(),  # questions with a higher value in the first cell
         "second_better": pl.Int64(),
         "equal": pl.Int64(),
     }
@@ -56,14 +56,13 @@ QUESTIONS = pl.Schema(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What `compare` finds.
+    """The result of `compare`.
 
     Args:
-        metrics: One row per metric that both cells have, columns `METRICS`. Where a metric is a
-            formula of several means (AES, ratios), no question has a value of its own and the
-            three counts are null.
-        questions: One row per metric and question, columns `QUESTIONS`, those that differ most on
-            top within each metric.
+        metrics: One row per metric of both cells, columns `METRICS`. The three counts are null for
+            a formula of several means (AES, ratios), which has no value per question.
+        questions: One row per metric and question, columns `QUESTIONS`, the largest differences
+            first within each metric.
     """
 
     metrics: pl.DataFrame
@@ -77,7 +76,7 @@ def compare(
 
     Args:
         first: Measures of one cell.
-        second: Measures of the other; those whose metric only one of the two has are left out.
+        second: Measures of the other. Metrics of only one cell are left out.
         resamples: Bootstrap resamples.
         seed: The same seed gives the same intervals.
     """
@@ -102,7 +101,7 @@ def compare(
 
 
 def _row(measure: Measure, pair: Paired, differences: Floats) -> dict[str, Json]:
-    first, second = number(pair.own.value()), number(pair.base.value())
+    first, second = finite(pair.own.value()), finite(pair.base.value())
     interval = percentile_interval(differences)
     above, below, equal = _better(pair)
     p, test = bootstrap_p(differences), "paired bootstrap"
@@ -126,7 +125,7 @@ def _row(measure: Measure, pair: Paired, differences: Floats) -> dict[str, Json]
 
 
 def _better(pair: Paired) -> tuple[int, int, int] | tuple[None, None, None]:
-    """Questions above, below and equal; None where a question has no value of its own."""
+    """Number of questions above, below and equal; None if questions have no values."""
     if not pair.has_values():
         return (None, None, None)
     own, base = pair.own.columns["value"], pair.base.columns["value"]

@@ -1,4 +1,4 @@
-"""AES: accuracy and length against a baseline in one number (arXiv 2501.12570)."""
+"""Scores of length: tokens, tokens per correct answer, degeneration, AES."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
@@ -23,21 +23,21 @@ from mbt_cli.scores.scoring import (
 
 
 def tail_loop_column(*, window: int, unit: int, repeats: int) -> pl.Expr:
-    """Whether what was generated last ends in a loop: a Boolean column, never null.
+    """Whether a reply ends in a loop: a Boolean column, never null.
 
-    The last `unit` characters of the reply (of the reasoning where the reply is empty) stand at
-    least `repeats` times, without overlap, in its last `window` characters. A loop is found
-    wherever it was cut as long as its period is at most window / repeats; white space is squeezed
-    first, and a text shorter than `unit` x `repeats` has no loop.
+    The last `unit` characters of the reply (of the reasoning if the reply is empty) occur at least
+    `repeats` times, without overlap, in its last `window` characters. The period of a loop can be
+    up to window / repeats. White space is squeezed first, and a text shorter than `unit` x
+    `repeats` has no loop.
 
     Args:
-        window: Characters looked at.
-        unit: Characters that must come again.
-        repeats: How often at least.
+        window: Characters at the end that are searched.
+        unit: Characters that must repeat.
+        repeats: Minimum number of occurrences.
     """
     reply = pl.col("reply").fill_null("")
     text = pl.when(reply.str.strip_chars() != "").then(reply).otherwise(pl.col("reasoning"))
-    # squeezing shortens, so a longer piece is cut out before it
+    # squeezing shortens the text, so take more than the window first
     tail = text.fill_null("").str.tail(2 * window)
     tail = tail.str.replace_all(r"\s+", " ").str.strip_chars().str.tail(window)
     again = tail.str.count_matches(tail.str.tail(unit), literal=True)
@@ -48,11 +48,11 @@ class Tokens(Score):
     """Mean length of the replies.
 
     Formula: mean of completion tokens, reasoning included, as the server counts them.
-    Unit: tokens a reply, averaged over samples within questions first.
+    Unit: tokens per reply, averaged over samples within questions first.
     Reads: rollouts `completion_tokens`.
-    Failed rollout, or one whose server gave no count: no value, counted.
-    Known holes: models with different tokenizers are not comparable; replies cut at the limit
-    enter with the limit, so the mean hangs on `max_tokens`.
+    Failed rollout, or no count from the server: no value, counted.
+    Known holes: models with different tokenizers are not comparable; truncated replies count with
+    the limit, so the mean depends on `max_tokens`.
     """
 
     kind: Literal["tokens"] = "tokens"
@@ -63,20 +63,20 @@ class Tokens(Score):
 
 
 class TokensPerCorrect(Score):
-    """Tokens spent for one right answer.
+    """Tokens per right answer.
 
-    Formula: mean tokens of all replies / mean accuracy, both over the same rollouts; wrong and cut
-    replies are paid for too.
-    Unit: tokens a right answer; undefined when nothing is right.
+    Formula: mean tokens of all replies / mean accuracy, both over the same rollouts; wrong and
+    truncated replies count too.
+    Unit: tokens per right answer; undefined if no answer is right.
     Reads: rollouts `completion_tokens` and whatever `accuracy` reads.
-    No verdicts where the judge's accuracy is meant: no number. A rollout that lacks either value
-    enters neither mean and is counted.
-    Known holes: lets a model look cheap that answers easy questions shortly and drops the rest.
+    No verdicts although the accuracy is a judge's: no number. A rollout without one of the two
+    values enters neither mean and is counted.
+    Known holes: favours a model that answers easy questions briefly and gives up on the rest.
     """
 
     kind: Literal["tokens_per_correct"] = "tokens_per_correct"
     accuracy: Accuracy = "judge_accuracy"
-    """Which accuracy enters."""
+    """The accuracy to use."""
 
     def needs(self) -> Collection[str]:
         return judges_behind(self.accuracy)
@@ -107,26 +107,26 @@ def _ratio(means: Means) -> npt.NDArray[np.float64]:
 
 
 class Degeneration(Score):
-    """Share of replies that were cut at the limit; beside it `degeneration_loops`.
+    """Share of truncated replies, and share of replies that end in a loop.
 
     Formula: `degeneration` is 1 if finish_reason is not stop, tool_calls or function_call.
-    `degeneration_loops` is 1 if the last `unit` characters of the reply stand at least `repeats`
-    times in its last `window` characters; the two overlap, neither is part of the other.
-    Unit: per cent of samples, averaged within questions first; the intervals are Wilson's where
-    each question has one sample.
+    `degeneration_loops` is 1 if the last `unit` characters of the reply occur at least `repeats`
+    times in its last `window` characters. The two overlap; neither includes the other.
+    Unit: per cent of samples, averaged within questions first; Wilson intervals if each question
+    has one sample.
     Reads: rollouts `finish_reason`, `reply`, `reasoning`.
     Failed rollout: no value, counted.
-    Known holes: a loop that changes a word each time round is not seen; a loop that the model
-    left again before its answer is not at the tail.
+    Known holes: loops that change a word each time are not found, nor loops that the model left
+    before its answer.
     """
 
     kind: Literal["degeneration"] = "degeneration"
     window: int = Field(default=2000, gt=0)
-    """Characters at the end of a reply that are searched for a loop."""
+    """Characters at the end of a reply to search for a loop."""
     unit: int = Field(default=40, gt=0)
-    """Characters at the very end that must come again."""
+    """Characters at the very end that must repeat."""
     repeats: int = Field(default=4, gt=1)
-    """How often they must stand there for a loop."""
+    """Number of occurrences that make a loop."""
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         cut = rollout_values(inputs, cut_column())
@@ -147,27 +147,27 @@ class AES(Score):
 
     Formula: dL = (L_base - L) / L_base, dA = (A - A_base) / A_base; AES = alpha dL + beta |dA| if
     dA >= 0, else alpha dL - gamma |dA|. A and L are means over the questions that both cells
-    have. The first paper's own table adds on a drop too; that is an error not reproduced here.
+    have. The table of the paper adds |dA| on a drop too, an error that is not reproduced here.
     Unit: index; 0 for the baseline itself, above 0 better.
     Reads: rollouts `completion_tokens` and whatever `accuracy` reads, of the cell and its
     baseline; the interval resamples both together by question.
-    No baseline, or no verdicts where the judge's accuracy is meant: no number. A question that
-    lacks a value on either side is left out; its failed samples are counted.
-    Known holes: one number hides which of the two moved; a weak baseline (small A_base) makes
+    No baseline, or no verdicts although the accuracy is a judge's: no number. A question without
+    a value on either side is left out; its failed samples are counted.
+    Known holes: one number hides which of the two changed; a weak baseline (small A_base) makes
     dA large; a baseline that is never right makes it undefined.
     """
 
     kind: Literal["aes"] = "aes"
     alpha: float = Field(default=1.0, ge=0)
-    """Weight of the length."""
+    """Weight of the change in length."""
     beta: float = Field(default=3.0, ge=0)
     """Weight of a gain in accuracy."""
     gamma: float = Field(default=5.0, ge=0)
     """Weight of a loss in accuracy."""
     accuracy: Accuracy = "judge_accuracy"
-    """Which accuracy enters."""
+    """The accuracy to use."""
     length: Length = "all"
-    """Which replies' tokens enter: all, those with an answer, or those that were not cut."""
+    """The replies whose tokens count: all, those with an answer, or those not truncated."""
 
     def needs(self) -> Collection[str]:
         return (*judges_behind(self.accuracy), "baseline")
@@ -241,15 +241,15 @@ def beside_baseline(
     *,
     counted: str,
 ) -> pl.DataFrame:
-    """One row per question that both cells have: own columns, and the baseline's as `base_X`.
+    """One row per question of both cells: the cell's columns, and the baseline's as `base_X`.
 
-    A question enters only with all its columns: the two sides are means over the same questions.
+    A question without all columns has none, so that both sides are means over the same questions.
 
     Args:
-        inputs: The cell; its `baseline` must be there.
+        inputs: The cell, with its `baseline`.
         own: Column to one value per rollout of the cell.
         baseline: The same for the baseline's rollouts.
-        counted: The own column whose values `n` and `failed` count.
+        counted: The cell's column whose values `n` and `failed` count.
     """
     assert inputs.baseline is not None
     base = samples(inputs.baseline).per_question(baseline, counted=counted)

@@ -1,6 +1,6 @@
-"""Rollouts of one cell as question x sample, and means of any value over a question's samples.
+"""Rollouts of one cell as question x sample, and means of values over a question's samples.
 
-Questions are put in the order of their ids, so rows in any order give the same numbers.
+Questions are ordered by id, so the order of the rows does not matter.
 """
 
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from mbt_cli.errors import StageError
 from mbt_cli.verifiers.text import question_numbers
 
 Values = npt.NDArray[np.float64]
-"""One value per rollout, in the order of the rows; NaN where there is none."""
+"""One value per rollout, in the order of the rows; NaN for no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Which question and sample each row is.
+    """The question and sample of each row.
 
     Args:
-        ids: The question ids, sorted, without repeats.
-        question: Number of each row's question in `ids`, shape (rows,).
+        ids: The distinct question ids, sorted.
+        question: Index of each row's question in `ids`, shape (rows,).
         sample: Number of each row's sample, shape (rows,).
-        failed: Whether the row has no reply to score, shape (rows,).
-        rank: Place of each row among those of its question by sample number, from 0.
+        failed: Whether the rollout failed, shape (rows,).
+        rank: Rank of each row within its question by sample number, from 0.
     """
 
     ids: pl.Series
@@ -36,7 +36,7 @@ class Samples:
     rank: npt.NDArray[np.int64]
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """How many rows each question has, failed ones too, shape (questions,)."""
+        """Number of rows of each question, failed ones included, shape (questions,)."""
         return np.bincount(self.question, minlength=len(self.ids))
 
     def per_question(
@@ -44,8 +44,8 @@ class Samples:
     ) -> pl.DataFrame:
         """Means over each question's samples: `question_id`, `n`, `failed` and the columns.
 
-        `n` counts the samples that have a value in the column `counted`, `failed` the others; a
-        question without any value has null.
+        `n` counts the samples with a value in the column `counted`, `failed` the others. The mean
+        of no values is null.
         """
         size = len(self.ids)
         means: dict[str, pl.Series] = {}
@@ -65,13 +65,13 @@ class Samples:
 
 
 def samples_of(rollouts: pl.DataFrame) -> Samples:
-    """Number the rows of a cell by question and sample.
+    """Index the rows of a cell by question and sample.
 
     Args:
-        rollouts: `question_id`, `sample` and `failure`; other columns are not looked at.
+        rollouts: `question_id`, `sample` and `failure`.
 
     Raises:
-        StageError: A row has no key, or two rows have the same one.
+        StageError: A row has no key, or two rows share one.
     """
     if rollouts.select("question_id", "sample").null_count().sum_horizontal().item():
         refuse_repeats(rollouts, ("question_id", "sample"), "rollouts")
@@ -89,10 +89,10 @@ def samples_of(rollouts: pl.DataFrame) -> Samples:
 
 
 def refuse_repeats(frame: pl.DataFrame, key: tuple[str, ...], what: str) -> None:
-    """Nothing if every row has a key and no two rows share one.
+    """Check that every row has a key and no two rows share one.
 
     Raises:
-        StageError: Otherwise, with the first such key.
+        StageError: A key is missing or repeated; names the first.
     """
     keys = frame.select(key)
     if keys.null_count().sum_horizontal().item():

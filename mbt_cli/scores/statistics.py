@@ -1,7 +1,7 @@
 """Intervals and tests over questions: seeded, vectorised, in bounded memory.
 
-Questions are the unit. Two rollouts of one question are not independent, so samples are averaged
-within their question first and whole questions are resampled.
+Questions are the unit: rollouts of one question are not independent, so samples are averaged within
+their question first, and whole questions are resampled.
 """
 
 import math
@@ -14,14 +14,14 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Means = Mapping[str, Floats]
 
-_CELLS = 1 << 21  # counts held at a time: 16 MiB twice
+_CELLS = 1 << 21  # counts in memory at a time: twice 16 MiB
 _ROUNDING = 1e-12
 _NORMAL_95 = 1.959963984540054  # 97.5th percentile of the standard normal
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A range in the unit of what it is about."""
+    """A range, in the unit of the quantity."""
 
     low: float
     high: float
@@ -29,12 +29,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number made of means over questions.
+    """A number computed from means over questions.
 
     Args:
-        columns: Column to one value per question, shape (questions,), NaN where there is none;
-            the same length for all columns.
-        estimate: Means of the columns to the number, elementwise over resamples.
+        columns: Column to one value per question, shape (questions,), NaN for no value. All columns
+            have the same length.
+        estimate: Computes the number from the means, elementwise over resamples.
     """
 
     columns: Mapping[str, Floats]
@@ -42,20 +42,20 @@ class Quantity:
 
     @property
     def size(self) -> int:
-        """How many questions there are."""
+        """Number of questions."""
         return len(next(iter(self.columns.values())))
 
     def value(self) -> float:
-        """The number over all questions; NaN where it is not defined."""
+        """The number over all questions; NaN if it is undefined."""
         means = {name: _mean(values) for name, values in self.columns.items()}
         return float(_estimated(self, means)[0])
 
 
 def resample_counts(size: int, *, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each of `size` questions is drawn, chunks of shape (some resamples, size).
+    """How often each of `size` questions is drawn, in chunks of shape (resamples, size).
 
-    The draws hang on `size` and `seed` alone, so quantities over the same questions see the same
-    resamples, whoever asks: that is what makes differences paired.
+    The draws depend on `size` and `seed` only, so quantities over the same questions share their
+    resamples. That makes differences paired.
     """
     random = np.random.default_rng([seed, size])
     step = max(1, _CELLS // size)
@@ -68,13 +68,13 @@ def resample_counts(size: int, *, resamples: int, seed: int) -> Iterator[Floats]
 
 
 def bootstrap(quantities: Sequence[Quantity], *, resamples: int, seed: int) -> list[Floats]:
-    """Every quantity over bootstrap resamples of its questions, each of shape (resamples,).
+    """Each quantity over bootstrap resamples of its questions, shape (resamples,).
 
-    Quantities of the same number of questions share their resamples row by row; give them the
-    same questions in the same order where they are to be compared.
+    Quantities with the same number of questions share their resamples. To compare two quantities,
+    give them the same questions in the same order.
 
     Raises:
-        ValueError: `resamples` is below 1, or a quantity has no question.
+        ValueError: `resamples` is below 1, or a quantity has no questions.
     """
     if resamples < 1:
         raise ValueError(f"`resamples` is {resamples}; at least 1 is needed")
@@ -96,7 +96,7 @@ def bootstrap(quantities: Sequence[Quantity], *, resamples: int, seed: int) -> l
 
 
 def percentile_interval(drawn: Floats) -> Interval | None:
-    """2.5th and 97.5th percentile of what the resamples gave; None when none is defined."""
+    """2.5th and 97.5th percentile of the resamples; None if all of them are undefined."""
     defined = drawn[np.isfinite(drawn)]
     if not len(defined):
         return None
@@ -105,21 +105,21 @@ def percentile_interval(drawn: Floats) -> Interval | None:
 
 
 def bootstrap_p(differences: Floats) -> float | None:
-    """Two-sided p value of a difference from its bootstrap resamples.
+    """Two-sided p value of a difference, from its bootstrap resamples.
 
-    Twice the smaller share of resamples on either side of 0, one added above and below so that it
-    is never 0; the smallest it can be is 2 / (resamples + 1). None when none is defined.
+    Twice the smaller share of resamples on either side of 0. One is added to both counts, so that
+    the smallest p is 2 / (resamples + 1). None if all resamples are undefined.
     """
     defined = differences[np.isfinite(differences)]
     if not len(defined):
         return None
-    # equal means can differ in their last bit
+    # equal means can differ in the last bit
     smaller = min(int((defined <= _ROUNDING).sum()), int((defined >= -_ROUNDING).sum()))
     return min(1.0, 2 * (1 + smaller) / (len(defined) + 1))
 
 
 def mcnemar_p(only_first: int, only_second: int) -> float:
-    """Exact McNemar test, two-sided: are the questions that one side alone got right balanced?
+    """Exact two-sided McNemar test, from the questions that only one side got right.
 
     Example:
         >>> mcnemar_p(1, 5)  # 2 * (1 + 6) / 2**6
@@ -134,7 +134,7 @@ def mcnemar_p(only_first: int, only_second: int) -> float:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction over the comparisons of one table; None stays None and does not count.
+    """Holm's correction of several p values; None stays None and is not counted.
 
     Example:
         >>> holm([0.01, None, 0.04, 0.03])
@@ -153,8 +153,8 @@ def wilson(successes: float, n: int) -> Interval:
     """Wilson's 95 % score interval of a share.
 
     Args:
-        successes: How many of the `n`, from 0 to `n`.
-        n: How many independent trials, at least 1.
+        successes: Number of successes, from 0 to `n`.
+        n: Number of independent trials, at least 1.
 
     Raises:
         ValueError: `n` is below 1 or `successes` is not in 0..n.
@@ -181,12 +181,12 @@ def _means(counts: Floats, columns: Sequence[Floats]) -> list[Floats]:
 
 
 def _mean(values: Floats) -> Floats:
-    """Mean of what is there, shape (1,); NaN where nothing is."""
+    """Mean of the values that are not NaN, shape (1,); NaN if there are none."""
     there = values[~np.isnan(values)]
     return np.array([there.mean() if len(there) else np.nan])
 
 
 def _estimated(quantity: Quantity, means: Means) -> Floats:
-    # a ratio may divide by 0 in a resample; the NaN is left out of the percentiles
+    # a ratio may divide by 0 in a resample; percentiles leave the NaN out
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(quantity.estimate(means), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""From measures to rows of `rows.SUMMARY`: the number, its interval, the paired difference."""
+"""Rows of `rows.SUMMARY` from measures: the number, its interval, the paired difference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _OF_DIFFERENCE = ("baseline", "difference", "difference_low", "difference_high",
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Two measures on the questions that both have, in the same order.
+    """Two measures on their common questions, in the same order.
 
     Args:
         questions: `question_id`, and each column of the two measures as `own.X` and `base.X`.
@@ -37,36 +37,29 @@ class Paired:
     base: Quantity
 
     def has_values(self) -> bool:
-        """Whether the number is a plain mean, so that each question has a value of its own."""
+        """Whether the number is a plain mean, so that each question has a value."""
         return list(self.own.columns) == list(self.base.columns) == ["value"]
 
     def is_binary(self) -> bool:
-        """Whether every question has a value of its own and all of them are 0 or 1."""
+        """Whether each question has a value, and all values are 0 or 1."""
         sides = (self.own, self.base)
         return self.has_values() and all(_is_binary(side.columns["value"]) for side in sides)
-
-
-def summarise(
-    measure: Measure, *, baseline: Measure | None = None, resamples: int, seed: int
-) -> dict[str, Any]:
-    """One row of `rows.SUMMARY`, see `summarise_all`; `by` and `group` are null."""
-    return summarise_all([(measure, baseline)], resamples=resamples, seed=seed)[0]
 
 
 def summarise_all(
     measures: Sequence[tuple[Measure, Measure | None]], *, resamples: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Rows of `rows.SUMMARY` for measures, each with its baseline where it has one.
+    """Rows of `rows.SUMMARY` for measures; `by` and `group` are null.
 
-    All of them share their resamples, so ten metrics cost little more than one. `value` and its
-    interval are over the measure's own questions. `baseline`, `difference` with its interval and
-    `p` are over the questions that both sides have: exact McNemar for 0 / 1 values, else the paired
-    bootstrap. `settings` says which test and interval it was where there was a choice.
+    All measures share their resamples, so ten metrics cost little more than one. `value` and its
+    interval are over the measure's own questions. `baseline`, `difference`, its interval and `p`
+    are over the questions of both sides; `p` is exact McNemar for 0 / 1 values, else from the
+    paired bootstrap. `settings` names the test and the interval if there was a choice.
 
     Args:
-        measures: Pairs of a measure and the same measure of the baseline cell.
-        resamples: How many times the questions are drawn anew.
-        seed: The same seed gives the same intervals, whatever else is summarised beside.
+        measures: Pairs of a measure and the same measure of the baseline cell, if it has one.
+        resamples: Number of bootstrap resamples.
+        seed: The same seed gives the same intervals, independent of the other measures.
     """
     parts = [_Part(measure, baseline) for measure, baseline in measures]
     quantities = [quantity for part in parts for quantity in part.quantities()]
@@ -75,34 +68,20 @@ def summarise_all(
 
 
 def paired(own: Measure, base: Measure) -> Paired:
-    """Two measures joined on the questions where both have every column."""
+    """Two measures, joined on the questions for which both have all columns."""
     left = _known(own).select("question_id", pl.exclude("question_id").name.prefix("own."))
     right = _known(base).select("question_id", pl.exclude("question_id").name.prefix("base."))
     both = left.join(right, on="question_id").drop_nulls().sort("question_id")
     return Paired(both, _quantity(own, both, "own."), _quantity(base, both, "base."))
 
 
-def restricted(measure: Measure, question_ids: pl.Series) -> Measure:
-    """The measure over some of its questions only, for breakdowns."""
-    kept = measure.questions.filter(pl.col("question_id").is_in(question_ids.implode()))
-    return Measure(
-        metric=measure.metric,
-        unit=measure.unit,
-        questions=kept,
-        estimate=measure.estimate,
-        settings=measure.settings,
-        binary=measure.binary,
-        interval=measure.interval,
-    )
-
-
-def number(value: float) -> float | None:
-    """The value, or None where it is not defined."""
+def finite(value: float) -> float | None:
+    """The value, or None if it is NaN or infinite."""
     return float(value) if np.isfinite(value) else None
 
 
 class _Part:
-    """One measure on its way to a row: which quantities it needs drawn, and what they say."""
+    """A measure and its baseline: the quantities to resample, and the row made of them."""
 
     def __init__(self, measure: Measure, baseline: Measure | None) -> None:
         self.measure = measure
@@ -122,7 +101,7 @@ class _Part:
         settings = dict(self.measure.settings)
         value = interval = None
         if self.own is not None:
-            value = number(self.own.value())
+            value = finite(self.own.value())
             interval = self._interval(drawn[0], settings)
         row = {
             "metric": self.measure.metric,
@@ -155,8 +134,8 @@ class _Part:
         if self.pair is None:
             return row
         own, base = self.pair.own, self.pair.base
-        row["baseline"] = number(base.value())
-        difference = number(own.value() - base.value())
+        row["baseline"] = finite(base.value())
+        difference = finite(own.value() - base.value())
         if difference is None:
             return row
         apart = drawn[1] - drawn[2]
@@ -175,7 +154,7 @@ class _Part:
 
 
 def _known(measure: Measure) -> pl.DataFrame:
-    """The measure's columns for questions that have at least one of them, sorted by id."""
+    """The measure's columns for questions with at least one value, sorted by id."""
     columns = [name for name in measure.questions.columns if name not in _KEYS]
     return (
         measure.questions.filter(pl.any_horizontal(pl.col(columns).is_not_null()))

@@ -28,17 +28,17 @@ class ScoreStage(Stage):
     version: ClassVar[int] = 2
     kind: Literal["score"] = "score"
     rollouts: StageInput
-    """Rollout stages that are scored."""
+    """Rollout stages to score."""
     verdicts: StageInput | None = None
-    """Judge stages whose verdicts on these rollouts are used."""
+    """Judge stages with verdicts on these rollouts."""
     baseline: dict[str, str] | None = None
-    """Axes that lead from a cell to the one it is compared with."""
+    """Axis values that lead from a cell to its baseline."""
     metrics: list[AnyScore] = Field(min_length=1)
-    """What is computed: names, or tables with a name's settings."""
+    """Metrics to compute: names, or tables with settings."""
     by: list[Literal["difficulty", "hops", "question_type"]] = Field(default_factory=list)
-    """Columns of the questions by which every metric is broken down."""
+    """Columns of the questions to break every metric down by."""
     resamples: int = Field(default=2_000, ge=100)
-    """Bootstrap resamples of an interval."""
+    """Number of bootstrap resamples."""
 
     summary: ClassVar[str] = "compute metrics with intervals and paired differences"
     axes: ClassVar[tuple[str, ...]] = ("benchmark", "split")

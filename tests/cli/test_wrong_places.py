@@ -125,7 +125,9 @@ ASKED = (
     Wrong("a prompt of no model", f"show {SCORES} --prompt q", ["asked no model", "mbt show runs"]),
     Wrong("a prompt of no question", f"show runs/small/{CELL} --prompt q", ["no question `q`"]),
     Wrong("a trace of no question", "view --terminal runs/small --question q", ["question `q`"]),
-    Wrong("one side of nothing", f"compare {SCORES} runs/x", ["`runs/x` holds no finished cell"]),
+    Wrong(
+        "one side of nothing", f"compare {SCORES} runs/x", ["`runs/x` contains no finished cell"]
+    ),
     Wrong(
         "a near name", f"compare {SCORES} runs/small/scors", ["did you mean `runs/small/scores`?"]
     ),

@@ -63,7 +63,9 @@ STUDIES = (
     Wrong("a view of nothing", "view", ["no report below `runs`", "mbt report MANIFEST"]),
     Wrong("a view of nowhere", "view nowhere", ["folder or study `nowhere`", "mbt run"]),
     Wrong("an unknown folder", "show runs/x", ["no folder `runs/x`", "runs/STUDY/STAGE"]),
-    Wrong("a comparison of nothing", "compare runs/a runs/b", ["`runs/a` holds no finished cell"]),
+    Wrong(
+        "a comparison of nothing", "compare runs/a runs/b", ["`runs/a` contains no finished cell"]
+    ),
     Wrong("an export of nothing", "export nowhere --to out", ["no folder `nowhere`", "runs/STUDY"]),
     Wrong("a plan that is no file", "submit no.json --slurm", ["no file `no.json`", "--json >"]),
     Wrong("no place to run", "submit no.json", ["`--slurm` or `--local N`", "mbt submit --slurm"]),

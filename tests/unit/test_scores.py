@@ -26,9 +26,9 @@ from mbt_cli.scores.answers import (
 from mbt_cli.scores.at_k import AvgAtK, MajAtK, PassAtK
 from mbt_cli.scores.judged import AnswerHitRate, AnswerInclusiveErrors, JudgeAccuracy
 from mbt_cli.scores.lengths import AES, Degeneration, Tokens, TokensPerCorrect, aes
-from mbt_cli.scores.summaries import restricted, summarise, summarise_all
+from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.verifiers.text import TextVerifier
-from tests.unit.judged import judged
+from tests.unit.scoring import judged, summarise
 
 WORDS = TextVerifier()
 
@@ -320,15 +320,6 @@ def test_every_score_is_the_same_for_rows_in_any_order(answers, order):
 
     for one, other in zip(*rows, strict=True):
         assert one == {k: pytest.approx(v) if k != "settings" else v for k, v in other.items()}
-
-
-def test_a_breakdown_is_the_measure_over_some_of_its_questions():
-    inputs = ScoreInputs(rollouts({}, {"answer": "x"}, {}), WORDS)
-    measure = measured(ExactMatch(), inputs)["exact_match"]
-
-    part = restricted(measure, pl.Series(["q1", "q2"]))
-
-    assert value(part) == 0.5
 
 
 def test_a_breakdown_of_the_inputs_does_not_see_what_was_made_of_all_rows():

@@ -9,7 +9,8 @@ import pytest
 from mbt_cli.core import rows
 from mbt_cli.core.measures import Measure
 from mbt_cli.scores.comparison import METRICS, compare
-from mbt_cli.scores.summaries import summarise, summarise_all
+from mbt_cli.scores.summaries import summarise_all
+from tests.unit.scoring import summarise
 
 
 def measure(values, *, ids=None, metric="exact_match", **more):

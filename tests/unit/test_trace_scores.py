@@ -9,9 +9,8 @@ from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
 from mbt_cli.scores.mqi import MQI
 from mbt_cli.scores.rrp import RRP
-from mbt_cli.scores.summaries import summarise
 from mbt_cli.verifiers.text import TextVerifier
-from tests.unit.judged import judged
+from tests.unit.scoring import judged, summarise
 
 WORDS = TextVerifier()
 
