@@ -35,7 +35,11 @@ SOURCES = "\n".join(
     for path in PACKAGE.rglob("*.py")
 )
 QUESTIONS = "runs/small/questions/benchmark=tiny/split=validation/rows.parquet"
-RUN_AS_A_WHOLE = ("extended.toml",)  # needs parts that only the test adds
+RUN_AS_A_WHOLE = (
+    "extended.toml",
+    "outside.toml",
+    "package/pyproject.toml",
+)  # needs parts that only the test adds
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,8 @@ ADDED = (
     ("BACKENDS", "backends.first_choice", "FirstChoiceBackend"),
     ("JUDGES", "judges.hedging", "Hedging"),
     ("SCORES", "scores.hedging", "HedgingRate"),
-    ("TABLES", "tables.hedging", "HedgingTable"),
+    ("VERIFIERS", "verifiers.choice", "ChoiceVerifier"),
+    ("TABLES", "report.hedging", "HedgingTable"),
     ("TRAINERS", "trainers.unchanged", "Unchanged"),
     ("LAUNCHERS", "launchers.spool", "SpoolLauncher"),
 )
@@ -194,7 +199,7 @@ def test_help_knows_the_added_parts(extended):
     shown = mbt_here(extended, "help", "hedging")
 
     assert "## `judges.hedging`" in shown
-    assert "- **Formula**: 1 if most readable votes" in shown
+    assert "- **Formula**: 1 if most parsed votes" in shown
     assert "`backends.first_choice`" in mbt_here(extended, "help", "manifest")
 
 
@@ -229,6 +234,43 @@ def test_the_added_launcher_runs_jobs_after_those_they_need(extended):
     (jobs / "000000.done").touch()
     assert "cancelled 1 jobs" in mbt_here(extended, "cancel", "small")
     assert not (jobs / "000001.sh").exists()
+
+
+def test_the_added_verifier_compares_choices(extended):
+    code = (
+        "from mbt_cli.registry import VERIFIERS\n"
+        "verifier = VERIFIERS.make('choice')\n"
+        "reply = 'So <answer>oslo.</answer>'\n"
+        "print(verifier.same(verifier.answer(reply), 'Oslo'))\n"
+    )
+
+    assert run_here([sys.executable, "-c", code], extended) == "True\n"
+
+
+@pytest.mark.parametrize("place", ["file", "package"])
+def test_the_same_benchmark_works_without_touching_mbt(place, workplace):
+    example = {block.told: block.text for block in blocks("extend")}
+    code, study = example["mbt_cli/benchmarks/choices.py"], example["outside.toml"]
+    (workplace / "choices.jsonl").write_text(example["choices.jsonl"])
+    if place == "file":
+        (workplace / "choices.py").write_text(code)
+    else:
+        study = study.replace('plugins = ["./choices.py"]\n', "")
+        (workplace / "mbt_choices.py").write_text(code)
+        project = tomllib.loads(example["package/pyproject.toml"])["project"]
+        info = workplace / "mbt_choices-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        )
+        points = [f"{name} = {value}" for name, value in project["entry-points"]["mbt"].items()]
+        (info / "entry_points.txt").write_text("\n".join(["[mbt]", *points, ""]))
+    (workplace / "outside.toml").write_text(study)
+
+    mbt_here(workplace, "run", "outside.toml", "-q")
+
+    (path,) = workplace.glob("runs/outside/scores/**/summary.parquet")
+    assert pl.read_parquet(path).select("metric", "value").rows() == [("exact_match", 0.5)]
 
 
 def run_here(command: list[str], folder: Path) -> str:
