@@ -230,7 +230,7 @@ class NewSubmission:
             plugins.append(str(copy))
         own = {"study": {"plugins": plugins}} if plugins else {}
         with writing_to(self.record):
-            for folder_name in ("scripts", "logs", "events"):
+            for folder_name in ("scripts", "logs", "events", "presets"):
                 (self.record / folder_name).mkdir(parents=True, exist_ok=True)
             write_atomically(self.record / "plan.json", plan_json(self.plan).encode())
             manifest = tomli_w.dumps(merged(self.manifest.tree, own))
