@@ -70,8 +70,7 @@ class Benchmark(BenchmarkFiles, Plugin):
 
 def benchmark_of(spec: Mapping[str, Json]) -> type[Benchmark]:
     """The class of the benchmark in the spec of a questions cell; `Benchmark` if it is unknown."""
-    kinds = {b.model_fields["kind"].default: b for b in Benchmark.__subclasses__()}
-    return kinds.get((spec.get("benchmark") or {}).get("kind"), Benchmark)
+    return _loaded(Benchmark).get((spec.get("benchmark") or {}).get("kind"), Benchmark)
 
 
 class Backend(Plugin):
@@ -189,8 +188,7 @@ class Program(Plugin):
 def judge_of(spec: Mapping[str, Json]) -> Judge | None:
     """The judge in the spec of a judge cell; None if its plug-in is not loaded."""
     written = spec.get("judge") or {}
-    kinds = {judge.model_fields["kind"].default: judge for judge in Judge.__subclasses__()}
-    cls = kinds.get(written.get("kind"))
+    cls = _loaded(Judge).get(written.get("kind"))
     settings = {k: v for k, v in written.items() if k not in ("version", "file_sha256")}
     return None if cls is None else cls.model_validate(settings)
 
@@ -334,3 +332,11 @@ class Figure(Plugin):
     @abstractmethod
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         """The figure's files: SVG, PDF and PNG."""
+
+
+def _loaded(interface: Any) -> dict[str, Any]:
+    """Every loaded class of an interface by its kind."""
+    found: dict[str, Any] = {}
+    for cls in interface.__subclasses__():
+        found |= {cls.model_fields["kind"].default: cls} | _loaded(cls)
+    return found

@@ -1,4 +1,4 @@
-"""Rows of an artifact by their number, a batch at a time, so that memory stays bounded."""
+"""What stages read: rollouts with their questions, those that `keep` selects, rows by number."""
 
 import polars as pl
 
@@ -21,23 +21,23 @@ _QUESTION_COLUMNS = (
 
 
 def with_questions(work: Work, rollouts: str = "rollouts") -> pl.DataFrame:
-    """Rollouts joined with their questions by id, in the rollouts' order.
+    """Rollouts joined with their questions by id, in the order of the rollouts.
 
-    The question's own answer comes as `gold_answer` and `gold_aliases`; `messages` and the
-    documents stay behind.
+    The question's answer becomes `gold_answer` and `gold_aliases`; `messages` and the documents
+    are left out.
 
     Args:
-        work: The running cell; its input `questions` is joined.
-        rollouts: Name of the input that holds the rollouts.
+        work: The running cell, with its input `questions`.
+        rollouts: Name of the input with the rollouts.
 
     Raises:
-        StageError: A rollout's question is not among the questions, or a rollout stands twice.
+        StageError: The question of a rollout is missing, or a rollout exists twice.
     """
     return joined_with_questions(work.lazy(rollouts), work.lazy("questions"))
 
 
 def joined_with_questions(rollouts: pl.LazyFrame, questions: pl.LazyFrame) -> pl.DataFrame:
-    """The same for frames: `rows.ROLLOUTS` and `rows.QUESTIONS`."""
+    """The same for frames of `rows.ROLLOUTS` and `rows.QUESTIONS`."""
     gold = questions.select(_QUESTION_COLUMNS).rename(
         {"answer": "gold_answer", "answer_aliases": "gold_aliases"}
     )
@@ -65,8 +65,8 @@ def kept(
 ) -> pl.DataFrame:
     """The rollouts that `keep` selects, in their order; a failed one is never selected.
 
-    `correct` and `wrong` follow the votes of an answer judge where there are verdicts, otherwise
-    the verifier. A reply without an answer is wrong.
+    `correct` and `wrong` follow the votes of an answer judge if there are verdicts, otherwise the
+    verifier. A reply without an answer is wrong.
 
     Args:
         rollouts: question_id, sample, answer, reply, finish_reason, failure, gold_answer,
@@ -86,7 +86,7 @@ def kept(
         share = _right_by_votes(rollouts, verdicts)
     else:
         share = verifier.values(rollouts)
-    # half of the votes is not a majority, so it counts as neither
+    # a tie counts as neither
     chosen = share > 0.5 if keep == "correct" else share < 0.5
     return rollouts.filter(pl.col("failure").is_null(), chosen.fill_null(False))
 
@@ -118,29 +118,29 @@ def _right_by_votes(rollouts: pl.DataFrame, verdicts: Verdicts) -> pl.Series:
 
 
 _SPREAD = 4
-"""How many times more rows than wanted may be read in one piece."""
+"""A range of rows is read in one piece if it has at most this many times the wanted rows."""
 
 
 class RowReader:
-    """Reads chosen rows of a frame that is too large to hold.
+    """Reads chosen rows of a frame that does not fit into memory.
 
     Args:
-        frame: Lazy rows, of one Parquet file or several.
+        frame: Lazy rows of one or several Parquet files.
     """
 
     def __init__(self, frame: pl.LazyFrame) -> None:
         self._frame = frame
 
     def take(self, numbers: pl.Series) -> pl.DataFrame:
-        """Rows by number from 0, in the order asked for; a number may stand several times."""
+        """Rows by number from 0, in the order of `numbers`, which may repeat."""
         low, high = numbers.min(), numbers.max()
         if not isinstance(low, int) or not isinstance(high, int):
             return self._frame.limit(0).collect()
         if high - low < _SPREAD * len(numbers):
             return self._frame.slice(low, high - low + 1).collect()[numbers - low]
-        # scattered: one pass over all of it
+        # scattered: one pass over the whole frame
         wanted = numbers.alias("number").unique().to_frame().cast(pl.get_index_type())
         found = self._frame.with_row_index("number").join(wanted.lazy(), on="number", how="semi")
-        asked = pl.DataFrame({"number": numbers}).cast(pl.get_index_type())
+        order = pl.DataFrame({"number": numbers}).cast(pl.get_index_type())
         part = found.collect(engine="streaming")
-        return asked.join(part, on="number", how="left", maintain_order="left").drop("number")
+        return order.join(part, on="number", how="left", maintain_order="left").drop("number")
