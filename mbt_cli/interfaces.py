@@ -70,7 +70,9 @@ class Benchmark(BenchmarkFiles, Plugin):
 
 def benchmark_of(spec: Mapping[str, Json]) -> type[Benchmark]:
     """The class of the benchmark in the spec of a questions cell; `Benchmark` if it is unknown."""
-    return _loaded(Benchmark).get((spec.get("benchmark") or {}).get("kind"), Benchmark)
+    written = spec.get("benchmark") or {}
+    cls: type[Benchmark] = _loaded(Benchmark).get(str(written.get("kind")), Benchmark)
+    return cls
 
 
 class Backend(Plugin):
@@ -188,7 +190,7 @@ class Program(Plugin):
 def judge_of(spec: Mapping[str, Json]) -> Judge | None:
     """The judge in the spec of a judge cell; None if its plug-in is not loaded."""
     written = spec.get("judge") or {}
-    cls = _loaded(Judge).get(written.get("kind"))
+    cls = _loaded(Judge).get(str(written.get("kind")))
     settings = {k: v for k, v in written.items() if k not in ("version", "file_sha256")}
     return None if cls is None else cls.model_validate(settings)
 
