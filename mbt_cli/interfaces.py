@@ -40,14 +40,12 @@ class Benchmark(BenchmarkFiles, Plugin):
     official: ClassVar[OfficialScorer | None] = OfficialScorer()
     """How the data set's own scorer compares words; None if there is none."""
     official_sizes: ClassVar[Mapping[str, int]] = {}
-    """Number of questions in each official split, by the name that the source gives the split."""
+    """Number of questions in each split of the official source."""
     layout: ClassVar[frozenset[str]] = frozenset()
     """Fields by which `mbt init` recognizes a record of the official file. The layout with the
     most fields wins; an empty one is never recognized."""
     has_documents: ClassVar[bool] = True
     """Whether its questions come with documents to read."""
-    is_math: ClassVar[bool] = False
-    """Whether its answers are numbers or formulas."""
     init_settings: ClassVar[Mapping[str, Json]] = {}
     """Settings that `mbt init` writes for it; only for benchmarks that are generated."""
 

@@ -37,7 +37,6 @@ class MATH500(Benchmark):
     official_sizes: ClassVar[Mapping[str, int]] = {"test": 500}
     layout: ClassVar[frozenset[str]] = frozenset({"problem", "answer"})
     has_documents: ClassVar[bool] = False
-    is_math: ClassVar[bool] = True
 
     def question(self, record: Mapping[str, Json]) -> Question:
         problem = records.text(record, "problem")

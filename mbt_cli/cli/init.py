@@ -118,7 +118,7 @@ def write_first_study(
 
 def _study_text(options: InitOptions, model: _Model, questions: _Questions, file: str) -> str:
     benchmark = BENCHMARKS.kinds()[questions.kind]
-    if benchmark.is_math:
+    if benchmark.official is None:
         prompts = ["math"]
         metrics = 'metrics = ["math_match", "answer_rate", "tokens", "degeneration"]'
         metrics = f'# math_match needs the extra: pip install "mbt-cli[math]"\n{metrics}'
@@ -140,7 +140,7 @@ def _study_text(options: InitOptions, model: _Model, questions: _Questions, file
         "metrics": metrics,
     }
     text = (_TEMPLATES / f"{options.kind}.toml").read_text(encoding="utf-8").partition("\n")[2]
-    if benchmark.is_math:  # a rule decides; nothing is judged
+    if benchmark.official is None:  # a rule decides; nothing is judged
         text = re.sub(r"\[\[stage\]\]  # judged\n.*?\n\n", "", text, flags=re.DOTALL)
         text = re.sub(r"\[sampling\.judge\]\n.*?\n\n", "", text, flags=re.DOTALL)
     text = text.replace("[[stage]]  # judged\n", "[[stage]]\n")
@@ -159,7 +159,7 @@ def _benchmark_lines(questions: _Questions, benchmark: type[Benchmark]) -> Itera
         yield from (f"{key} = {json.dumps(v)}" for key, v in benchmark.init_settings.items())
     else:
         yield 'source = "hub"  # downloaded once, at a pinned revision'
-        if benchmark.is_math:
+        if benchmark.official is None:
             yield 'splits = { validation = "test" }  # it has no validation split'
         yield f"limit = {_MAX_QUESTIONS}  # the first ones; raising it requests only the new ones"
 

@@ -32,7 +32,7 @@ SERVERS = (
     asking(
         "no vLLM",
         'preset = "qwen3-0.6b"\nplace = { executable = "no/vllm" }',
-        ["no command `no/vllm`", 'pip install "mbt-cli[vllm]"', "place.executable"],
+        ["command `no/vllm` not found", 'pip install "mbt-cli[vllm]"', "place.executable"],
     ),
     vllm(
         "a server that dies at boot",
@@ -49,7 +49,7 @@ SERVERS = (
     vllm(
         "more GPUs than there are",
         "exit 1",
-        ["is to run on 64 GPUs, and this machine shows", "place.tensor_parallel_size"],
+        ["needs 64 GPUs, and this machine has", "place.tensor_parallel_size"],
         "tensor_parallel_size = 64",
     ),
     asking(
@@ -70,13 +70,17 @@ ENDPOINTS = (
     asking(
         "no key",
         OPENAI.format(url="http://127.0.0.1:9/v1"),
-        ["`http://127.0.0.1:9/v1` needs a key, and `MY_KEY` is not set", "export MY_KEY", "`.env`"],
+        [
+            "`http://127.0.0.1:9/v1` needs an API key, and `MY_KEY` is not set",
+            "export MY_KEY",
+            "`.env`",
+        ],
         code=2,
     ),
     asking(
         "nobody at the port",
         OPENAI.format(url="http://127.0.0.1:9/v1"),
-        ["cannot be reached", "http://127.0.0.1:9/v1: Connect", "see that the server runs"],
+        ["cannot be reached", "http://127.0.0.1:9/v1: Connect", "check that the server runs"],
         env=KEY,
     ),
     asking(
@@ -94,7 +98,7 @@ ENDPOINTS = (
     asking(
         "a key where its variable's name is meant",
         OPENAI.format(url="https://x.org/v1").replace("MY_KEY", "sk-abc-123"),
-        ["models.parrot.backend.api_key_env", "the variable that holds the key, never the key"],
+        ["models.parrot.backend.api_key_env", "the variable that holds the key, not the key"],
         code=2,
     ),
     asking(
@@ -207,7 +211,7 @@ def test_https_to_a_server_of_plain_http_is_said(tmp_path, capfd):
 
 def test_a_missing_key_is_said_before_the_first_cell(tmp_path, capfd):
     model = OPENAI.format(url="http://127.0.0.1:9/v1")
-    study = Wrong("", "run study.toml", ["needs a key, and `MY_KEY`"], 2, {JUDGE: model})
+    study = Wrong("", "run study.toml", ["needs an API key, and `MY_KEY`"], 2, {JUDGE: model})
     study.prepare(tmp_path)
 
     held(study, typed(study.words_typed, tmp_path, {}, capfd))
@@ -249,13 +253,16 @@ launch = { python = "./python" }
 """
 EXTRAS = (
     ("xllamacpp", asking("embedded", 'preset = "smollm2-135m"', ['"mbt-cli[embedded]"'])),
-    ("vllm", asking("vllm", 'preset = "qwen3-0.6b"', ["no command `vllm`", '"mbt-cli[vllm]"'])),
+    (
+        "vllm",
+        asking("vllm", 'preset = "qwen3-0.6b"', ["command `vllm` not found", '"mbt-cli[vllm]"']),
+    ),
     (
         "math_verify",
         Wrong(
             "math",
             "run study.toml --only base/prompt=answer --only scores/prompt=answer",
-            ["`math_match` needs math-verify", '"mbt-cli[math]"'],
+            ["math-verify is needed", '"mbt-cli[math]"'],
             edits={
                 '"tokens", "degeneration"]': '"math_match"]',
                 'verdicts = "answers"\n': "",
