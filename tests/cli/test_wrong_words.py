@@ -29,7 +29,11 @@ ONLY = (
     Wrong(
         "cells of another verb",
         "rollout study.toml --only scores",
-        ["cells of kind score", "which `mbt rollout` does not make", "mbt score study.toml --only scores"],
+        [
+            "cells of kind score",
+            "which `mbt rollout` does not make",
+            "mbt score study.toml --only scores",
+        ],
     ),
     Wrong(
         "everything left out",
