@@ -66,13 +66,6 @@ class Benchmark(BenchmarkFiles, Plugin):
         return None
 
 
-def benchmark_of(spec: Mapping[str, Json]) -> type[Benchmark]:
-    """The class of the benchmark in the spec of a questions cell; `Benchmark` if it is unknown."""
-    written = spec.get("benchmark") or {}
-    cls: type[Benchmark] = _loaded(Benchmark).get(str(written.get("kind")), Benchmark)
-    return cls
-
-
 class Backend(Plugin):
     """A way to get an OpenAI-compatible endpoint."""
 
@@ -174,6 +167,8 @@ class Judge(Plugin):
 class Program(Plugin):
     """How a model works on one question."""
 
+    family: ClassVar[str] = "programs"
+
     @abstractmethod
     def run(self, question: Mapping[str, Any], messages: tuple[Message, ...], draw: Draw) -> Steps:
         """A generator that yields requests, is sent their replies, and returns the answer.
@@ -183,14 +178,6 @@ class Program(Plugin):
             messages: The stage's prompt, rendered for the question.
             draw: The only source of randomness.
         """
-
-
-def judge_of(spec: Mapping[str, Json]) -> Judge | None:
-    """The judge in the spec of a judge cell; None if its plug-in is not loaded."""
-    written = spec.get("judge") or {}
-    cls = _loaded(Judge).get(str(written.get("kind")))
-    settings = {k: v for k, v in written.items() if k not in ("version", "file_sha256")}
-    return None if cls is None else cls.model_validate(settings)
 
 
 class Score(Plugin):

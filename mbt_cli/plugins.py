@@ -22,8 +22,9 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
+from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
-from mbt_cli.interfaces import Plugin
+from mbt_cli.interfaces import Benchmark, Judge, Plugin
 
 GROUP = "mbt"
 """The entry-point group of packages with plug-ins."""
@@ -110,6 +111,20 @@ class Family(Generic[P]):
 
 FAMILIES: dict[str, Family[Any]] = {}
 """Every family by its name."""
+
+
+def benchmark_of(spec: Mapping[str, Json]) -> type[Benchmark]:
+    """The class of the benchmark in the spec of a questions cell; `Benchmark` if it is unknown."""
+    kind = (spec.get("benchmark") or {}).get("kind")
+    return FAMILIES["benchmarks"].find(str(kind)) or Benchmark
+
+
+def judge_of(spec: Mapping[str, Json]) -> Judge | None:
+    """The judge in the spec of a judge cell; None if its plug-in is not loaded."""
+    written = spec.get("judge") or {}
+    cls: type[Judge] | None = FAMILIES["judges"].find(str(written.get("kind")))
+    settings = {k: v for k, v in written.items() if k not in ("version", "file_sha256")}
+    return None if cls is None else cls.model_validate(settings)
 
 
 @dataclass

@@ -1,7 +1,7 @@
-"""What makes two cells the same one: specs, fingerprints, sizes that grow, and differences.
+"""What identifies a cell: specs, fingerprints, sizes that may grow, and differences.
 
-A spec is plain JSON made from settings. Fields marked `RunOnly` never enter it; fields marked
-`Grows` enter the spec but not the base spec, so a cell that only became larger is recognised.
+A spec is JSON made from settings. Fields marked `RunOnly` are not part of it. Fields marked `Grows`
+are part of the spec but not of the base spec, so that a cell that only grew is recognized.
 """
 
 import math
@@ -17,7 +17,7 @@ from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.model import Grows, RunOnly
 
 UNSET = "(not set)"
-"""Stands for a field that one of two specs does not have."""
+"""The value of a field that one of two specs does not have."""
 
 _SHOWN_CHARACTERS = 60
 _LARGEST_INTEGER = 2**63
@@ -33,8 +33,8 @@ def spec_of(settings: object) -> Json:
             `version` (every plug-in) gets that as a key of its own, and so does `file_sha256`.
 
     Raises:
-        TypeError: A value is not the same JSON in every process (a set, a path, a NaN, ...); the
-            message names its key path.
+        TypeError: A value has no stable JSON (a set, a path, NaN, ...); the message has its key
+            path.
 
     Example:
         >>> spec_of({"template": "ab12", "votes": [1, 2]})
@@ -49,9 +49,9 @@ def base_spec_of(settings: object) -> Json:
 
 
 def growth_of(settings: object) -> dict[str, int | None]:
-    """Every size that may grow: key path to number, None where there is no limit.
+    """Every size that may grow: key path to number, None without a limit.
 
-    A number for each split gives one path a split, such as `limit.train`.
+    Sizes per split have a path for each split, such as `limit.train`.
     """
     sizes: dict[str, int | None] = {}
     for path, value in _marked(settings, "", Grows):
@@ -63,7 +63,7 @@ def growth_of(settings: object) -> dict[str, int | None]:
 
 
 def is_grown(old: Mapping[str, int | None], new: Mapping[str, int | None]) -> bool:
-    """Whether every size is equal or larger than it was; None is larger than any number.
+    """Whether every size is at least what it was; None is larger than any number.
 
     Example:
         >>> is_grown({"limit": 8, "samples": 1}, {"limit": None, "samples": 1})
@@ -73,7 +73,7 @@ def is_grown(old: Mapping[str, int | None], new: Mapping[str, int | None]) -> bo
     """
 
     def size(sizes: Mapping[str, int | None], path: str) -> float:
-        # `limit = 8` speaks for `limit.train` too
+        # `limit = 8` holds for `limit.train` too
         number = sizes.get(path, sizes.get(path.rpartition(".")[0]))
         return math.inf if number is None else number
 
@@ -81,11 +81,11 @@ def is_grown(old: Mapping[str, int | None], new: Mapping[str, int | None]) -> bo
 
 
 def fingerprint(kind: str, stage_version: int, spec: Json, inputs: Mapping[str, str]) -> str:
-    """Hex sha256 of everything that decides a cell's rows.
+    """Hex sha256 of everything that determines a cell's rows.
 
     Args:
         kind: Kind of the stage, such as `rollout`.
-        stage_version: Raised when the stage comes to give other rows for the same spec.
+        stage_version: Raised when the stage gives other rows for the same spec.
         spec: From `spec_of`; from `base_spec_of` for the base fingerprint.
         inputs: Address to the input's fingerprint (its base fingerprint, respectively).
 
@@ -98,14 +98,14 @@ def fingerprint(kind: str, stage_version: int, spec: Json, inputs: Mapping[str, 
 def fingerprint_of_stable(
     kind: str, stage_version: int, spec: Json, inputs: Mapping[str, str]
 ) -> str:
-    """`fingerprint` of a spec that `spec_of` made, which need not be looked through again."""
+    """`fingerprint` of a spec from `spec_of`, which needs no check."""
     parts = {"kind": kind, "version": stage_version, "spec": spec, "inputs": dict(inputs)}
     return sha256_of(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field that differs between two specs; `UNSET` stands for a field that is not there."""
+    """A field that differs between two specs; `UNSET` stands for a missing one."""
 
     path: str
     old: Json
@@ -149,7 +149,7 @@ def _join(path: str, key: str) -> str:
 
 @cache
 def _fields(kind: type[BaseModel]) -> tuple[tuple[str, frozenset[Any]], ...]:
-    """Each field of a class with its marks; read once, since a study has thousands of cells."""
+    """Each field of a class with its marks; cached, since a study has thousands of cells."""
     return tuple(
         (field, frozenset(mark if isinstance(mark, type) else type(mark) for mark in info.metadata))
         for field, info in kind.model_fields.items()
@@ -157,7 +157,7 @@ def _fields(kind: type[BaseModel]) -> tuple[tuple[str, frozenset[Any]], ...]:
 
 
 def _children(value: object) -> Iterator[tuple[str, object, frozenset[Any]]]:
-    """Key, value and marks of what a model, mapping or sequence holds."""
+    """Key, value and marks of each item of a model, mapping or sequence."""
     if isinstance(value, BaseModel):
         for field, marks in _fields(type(value)):
             yield field, getattr(value, field), marks
@@ -176,7 +176,7 @@ def _marked(value: object, path: str, mark: type) -> Iterator[tuple[str, Any]]:
 
 
 class _Same:
-    """Makes a frozen object the key of a cache: by who it is, since equal ones are rare."""
+    """Makes a frozen object the key of a cache by identity, since equal ones are rare."""
 
     __slots__ = ("value",)
 
@@ -191,7 +191,7 @@ class _Same:
 
 
 def _spec(settings: object, left_out: tuple[type, ...]) -> Json:
-    """The spec, made once for a model that many cells share."""
+    """The spec, cached for a model that many cells share."""
     if isinstance(settings, BaseModel) and settings.model_config.get("frozen"):
         return _spec_once(_Same(settings), left_out)
     return _stable(settings, "", left_out)
@@ -219,13 +219,13 @@ def _stable(value: object, path: str, left_out: tuple[type, ...]) -> Json:
     if isinstance(value, (list, tuple)):
         return [_stable(held, _join(path, key), left_out) for key, held, _ in _children(value)]
     raise TypeError(
-        f"`{path}` holds {value!r}, a {type(value).__name__}, which no fingerprint can hold"
+        f"`{path}` holds {value!r}, a {type(value).__name__}, which cannot be part of a fingerprint"
     )
 
 
 def _stable_number(value: float, path: str) -> Json:
     if not math.isfinite(value):
-        raise TypeError(f"`{path}` is {value}, which JSON cannot say")
+        raise TypeError(f"`{path}` is {value}, which JSON does not have")
     if not isinstance(value, float) and not -_LARGEST_INTEGER <= value < _LARGEST_INTEGER:
         raise TypeError(f"`{path}` is {value}, which is too large for 64 bits")
     return value

@@ -1,4 +1,4 @@
-"""The base of everything a person writes in TOML, and the marks its fields can bear."""
+"""The base classes of settings and plug-ins, and the marks of their fields."""
 
 from abc import ABC
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 class RunOnly:
-    """Mark of a field that never changes results: it stays out of fingerprints.
+    """Mark of a field that never changes results and is not part of fingerprints.
 
     Example:
         >>> from typing import Annotated
@@ -33,17 +33,13 @@ class Grows:
 
 
 class Settings(BaseModel):
-    """Frozen, typed, and strict about unknown keys; the docstring under a field documents it.
-
-    `manifest/docs.py` reads those docstrings where somebody asks for them: reading them as
-    each class is made would cost every command a third of a second.
-    """
+    """Frozen, typed, and strict about unknown keys; a docstring under a field documents it."""
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
-        defer_build=True,  # most stay unused
+        defer_build=True,  # a command uses few of them
     )
 
 
@@ -51,13 +47,13 @@ class Plugin(Settings, ABC):
     """A frozen class whose fields are its settings; `kind` names it in a manifest."""
 
     family: ClassVar[str]
-    """What it is: `benchmarks`, `judges`, ...; each interface sets its own."""
+    """Name of its family, such as `benchmarks`; set by each interface."""
     version: ClassVar[int] = 1
     """Raised when the same settings give other results than before; enters the fingerprint."""
     file_sha256: ClassVar[str | None] = None
-    """Hash of the study's own file that defines it, if one does; enters the fingerprint."""
+    """Hash of the study's file that defines it, if one does; enters the fingerprint."""
     kind: str
-    """Its name in a manifest; each class narrows it to one."""
+    """Its name in a manifest; each class allows one."""
 
     def findings(self, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
         """Checks of `mbt doctor MANIFEST`: whether this part of a study can run here.

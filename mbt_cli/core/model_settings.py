@@ -1,4 +1,4 @@
-"""How a model is run on this machine: nothing here ever changes a result."""
+"""How replies are sampled, and how a model is run, which never changes results."""
 
 from typing import Annotated, Literal
 
@@ -14,16 +14,16 @@ class Sampling(Settings):
     temperature: float = Field(ge=0, le=5)
     """Softmax temperature; 0 is greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus sampling: keep the likeliest tokens up to this mass; 1 keeps all."""
+    """Nucleus sampling: probability mass of the tokens that are kept; 1 keeps all."""
     top_k: int = Field(default=0, ge=0)
-    """Keep the k likeliest tokens; 0 keeps all (it is then not sent: some endpoints refuse it)."""
+    """Number of likeliest tokens that are kept; 0 keeps all and is not sent."""
     max_tokens: Annotated[int, Field(gt=0)] | Literal["rest"]
-    """Tokens a reply may have, reasoning included; `rest` is what the context leaves."""
+    """Maximum tokens of a reply, including reasoning; `rest`: what the context leaves."""
     seedable: bool = True
     """Whether a seed is sent with each request."""
 
     def body(self) -> dict[str, Json]:
-        """Fields of a chat request, the token limit and the seed apart."""
+        """Fields of a chat request, except the token limit and the seed."""
         fields: dict[str, Json] = {"temperature": self.temperature, "top_p": self.top_p}
         if self.top_k:
             fields["top_k"] = self.top_k
@@ -31,21 +31,21 @@ class Sampling(Settings):
 
 
 class RunSettings(Settings):
-    """A `[run]` or `[models.X.run]` table; the model's keys win over the study's."""
+    """A `[run]` or `[models.X.run]` table; the model's keys override the study's."""
 
     concurrency: int = Field(default=64, ge=1, le=10_000)
-    """Requests in flight at once."""
+    """Maximum number of requests in flight."""
     request_timeout_seconds: float = Field(default=3600, gt=0)
-    """Time for one reply, from sending; long reasoning takes long."""
+    """Timeout of one request, from sending to the complete reply."""
     connect_timeout_seconds: float = Field(default=30, gt=0)
-    """Time for a connection to be made."""
+    """Timeout of a connection attempt."""
     max_attempts: int = Field(default=6, ge=1, le=100)
-    """Times one request is sent before its row fails."""
+    """How often a request is sent before its row fails."""
     server_ready_timeout_seconds: float = Field(default=1200, gt=0)
-    """Time a server that mbt starts may take until its first reply."""
+    """Timeout of the start of a server, until its first reply."""
     server_restarts: int = Field(default=3, ge=0)
-    """Times a server that died is started again within one cell."""
+    """How often a server that died is restarted within one cell."""
     drain_seconds: float = Field(default=20, ge=0)
-    """Time that replies in flight are waited for after a signal to stop."""
+    """How long to wait for replies in flight after a signal to stop."""
     expected_tokens_per_second: float | None = Field(default=None, gt=0)
-    """Tokens that its server generates a second, all requests together: `mbt plan` counts on it."""
+    """Tokens per second of the server over all requests; `mbt plan` estimates times with it."""

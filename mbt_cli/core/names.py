@@ -1,4 +1,4 @@
-"""Names: the nearest valid one to a name that was typed, and names made of a moment in UTC."""
+"""Names: their rules, the closest valid one to a typo, and names made from a time in UTC."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 
 def utc_name(moment: datetime) -> str:
-    """The moment to the second, whatever its own zone.
+    """A time in UTC, to the second.
 
     Example:
         >>> utc_name(datetime.fromisoformat("2026-11-22T12:07:53.5+01:00"))
@@ -18,10 +18,7 @@ def utc_name(moment: datetime) -> str:
 
 
 def own_utc_name() -> str:
-    """The present moment, this machine and this process.
-
-    Of two processes that begin in one second, wherever they run, each has a name of its own.
-    """
+    """The current time, machine and process: unique among processes on all machines."""
     return f"{utc_name(datetime.now(UTC))}-{socket.gethostname()}-{os.getpid()}"
 
 

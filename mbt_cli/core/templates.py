@@ -5,8 +5,8 @@
     === user ===
     {{ question }}
 
-Only `{{ name }}` is special, so braces, tags and code in questions and documents pass unharmed,
-and a value that itself holds `{{ name }}` is not filled again.
+Only `{{ name }}` is special: braces, tags and code in questions and documents are kept as they
+are, and a placeholder within a value is not replaced.
 """
 
 import re
@@ -46,11 +46,11 @@ class Template:
 
 
 def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template:
-    r"""Read a template and check its placeholders against those that `known` names.
+    r"""Parse a template and check its placeholders.
 
     Raises:
-        ValueError: No role heading, an unknown role, text before the first heading, an empty
-            turn, an unknown placeholder, or none at all; the message says which.
+        ValueError: It has no role heading, an unknown role, text before the first heading, an
+            empty turn, an unknown placeholder, or none.
 
     Example:
         >>> parse_template("t", "=== user ===\nSay {{ word }}", known=frozenset({"word"})).fill(
@@ -60,7 +60,7 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
     """
     parts = _HEADING.split(source)
     if len(parts) < 3:
-        raise ValueError("has no `=== user ===` heading: that line stands above the prompt")
+        raise ValueError("has no `=== user ===` heading, which must precede the prompt")
     if parts[0].strip():
         raise ValueError("has text before its first heading")
     turns = []
@@ -78,5 +78,5 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
         )
     if known and not placeholders:
         names = ", ".join(f"{{{{ {n} }}}}" for n in sorted(known))
-        raise ValueError(f"fills in nothing, so every request would be the same; there are {names}")
+        raise ValueError(f"has no placeholder, so all requests would be equal; there are {names}")
     return Template(name, sha256(source.encode()).hexdigest(), tuple(turns), placeholders)

@@ -11,7 +11,7 @@ from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.scales import Scale
 from mbt_cli.errors import UsageError
-from mbt_cli.interfaces import benchmark_of, judge_of
+from mbt_cli.plugins import benchmark_of, judge_of
 from mbt_cli.registry import AnyScore
 from mbt_cli.scores.comparison import Comparison, compare
 from mbt_cli.scores.votes import both_parsed, cohens_kappa, confusion

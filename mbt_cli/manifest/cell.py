@@ -1,4 +1,4 @@
-"""A cell: one stage at one point of its axes, with all its names resolved."""
+"""A cell: a stage at one point of its axes, with all names resolved."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ _PER_SPLIT = ("splits", "limit", "sample", "size")
 
 @dataclass(frozen=True)
 class Cell:
-    """What one artifact is made from."""
+    """Everything that one artifact is made from."""
 
     stage: Stage
     resolution: Resolution
 
     @property
     def address(self) -> str:
-        """Where it stands, on screen and on disk."""
+        """Its address, on screen and on disk."""
         return self.resolution.address
 
     @property
     def kind(self) -> str:
-        """Which verb makes it."""
+        """The verb that makes it."""
         return self.stage.kind
 
     @cached_property
@@ -39,7 +39,7 @@ class Cell:
 
     @cached_property
     def spec(self) -> dict[str, Json]:
-        """What changes its rows, inputs apart: names are replaced by what they stand for."""
+        """Everything except inputs that changes its rows, with names replaced by what they mean."""
         return self._spec(spec_of)
 
     @cached_property
@@ -86,7 +86,7 @@ class Cell:
 
     @cached_property
     def sizes(self) -> dict[str, int | None]:
-        """Fields whose larger value only adds rows, by path; null means no limit."""
+        """Fields whose larger value only adds rows, by path; None: no limit."""
         if self.stage.kind == "questions" and self.resolution.benchmark is not None:
             axes = self.resolution.axes
             own = growth_of(self.resolution.benchmark)
@@ -99,9 +99,9 @@ class Cell:
 
 
 def _for_split(benchmark: dict[str, Json], split: str) -> dict[str, Json]:
-    """A benchmark's spec with what is said for other splits left out.
+    """A benchmark's spec without the settings of other splits.
 
-    File names do not count: their hashes do, and stand beside this.
+    The names of files are left out too: their hashes are in the cell's spec.
     """
     narrowed = {k: v for k, v in benchmark.items() if k not in ("files", "difficulty")}
     for key in _PER_SPLIT:

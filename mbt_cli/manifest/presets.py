@@ -1,4 +1,4 @@
-"""Where presets, prompts and manifests are found: the user's folders before the shipped ones."""
+"""Finding presets, prompts and manifests: the user's folders precede the shipped ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from mbt_cli.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-"""Where `importlib.resources.files("mbt_cli")` is; that import takes a tenth of a key press."""
+"""The folder of mbt_cli; `importlib.resources` would be a slow import for completion."""
 
 
 def shipped(folder: str) -> Path:
@@ -17,9 +17,9 @@ def shipped(folder: str) -> Path:
 
 
 def manifest_file(path: Path) -> Path:
-    """The manifest that is meant: a file that is there, else a shipped one by its bare name.
+    """The path of a manifest: an existing file, or else a shipped one with this name.
 
-    `quickstart` and `quickstart.toml` name the shipped study wherever mbt is installed.
+    `quickstart` and `quickstart.toml` both name the shipped study.
     """
     if path.exists() or len(path.parts) != 1:
         return path
@@ -29,7 +29,7 @@ def manifest_file(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PresetFolders:
-    """Folders that hold presets, the first found wins.
+    """Folders with presets; earlier ones take precedence.
 
     Args:
         folders: Each with sub-folders such as `models/`, `train/`, `slurm/`.
@@ -39,10 +39,10 @@ class PresetFolders:
 
     @classmethod
     def usual(cls, *, extra: Path | None, config: Path) -> "PresetFolders":
-        """`--presets`, then ./presets, then the user's config folder, then the shipped ones.
+        """`--presets`, ./presets, the user's config folder, and the shipped presets.
 
         Raises:
-            UsageError: The folder of `--presets` or MBT_PRESETS is not there.
+            UsageError: The folder of `--presets` or MBT_PRESETS does not exist.
         """
         if extra is not None and not extra.is_dir():
             raise UsageError(
@@ -64,7 +64,7 @@ class PresetFolders:
 
 
 def prompt_file(name: str, manifest_folder: Path) -> Path | None:
-    """A template: a shipped name, or a path from here or from beside the manifest."""
+    """A template: a shipped one by name, or a path relative to here or to the manifest."""
     inside = _PACKAGE / "prompts" / f"{name}.md"
     if inside.is_file():
         return inside

@@ -13,7 +13,8 @@ from mbt_cli.core.chat import Json
 from mbt_cli.core.scales import CORRECTNESS
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
 from mbt_cli.errors import UsageError
-from mbt_cli.interfaces import Judge, Verifier, benchmark_of, judge_of
+from mbt_cli.interfaces import Judge, Verifier
+from mbt_cli.plugins import benchmark_of, judge_of
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import Upstream, read_rows, upstream
 

@@ -1,4 +1,4 @@
-"""What every stage declares: its fields, what it reads, what it writes, and how it runs."""
+"""The base of every stage: its fields, inputs and columns, and what a run of it may use."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -39,7 +39,7 @@ class Model:
     """A `[models.NAME]` table with its preset and sampling filled in.
 
     Args:
-        name: The manifest's name of it.
+        name: Its name in the manifest.
         id: The endpoint's name for it.
         trained: Address of the train cell whose checkpoint is served, if any.
     """
@@ -53,7 +53,7 @@ class Model:
     trained: str | None = None
 
     def spec(self) -> Json:
-        """What counts for results, for fingerprints and lineage."""
+        """Everything that changes results, for fingerprints and lineage."""
         return {
             "backend": spec_of(self.backend),
             "id": self.id,
@@ -62,7 +62,7 @@ class Model:
         }
 
     def sampling_body(self) -> dict[str, Json]:
-        """Every field of a request that changes the reply, the token limit too."""
+        """Every field of a request that changes the reply, including the token limit."""
         return {
             **self.sampling.body(),
             "max_tokens": self.sampling.max_tokens,
@@ -79,7 +79,7 @@ class Resolution:
         models: Role (`model`, `teacher`, `judge_model`) to model.
         templates: Prompt field to template.
         inputs: Input field to the addresses that it reads.
-        source: What stands in for running the cell.
+        source: Existing data that the cell uses instead of running.
         verifiers: Benchmark to its verifier, for every benchmark that the cell reads.
         source_map: How the source's columns are read, for stages of rows.
         manifest: Text of the manifest, for a report to show.
@@ -110,7 +110,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class LoadedInput:
-    """A cell that is read: its rows are lazy, its bytes are checked.
+    """A cell that is read. Its rows are lazy; its files have been checked.
 
     `lineage` is None in a dry run, where questions are made in memory.
     """
@@ -134,7 +134,7 @@ class StageResult:
 
 @dataclass(frozen=True)
 class Work:
-    """Everything one run of one cell may use.
+    """Everything that a run of one cell may use.
 
     Args:
         inputs: Input field to the cells it reads, in the order of their addresses.
@@ -160,7 +160,7 @@ class Work:
 
     @property
     def study_folder(self) -> Path:
-        """Folder of the whole study, for what tells of all its cells."""
+        """Folder of the whole study."""
         return self.journal.parents[self.resolution.address.count("/") + 1]
 
     def input(self, name: str) -> LoadedInput:
@@ -173,12 +173,12 @@ class Work:
         return pl.concat([cell.rows for cell in self.inputs[name]]).collect()
 
     def lazy(self, name: str) -> pl.LazyFrame:
-        """All rows behind an input field, read only when asked for."""
+        """All rows behind an input field, read when they are collected."""
         return pl.concat([cell.rows for cell in self.inputs[name]])
 
 
 AxisValues = str | list[str]
-"""One value or several of an axis; `@group` stands for the group's names."""
+"""One or several values of an axis; `@group` stands for the names of the group."""
 
 
 class InputReference(Settings):
@@ -187,7 +187,7 @@ class InputReference(Settings):
     stage: str | list[str]
     """Name of an earlier stage, or several whose rows are read as one."""
     where: dict[str, AxisValues] = Field(default_factory=dict)
-    """Axis to the values wanted; these axes need not be shared by the two stages."""
+    """Axis to the values to read; these axes are not matched with the stage's own."""
 
 
 StageInput = str | list[str] | InputReference
@@ -205,15 +205,15 @@ VERIFIED: tuple[Keep, ...] = ("correct", "wrong")
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """What one input field of a stage may hold.
+    """What an input field of a stage may read.
 
     Args:
         kinds: Stage kinds whose cells it reads.
-        leading: Its cells give the stage its axes.
-        many: Any number of cells may match, none too; otherwise exactly one.
-        same_rollouts: Only cells that were made from this cell's own rollouts match.
-        partial: Cells that are not made yet are left out, and read when they are there.
-        with_questions: The questions that its cells are about are read too, as `questions`.
+        leading: The stage takes the axes of its cells.
+        many: Any number of cells may match, including none; otherwise exactly one.
+        same_rollouts: Only cells made from this cell's own rollouts match.
+        partial: Unfinished cells are left out.
+        with_questions: The questions of its cells are read too, as `questions`.
     """
 
     kinds: tuple[str, ...]
@@ -225,40 +225,40 @@ class InputRule:
 
 
 class Stage(Settings, ABC):
-    """One `[[stage]]` of a manifest for one cell: matrix and variants are already applied."""
+    """A `[[stage]]` of a manifest for one cell, with matrix and variants applied."""
 
     version: ClassVar[int] = 1
-    """Raised when the same settings come to give other rows; enters the fingerprint."""
+    """Raised when the same settings give other rows than before; enters the fingerprint."""
     summary: ClassVar[str]
-    """One line for people."""
+    """One line for `mbt help`."""
     axes: ClassVar[tuple[str, ...]] = ()
-    """Axes that a cell must have, from the matrix or from the leading input."""
+    """Axes that a cell must have, from the matrix or the leading input."""
     inputs: ClassVar[Mapping[str, InputRule]] = {}
-    """Field to what it may read."""
+    """Input field to what it may read."""
     reads_questions: ClassVar[bool] = False
-    """Whether the questions of the cell's benchmark and split are an input too."""
+    """Whether the questions of the cell's benchmark and split are an input."""
     models: ClassVar[tuple[str, ...]] = ()
     """Axes or fields that name a model."""
     prompts: ClassVar[tuple[str, ...]] = ()
     """Fields that name a prompt template."""
     placeholders: ClassVar[frozenset[str]] = frozenset()
-    """What its templates may hold."""
+    """Placeholders that its templates may use."""
     needed: ClassVar[tuple[str, ...]] = ()
-    """Fields that it cannot run without; a `source` stands in for them."""
+    """Fields that it needs, unless it has a `source`."""
     resolved: ClassVar[tuple[str, ...]] = ()
-    """Fields that count by what they come to stand for, not as they are written."""
+    """Fields that enter the spec as what they stand for, not as written."""
 
     kind: str
-    """Which verb this stage is."""
+    """Kind of the stage, which is the verb that runs it."""
     name: str
-    """Name by which later stages read it; a folder of this name holds its cells."""
+    """Name by which later stages read it, and of the folder of its cells."""
 
     @abstractmethod
     def columns(self, resolution: Resolution) -> pl.Schema:
         """Columns of the rows it writes."""
 
     def problems(self, read: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
-        """What is wrong between fields and inputs: field and words.
+        """What is wrong with fields and inputs together: field and message.
 
         Args:
             read: Input field to the kinds of the cells that it reads.

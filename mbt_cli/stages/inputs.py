@@ -6,7 +6,8 @@ from mbt_cli.core.measures import Verdicts
 from mbt_cli.core.scales import CORRECTNESS
 from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
-from mbt_cli.interfaces import Verifier, judge_of
+from mbt_cli.interfaces import Verifier
+from mbt_cli.plugins import judge_of
 from mbt_cli.stages.base import Keep, Work
 
 _QUESTION_COLUMNS = (

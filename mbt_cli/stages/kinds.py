@@ -1,4 +1,4 @@
-"""Every kind of stage: one file each, one line here."""
+"""Every kind of stage: a file and a line here."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ STAGES: Mapping[str, type[Stage]] = {
     "score": ScoreStage,
     "report": ReportStage,
 }
-"""Kinds that a manifest may name, in the order in which a study usually has them."""
+"""Kinds of stages in manifests, in the usual order of a study."""
 
 IMPLICIT = QuestionsStage
-"""Made by whatever needs it."""
+"""Added by mbt for every stage that needs questions."""

@@ -11,7 +11,7 @@ from mbt_cli.stages.base import Resolution, Stage, Work
 from mbt_cli.store.questions import SplitReader
 
 QUESTIONS = "questions"
-"""The kind, which is the name of its only stage too."""
+"""Kind and name of the stage."""
 
 
 class QuestionsStage(Stage):

@@ -1,4 +1,4 @@
-"""Report: the paper's tables and figures from every score of the study."""
+"""Report: tables, figures and a page from every score of the study."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,20 +22,20 @@ _SUMMARY = "files/summary.parquet"
 
 
 class ReportStage(Stage):
-    """Make tables, figures and a page to read them on from score artifacts."""
+    """Make tables, figures and an HTML page from scores."""
 
     kind: Literal["report"] = "report"
     scores: StageInput
-    """Score stages that the tables are made from."""
+    """Score stages to report."""
     tables: list[AnyTable]
-    """Names of tables, or tables with a name's settings."""
+    """Tables to make, each by name or as a TOML table with settings."""
     figures: list[AnyFigure] = Field(default_factory=list)
-    """Names of figures, or tables with a name's settings."""
+    """Figures to make, each by name or as a TOML table with settings."""
     reference: str | None = None
-    """CSV file with published numbers that stand beside ours."""
+    """CSV file with published numbers, which are shown beside the study's."""
     traces: Annotated[int, Field(ge=0)] | Literal["all", "auto"] = "auto"
-    """Traces of each rollout cell that the page shows, first questions first; `auto` shares 10,000
-    among the cells, 0 gives a page without any."""
+    """Traces per rollout cell on the page, in the order of the questions; `auto` divides 10,000
+    among the cells, 0 shows none."""
 
     summary: ClassVar[str] = "make the tables and figures"
     inputs: ClassVar[Mapping[str, InputRule]] = {
@@ -52,7 +52,7 @@ class ReportStage(Stage):
         write_tables(work.files, shown)
         for figure in self.figures:
             if not figure.draw(inputs, work.files):
-                work.progress.note(f"no figure `{figure.kind}`: nothing it shows was scored")
+                work.progress.note(f"no figure `{figure.kind}`: no score has what it shows")
         write_page(work.files, self._page_inputs(work, inputs, shown))
         counts = [{"table": table.name, "rows": table.rows.height} for table in built]
         yield pl.DataFrame(counts, schema=_ROWS)

@@ -12,7 +12,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
 from mbt_cli.errors import StageError
-from mbt_cli.interfaces import judge_of
+from mbt_cli.plugins import judge_of
 from mbt_cli.registry import BACKENDS, JUDGES, AnyScore
 from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work

@@ -174,7 +174,7 @@ PROMPTS = (
     prompt(
         "a prompt that fills in nothing",
         "=== user ===\nSay something.",
-        *("fills in nothing", "{{ documents }}, {{ question }}"),
+        *("has no placeholder", "{{ documents }}, {{ question }}"),
     ),
     prompt("a prompt in Latin-1", "=== user ===\nä".encode("latin-1"), "is not UTF-8", "save it"),
 )
