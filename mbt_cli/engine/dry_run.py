@@ -22,7 +22,7 @@ from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.stages.base import LoadedInput, Work
 from mbt_cli.stages.trained import with_checkpoints
-from mbt_cli.store.artifacts import JOURNAL
+from mbt_cli.store.cells import JOURNAL
 from mbt_cli.store.lineage import ROWS
 
 

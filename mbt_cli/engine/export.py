@@ -19,7 +19,7 @@ from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, BENCHMARKS, TRAINERS
 from mbt_cli.report.metrics import display_of
-from mbt_cli.store.artifacts import FILES
+from mbt_cli.store.cells import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.hub import HubAccess, check_push, push_folder
 from mbt_cli.store.lineage import LINEAGE, Lineage, read_lineage

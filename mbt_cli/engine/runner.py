@@ -47,8 +47,8 @@ from mbt_cli.stages.base import LoadedInput, Work, WriteRows, no_rows
 from mbt_cli.stages.imports import imported_rows
 from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.store import provenance
-from mbt_cli.store.artifacts import JOURNAL, ArtifactWriter, complete_finish
-from mbt_cli.store.cells import cell_folder, move_aside, record_failure
+from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
+from mbt_cli.store.cells import JOURNAL, cell_folder, move_aside, record_failure
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
 from mbt_cli.store.locks import Lock, holding

@@ -27,8 +27,7 @@ from mbt_cli.engine.submit import (
 )
 from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.registry import LAUNCHERS
-from mbt_cli.store.artifacts import JOURNAL
-from mbt_cli.store.cells import cell_folder, read_failure
+from mbt_cli.store.cells import JOURNAL, cell_folder, read_failure
 from mbt_cli.store.lineage import LINEAGE
 from mbt_cli.store.locks import holders
 

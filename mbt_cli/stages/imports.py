@@ -20,9 +20,9 @@ from mbt_cli.stages.gates import GateResults, Gates
 from mbt_cli.stages.rewrite import RewriteStage
 from mbt_cli.stages.rollout import RolloutStage
 from mbt_cli.stages.synthesize import SynthesizeStage
+from mbt_cli.store.disk import file_sha256
 from mbt_cli.store.hub import local_folder
 from mbt_cli.store.imports import SourceRows, own_columns, pattern_of, read_foreign, read_published
-from mbt_cli.store.questions import file_sha256
 from mbt_cli.store.records import data_files
 from mbt_cli.verifiers.text import extract_answer
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from mbt_cli.core.training_job import CHECKPOINT, Weights
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import LoadedInput, Resolution
-from mbt_cli.store.artifacts import FILES
+from mbt_cli.store.cells import FILES
 
 
 def with_checkpoints(

@@ -1,13 +1,13 @@
-"""Writing the artifact of one cell: everything is on the disk before lineage.json says so.
+"""Writing the artifact of a cell: lineage.json appears only after everything else is on the disk.
 
-    rows.parquet.partial, files.partial/    while rows arrive; a crash leaves them, the next
-                                            writer removes them
+    rows.parquet.partial, files.partial/    while rows arrive; the next writer removes what a
+                                            crash leaves
     lineage.json.partial                    everything above is complete and on the disk
     rows.parquet, files/                    renamed
     lineage.json                            renamed last: the cell is finished
 
-A crash between the last three steps is completed by `complete_finish`, so a finished cell that is
-extended is never without a whole artifact.
+`complete_finish` completes the last three steps after a crash, so a finished cell that is extended
+always has a whole artifact.
 """
 
 import shutil
@@ -18,6 +18,7 @@ from types import TracebackType
 import polars as pl
 
 from mbt_cli.store import provenance
+from mbt_cli.store.cells import FAILURE, FILES, JOURNAL
 from mbt_cli.store.disk import sha256_of_file, sync_folder, write_atomically, writing_to
 from mbt_cli.store.lineage import (
     LINEAGE,
@@ -28,25 +29,20 @@ from mbt_cli.store.lineage import (
     lineage_json,
     parse_lineage,
 )
-from mbt_cli.store.parquet import ParquetStream
+from mbt_cli.store.parquet import FINGERPRINT_KEY, ParquetStream
 
-FILES = "files"
-FAILURE = "failure.json"
-JOURNAL = "journal"
-FINGERPRINT_KEY = "mbt.fingerprint"
-ADDRESS_KEY = "mbt.address"
 _PARTIAL = ".partial"
 _LINEAGE_PARTIAL = f"{LINEAGE}{_PARTIAL}"
 
 
 class ArtifactWriter:
-    """The artifact of one cell while it is made; a context that finishes or leaves no half.
+    """The artifact of a cell while it is written; without `finish` the context leaves none.
 
     Args:
-        folder: The cell's folder; made if it is not there. The caller holds its lock.
+        folder: The cell's folder, created if missing. The caller holds its lock.
         schema: Columns of rows.parquet.
         address: Address of the cell.
-        fingerprint: Fingerprint of the cell; both stand in the Parquet footer.
+        fingerprint: Fingerprint of the cell; both enter the Parquet footer.
 
     Raises:
         ArtifactError: The folder cannot be written, or the disk is full.
@@ -60,7 +56,7 @@ class ArtifactWriter:
         self._tally = _Tally()
         self._finished = False
         self.files = folder / f"{FILES}{_PARTIAL}"
-        """Where anything but rows goes; becomes `files/`."""
+        """Folder for everything but rows; becomes `files/`."""
 
     def __enter__(self) -> "ArtifactWriter":
         with writing_to(self._folder):
@@ -71,7 +67,7 @@ class ArtifactWriter:
         self._stream = ParquetStream(
             self._folder / f"{ROWS}{_PARTIAL}",
             self._schema,
-            {FINGERPRINT_KEY: self._fingerprint, ADDRESS_KEY: self._address},
+            {FINGERPRINT_KEY: self._fingerprint, "mbt.address": self._address},
         )
         return self
 
@@ -88,37 +84,37 @@ class ArtifactWriter:
         """Append rows, in bounded memory.
 
         Raises:
-            ArtifactError: The columns are not those of the schema, or the disk refuses.
+            ArtifactError: The columns differ from the schema, or the file cannot be written.
         """
         self._stream.append(frame)
         self._tally.add(frame)
 
     def finish(self, lineage: Lineage) -> Lineage:
-        """Complete the artifact and write lineage.json; the journal is no longer needed then.
+        """Complete the artifact, write lineage.json, and remove the journal.
 
         Args:
-            lineage: What the caller knows; files, rows, failures, tokens, columns, code, packages
-                and host are filled in here.
+            lineage: The caller's part; files, rows, failures, tokens, columns, code, packages and
+                host are added here.
 
         Returns:
             The lineage as written.
 
         Raises:
-            ArtifactError: The disk refuses; an earlier artifact of this cell is still whole.
+            ArtifactError: The files cannot be written; an earlier artifact of the cell is intact.
         """
         rows = self._stream.finish()
         self._finished = True
         with writing_to(self.files):
             files = {ROWS: rows, **_file_records(self.files)}
-        made_by = provenance.collected()
+        origin = provenance.collected()
         written = lineage.model_copy(
             update={
                 "files": files,
                 "columns": {name: str(dtype) for name, dtype in self._schema.items()},
                 **self._tally.fields(),
-                "code": made_by.code,
-                "packages": made_by.packages,
-                "host": made_by.host,
+                "code": origin.code,
+                "packages": origin.packages,
+                "host": origin.host,
             }
         )
         write_atomically(self._folder / _LINEAGE_PARTIAL, lineage_json(written))
@@ -127,10 +123,10 @@ class ArtifactWriter:
 
 
 def complete_finish(folder: Path) -> Lineage | None:
-    """Finish what a crash interrupted after everything was on the disk; call it under the lock.
+    """Complete an artifact whose writer crashed during the last renames; needs the cell's lock.
 
     Returns:
-        The lineage that was brought into place, None where there was nothing to complete.
+        The lineage of the completed artifact, None if there was nothing to complete.
     """
     path = folder / _LINEAGE_PARTIAL
     if not path.exists():
@@ -155,10 +151,10 @@ def _is_complete(folder: Path, lineage: Lineage) -> bool:
 
 
 def _publish(folder: Path) -> None:
-    """Rename what is complete into place, lineage.json last; can be repeated after a crash."""
+    """Rename the complete parts into place, lineage.json last; can be repeated after a crash."""
     with writing_to(folder):
         rows, files = folder / f"{ROWS}{_PARTIAL}", folder / f"{FILES}{_PARTIAL}"
-        # from here to the last rename the cell counts as unfinished, and `complete_finish` ends it
+        # until the last rename the cell is unfinished, and `complete_finish` can complete it
         (folder / LINEAGE).unlink(missing_ok=True)
         if rows.exists():
             rows.replace(folder / ROWS)
@@ -188,7 +184,7 @@ def _file_records(folder: Path) -> dict[str, FileRecord]:
 
 
 class _Tally:
-    """Counts over all rows that a lineage tells."""
+    """Counts over all rows, for the lineage."""
 
     def __init__(self) -> None:
         self._rows = 0

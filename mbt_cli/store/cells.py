@@ -1,4 +1,4 @@
-"""Where cells are on the disk, the record of a failed one, and moving a replaced one aside."""
+"""The folder of a cell: its place, its failure record, and moving it aside."""
 
 from datetime import datetime
 from pathlib import Path
@@ -8,10 +8,12 @@ import orjson
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import utc_name
 from mbt_cli.errors import MbtError
-from mbt_cli.store.artifacts import FAILURE, FILES
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.lineage import LINEAGE, ROWS
 
+FILES = "files"
+FAILURE = "failure.json"
+JOURNAL = "journal"
 REPLACED = ".replaced"
 
 
@@ -19,11 +21,11 @@ def cell_folder(runs: Path, study: str, address: str) -> Path:
     """Folder of the cell `address` (`base/benchmark=tiny/...`) of a study.
 
     Raises:
-        ValueError: The address would leave the study's folder.
+        ValueError: The address points outside the study's folder.
     """
     parts = address.split("/")
     if not address or any(part in ("", ".", "..") or part.startswith(".") for part in parts):
-        raise ValueError(f"`{address}` is no address of a cell")
+        raise ValueError(f"`{address}` is not a cell address")
     return runs.joinpath(study, *parts)
 
 
@@ -33,23 +35,22 @@ def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path |
     Args:
         runs: The runs folder.
         study: Name of the study.
-        folder: The cell's folder, whose lock the caller holds.
-        now: The time that names the place, UTC.
+        folder: The cell's folder; the caller holds its lock.
+        now: The time that names the target folder, UTC.
 
     Returns:
-        Where it is now, None where there was nothing to move.
+        The new folder, None if there was nothing to move.
 
     Raises:
         ArtifactError: The file system refuses.
     """
-    # lineage.json goes first: a crash after it leaves an unfinished cell, never a damaged one
+    # lineage.json goes first: a crash after it leaves an unfinished cell, not a damaged one
     moved = [folder / name for name in (LINEAGE, ROWS, FILES, FAILURE) if (folder / name).exists()]
     if not moved:
         return None
-    where = folder.relative_to(runs / study)
     with writing_to(runs / REPLACED):
-        target = runs / REPLACED / study / utc_name(now) / where
-        while target.exists():  # twice within a second
+        target = runs / REPLACED / study / utc_name(now) / folder.relative_to(runs / study)
+        while target.exists():  # a second time within the same second
             target = target.with_name(f"{target.name}+")
         target.mkdir(parents=True)
         for path in moved:
@@ -58,7 +59,7 @@ def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path |
 
 
 def record_failure(folder: Path, address: str, error: BaseException, *, now: datetime) -> None:
-    """Write failure.json: what stopped the cell, for `mbt show` and for the next in a chain."""
+    """Write failure.json: the error that stopped the cell."""
     record = {
         "address": address,
         "error": type(error).__name__,
@@ -70,7 +71,7 @@ def record_failure(folder: Path, address: str, error: BaseException, *, now: dat
 
 
 def read_failure(folder: Path) -> dict[str, Json] | None:
-    """What stopped the last attempt at a cell, None where nothing did."""
+    """The error that stopped the last run of a cell, None if there is none."""
     try:
         record = orjson.loads((folder / FAILURE).read_bytes())
     except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):

@@ -1,27 +1,28 @@
-"""Writing files so that a crash, a full disk or a missing right loses nothing and says so."""
+"""Writing files so that a crash or a full disk loses nothing, and hashing them."""
 
 import errno
 import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from mbt_cli.errors import ArtifactError
 
 _CHUNK_BYTES = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+_BLOCKED = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals while `path` is written into ArtifactError.
+    """Turn an OSError while `path` is written into an ArtifactError that says what to do.
 
     Raises:
-        ArtifactError: The disk or quota is full, the folder cannot be written, or the write
-            failed in another way; what had been finished before stays as it was.
+        ArtifactError: The disk or quota is full, the folder is not writable, or the write failed
+            otherwise; everything that was finished before is kept.
     """
     try:
         yield
@@ -30,29 +31,23 @@ def writing_to(path: Path) -> Iterator[None]:
 
 
 def _as_artifact_error(error: OSError, path: Path) -> ArtifactError:
-    reason = error.strerror or str(error)
+    reason, hint = error.strerror or str(error), "run the same command again"
     if error.errno in _FULL:
-        return ArtifactError(
-            f"cannot write `{path}`: {reason}",
-            hint="free some space (or raise the quota) and run the same command again; "
-            "everything finished so far is kept",
+        hint = (
+            "free some space (or raise the quota) and run the same command again; everything "
+            "finished so far is kept"
         )
-    if error.errno in _FORBIDDEN:
-        return ArtifactError(
-            f"cannot write `{path}`: {reason}",
-            hint="make the folder writable, or choose another one with MBT_RUNS",
-        )
-    if error.errno in _IN_THE_WAY:
+    elif error.errno in _FORBIDDEN:
+        hint = "make the folder writable, or choose another one with MBT_RUNS"
+    elif error.errno in _BLOCKED:
         file = next((p for p in path.parents if p.is_file()), path)
-        return ArtifactError(
-            f"cannot write `{path}`: `{file}` is a file where a folder is needed",
-            hint="move it away, or choose another folder with MBT_RUNS",
-        )
-    return ArtifactError(f"cannot write `{path}`: {reason}", hint="run the same command again")
+        reason = f"`{file}` is a file where a folder is needed"
+        hint = "move it away, or choose another folder with MBT_RUNS"
+    return ArtifactError(f"cannot write `{path}`: {reason}", hint=hint)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing: a reader sees the old bytes or the new, never a part.
+    """Write a file so that a reader sees either the old content or all of the new.
 
     Raises:
         ArtifactError: The file cannot be written.
@@ -72,12 +67,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` survive a power cut, where the file system can."""
+    """Make renames inside `folder` survive a power failure, if the file system supports it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # some network file systems refuse to sync a folder; the renames are done all the same
+        # some network file systems cannot sync a folder; the renames still happened
         if error.errno not in {errno.EINVAL, errno.EBADF, errno.ENOTSUP}:
             raise
     finally:
@@ -85,7 +80,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256_of_file(path: Path, *, sync: bool = False) -> str:
-    """Hex sha256 of a file's bytes; `sync` also makes sure that they are on the disk."""
+    """Hex sha256 of a file's content; `sync` also flushes it to the disk."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -93,3 +88,14 @@ def sha256_of_file(path: Path, *, sync: bool = False) -> str:
         if sync:
             os.fsync(file.fileno())
     return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """`sha256_of_file`, cached in this process while the file's size and time do not change."""
+    stat = path.stat()
+    return _sha256_at(path.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _sha256_at(path: Path, size: int, modified: int) -> str:
+    return sha256_of_file(path)

@@ -1,7 +1,7 @@
-"""Files of a Hugging Face hub repository, by pinned revision, from the cache or the network.
+"""Files of Hugging Face hub repositories at a pinned revision, from the cache or the network.
 
-HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE count as huggingface_hub has them. A
-repository may also be a folder on this machine that holds the same files.
+HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE work as in huggingface_hub. A repository can
+also be a local folder with the same files.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mbt_cli.errors import MbtError, MissingInputError, UsageError
 
@@ -18,17 +18,17 @@ _FIRST_PAUSE_SECONDS = 1.0
 
 
 class HubBusyError(MbtError):
-    """The hub did not answer, or answered that it cannot now: worth another try."""
+    """The hub did not answer or is overloaded; a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """How the hub may be reached.
+    """Access to the hub.
 
     Args:
-        cache: Folder of the hub cache; None is huggingface_hub's own.
+        cache: Folder of the hub cache; None for the default of huggingface_hub.
         offline: Never use the network, only the cache.
-        endpoint: Another hub than huggingface.co, as HF_ENDPOINT says.
+        endpoint: URL of another hub than huggingface.co (HF_ENDPOINT).
         token: Access token for private and gated repositories.
     """
 
@@ -44,9 +44,9 @@ class HubRequest:
 
     Args:
         repo: `organisation/name`, or a local folder with the same files.
-        patterns: Paths in the repository, `*` for any text.
+        patterns: Glob patterns of paths in the repository.
         revision: Commit, tag or branch.
-        skip: Patterns of files that are left where they are.
+        skip: Patterns of files to leave out.
     """
 
     repo: str
@@ -58,10 +58,7 @@ class HubRequest:
 
 @dataclass(frozen=True, slots=True)
 class HubFiles:
-    """Files that are now on this disk, sorted by name, and the commit that they are of.
-
-    `commit` is None for a local folder: its files count by their bytes.
-    """
+    """Local copies of files, sorted by name, and their commit, which is None for a local folder."""
 
     folder: Path
     paths: tuple[Path, ...]
@@ -70,7 +67,7 @@ class HubFiles:
 
 @dataclass(frozen=True, slots=True)
 class HubSize:
-    """What a request would fetch: files and bytes in all, and those not here yet."""
+    """Number and size of a request's files, and of those that are not in the cache."""
 
     commit: str | None
     files: int
@@ -80,20 +77,20 @@ class HubSize:
 
 
 def local_folder(repo: str) -> Path | None:
-    """The folder that a repository's name stands for, if it is one on this machine."""
+    """The local folder that a repository's name is the path of, if there is one."""
     path = Path(repo).expanduser()
     return path if path.is_dir() else None
 
 
 def fetch_files(request: HubRequest, access: HubAccess, *, attempts: int = 3) -> HubFiles:
-    """The files that a request names, fetched where the cache does not hold them.
+    """The files of a request, downloaded if they are not in the cache.
 
-    An interrupted download goes on where it stopped; what the cache holds is never asked for.
+    An interrupted download resumes where it stopped.
 
     Raises:
-        MissingInputError: The repository, revision or files are not there, or not in the cache
-            while offline, or a login is missing.
-        MbtError: The hub did not answer in so many attempts.
+        MissingInputError: The repository, revision or files do not exist, are not in the cache
+            while offline, or need a login.
+        MbtError: The hub did not answer in any of the attempts.
     """
     folder = local_folder(request.repo)
     if folder is not None:
@@ -110,10 +107,10 @@ def fetch_files(request: HubRequest, access: HubAccess, *, attempts: int = 3) ->
 
 
 def size_of(request: HubRequest, access: HubAccess) -> HubSize:
-    """What a request would fetch, asked of the hub without fetching.
+    """The size of a request, from the hub, without downloading its files.
 
     Raises:
-        MissingInputError: As `fetch_files`; sizes are not known offline.
+        MissingInputError: As in `fetch_files`; sizes are unknown offline.
         MbtError: The hub did not answer.
     """
     folder = local_folder(request.repo)
@@ -125,17 +122,7 @@ def size_of(request: HubRequest, access: HubAccess) -> HubSize:
     from huggingface_hub import snapshot_download
 
     with _errors_of(request, access):
-        files = snapshot_download(
-            request.repo,
-            repo_type=request.type,
-            revision=request.revision,
-            allow_patterns=list(request.patterns),
-            ignore_patterns=list(request.skip) or None,
-            cache_dir=access.cache,
-            token=access.token,
-            endpoint=access.endpoint,
-            dry_run=True,
-        )
+        files = snapshot_download(request.repo, **_options(request, access), dry_run=True)
     missing = [file for file in files if file.will_download]
     return HubSize(
         commit=files[0].commit_hash if files else None,
@@ -148,7 +135,7 @@ def size_of(request: HubRequest, access: HubAccess) -> HubSize:
 
 @dataclass(frozen=True, slots=True)
 class CachedRepo:
-    """A repository of the hub cache on this machine."""
+    """A repository in the hub cache."""
 
     repo: str
     type: str
@@ -157,7 +144,7 @@ class CachedRepo:
 
 
 def cached_repos(access: HubAccess) -> Sequence[CachedRepo]:
-    """What the hub cache holds, by name; nothing where there is no cache yet."""
+    """The repositories in the hub cache, by name."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -183,21 +170,26 @@ def _snapshot(request: HubRequest, access: HubAccess) -> str:
 
     disable_progress_bars()
     with _errors_of(request, access):
-        return snapshot_download(
-            request.repo,
-            repo_type=request.type,
-            revision=request.revision,
-            allow_patterns=list(request.patterns),
-            ignore_patterns=list(request.skip) or None,
-            cache_dir=access.cache,
-            local_files_only=access.offline,
-            token=access.token,
-            endpoint=access.endpoint,
+        path: str = snapshot_download(
+            request.repo, **_options(request, access), local_files_only=access.offline
         )
+    return path
+
+
+def _options(request: HubRequest, access: HubAccess) -> dict[str, Any]:
+    return {
+        "repo_type": request.type,
+        "revision": request.revision,
+        "allow_patterns": list(request.patterns),
+        "ignore_patterns": list(request.skip) or None,
+        "cache_dir": access.cache,
+        "token": access.token,
+        "endpoint": access.endpoint,
+    }
 
 
 def _found(request: HubRequest, folder: Path, commit: str | None) -> HubFiles:
-    """The files of a snapshot or folder; sorted, so that shards keep their order."""
+    """The request's files in a snapshot or folder, sorted so that shards keep their order."""
     paths = {
         path
         for pattern in request.patterns
@@ -207,7 +199,7 @@ def _found(request: HubRequest, folder: Path, commit: str | None) -> HubFiles:
     if not paths:
         raise MissingInputError(
             f"`{request.repo}` has no file {_named(request)}",
-            hint="name another `config`, split or `revision`",
+            hint="set another `config`, split or `revision`",
         )
     return HubFiles(folder, tuple(sorted(paths)), commit)
 
@@ -219,15 +211,15 @@ def _named(request: HubRequest) -> str:
 
 @contextmanager
 def _errors_of(request: HubRequest, access: HubAccess) -> Iterator[None]:
-    """What huggingface_hub raises, in the user's words."""
+    """Turn errors of huggingface_hub into errors that say what to do."""
     from huggingface_hub import errors
 
     try:
         yield
     except errors.GatedRepoError as error:
         raise MissingInputError(
-            f"`{request.repo}` is gated, and this machine may not read it",
-            hint=f"accept its terms on its page, then {_login(access)}",
+            f"`{request.repo}` is gated, and your account has no access",
+            hint=f"accept the terms on its page, then {_login(access)}",
         ) from error
     except errors.RevisionNotFoundError as error:
         raise MissingInputError(f"`{request.repo}` has no revision `{request.revision}`") from error
@@ -239,7 +231,7 @@ def _errors_of(request: HubRequest, access: HubAccess) -> Iterator[None]:
     except (errors.LocalEntryNotFoundError, errors.DryRunError) as error:
         raise _not_reached(request, access, error) from error
     except (errors.HfHubHTTPError, OSError) as error:
-        raise HubBusyError(f"the hub did not give `{request.repo}`: {_line(error)}") from error
+        raise HubBusyError(f"the hub did not serve `{request.repo}`: {_line(error)}") from error
 
 
 def _not_reached(request: HubRequest, access: HubAccess, error: Exception | None) -> MbtError:
@@ -249,20 +241,20 @@ def _not_reached(request: HubRequest, access: HubAccess, error: Exception | None
     if access.offline or HF_HUB_OFFLINE:
         return MissingInputError(
             f"{message}, and the network is off",
-            hint="run `mbt data fetch` where there is a network, or unset MBT_OFFLINE and "
+            hint="run `mbt data fetch` with network access, or unset MBT_OFFLINE and "
             "HF_HUB_OFFLINE",
         )
-    # where nobody answers, huggingface_hub itself has tried again for half a minute
-    kind = MbtError if _finds_nobody(error) else HubBusyError
+    # if the host is unreachable, huggingface_hub has already retried for half a minute
+    kind = MbtError if _is_unreachable(error) else HubBusyError
     return kind(
         f"{message}, and the hub does not answer",
-        hint=f"see that this machine reaches {access.endpoint or 'https://huggingface.co'} "
-        "(HTTPS_PROXY, HF_ENDPOINT), or bring the cache (HF_HOME) from one that does",
+        hint=f"check that this machine can reach {access.endpoint or 'https://huggingface.co'} "
+        "(HTTPS_PROXY, HF_ENDPOINT), or copy the cache (HF_HOME) from one that can",
     )
 
 
-def _finds_nobody(error: BaseException | None) -> bool:
-    """Whether an error comes from a connection that was never made."""
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Whether an error is a failed connection."""
     while error is not None:
         if type(error).__name__ in ("ConnectError", "ConnectTimeout", "ProxyError"):
             return True
@@ -271,7 +263,7 @@ def _finds_nobody(error: BaseException | None) -> bool:
 
 
 def _login(access: HubAccess) -> str:
-    return "use a token that may read it" if access.token else "set HF_TOKEN or run `hf auth login`"
+    return "use a token with read access" if access.token else "set HF_TOKEN or run `hf auth login`"
 
 
 def _line(error: Exception) -> str:
@@ -279,17 +271,17 @@ def _line(error: Exception) -> str:
 
 
 def check_push(repo: str, access: HubAccess) -> None:
-    """Refuse what cannot be written from here.
+    """Refuse a repository that cannot be written.
 
     Raises:
-        UsageError: The network is off, or no token is there.
+        UsageError: The network is off, or there is no token.
     """
     if access.offline:
         raise UsageError(f"cannot write to `hub:{repo}`: the network is off")
     if access.token is None:
         raise UsageError(
             f"cannot write to `hub:{repo}` without a token",
-            hint="set HF_TOKEN to one that may write there",
+            hint="set HF_TOKEN to a token with write access",
         )
 
 
@@ -301,14 +293,14 @@ def push_folder(
     private: bool,
     kind: Literal["dataset", "model"] = "dataset",
 ) -> str:
-    """Upload a folder as one commit; the repository is made when it is not there.
+    """Upload a folder as one commit; a missing repository is created.
 
     Returns:
-        Address of the commit.
+        URL of the commit.
 
     Raises:
-        UsageError: The network is off, or no token is there.
-        MbtError: The hub refuses.
+        UsageError: The network is off, or there is no token.
+        MbtError: The hub refused the upload.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -324,6 +316,5 @@ def push_folder(
             commit_message="Export from mbt",
         )
     except (HfHubHTTPError, OSError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise MbtError(f"the hub did not take `{repo}`: {line}") from error
+        raise MbtError(f"the hub refused the upload to `{repo}`: {_line(error)}") from error
     return str(commit.commit_url)

@@ -1,4 +1,4 @@
-"""lineage.json: what made an artifact, and the sign that it is finished."""
+"""lineage.json: how an artifact was made; it exists only for finished artifacts."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from mbt_cli.core.model import Settings
 from mbt_cli.errors import ArtifactError
 
 SCHEMA_VERSION = 1
-"""The layout of lineage.json that this mbt writes, and the only one it reads."""
+"""The only layout of lineage.json that this mbt writes and reads."""
 
 LINEAGE = "lineage.json"
 ROWS = "rows.parquet"
 
 
 class InputRecord(Settings):
-    """An input as it was when the cell was made."""
+    """An input at the time when the cell was made."""
 
     fingerprint: str
     """The input's fingerprint."""
@@ -43,20 +43,20 @@ class Tokens(Settings):
     completion: int = 0
     """Tokens received, reasoning included."""
     reasoning: int = 0
-    """Tokens of reasoning, where the server tells them apart."""
+    """Tokens of reasoning, if the server reports them separately."""
 
 
 class Requests(Settings):
-    """What the cell asked of a model server."""
+    """Requests of the cell to a model server."""
 
     sent: int = 0
-    """Requests sent, retries left out."""
+    """Requests sent, without retries."""
     retried: int = 0
-    """Further attempts."""
+    """Retries."""
     reused: int = 0
-    """Replies found by their key, so not asked for again."""
+    """Replies reused by their request key."""
     failed: int = 0
-    """Requests without a reply in the end."""
+    """Requests without a reply after all retries."""
 
 
 class CodeRecord(Settings):
@@ -65,7 +65,7 @@ class CodeRecord(Settings):
     version: str = "unknown"
     """Version of the installed package."""
     commit: str | None = None
-    """Commit, where mbt runs from its git checkout."""
+    """Commit, if mbt runs from a git checkout."""
     dirty: bool = False
     """Whether tracked files differed from that commit."""
     diff_sha256: str | None = None
@@ -76,9 +76,9 @@ class ServerRecord(Settings):
     """The model server that answered."""
 
     version: str | None = None
-    """What it said it is."""
+    """The version it reported."""
     flags: tuple[str, ...] = ()
-    """Flags it was started with, secrets masked."""
+    """Flags it was started with, with secrets masked."""
 
 
 class Host(Settings):
@@ -91,13 +91,13 @@ class Host(Settings):
     python: str = ""
     """Version of Python."""
     cpus: int = 0
-    """Processors this process may use."""
+    """Processors that the process could use."""
     gpus: tuple[str, ...] = ()
     """Names of the GPUs."""
 
 
 class Lineage(Settings):
-    """What made one artifact; the writer fills in everything from `files` to `host`."""
+    """How an artifact was made; its writer adds everything from `files` to `host`."""
 
     schema_version: int = SCHEMA_VERSION
     """Layout of this file."""
@@ -110,29 +110,29 @@ class Lineage(Settings):
     address: str
     """Address of the cell."""
     fingerprint: str
-    """Hash of everything that decides the rows."""
+    """Hash of everything that determines the rows."""
     base_fingerprint: str
-    """The same without sizes that may grow, over the inputs' base fingerprints."""
+    """The same without the sizes that may grow, over the inputs' base fingerprints."""
     sizes: dict[str, int | None] = Field(default_factory=dict)
-    """Key path of a size that may grow to its number; null is no limit."""
+    """Key path of a size that may grow to its value; null means no limit."""
     spec: Json
-    """Settings as run, without those that never change results."""
+    """Settings of the run, without those that never change results."""
     inputs: dict[str, InputRecord] = Field(default_factory=dict)
-    """Address of an input to what it was."""
+    """Address of each input to its record."""
     model: dict[str, Json] | None = None
     """Identity of the model: id, revision, weights hash."""
     notes: dict[str, Json] = Field(default_factory=dict)
-    """What the stage itself tells, such as rows it refused."""
+    """Facts that the stage records, such as rows it refused."""
     server: ServerRecord | None = None
-    """The server, where one answered."""
+    """The model server, if there was one."""
     started_at: AwareDatetime
-    """When the cell began (UTC)."""
+    """Start of the run (UTC)."""
     seconds: float = 0.0
-    """How long it took, all attempts at it left out but the last."""
+    """Duration of the last run of the cell."""
     requests: Requests = Requests()
-    """What was asked of a server."""
+    """Requests to a model server."""
     files: dict[str, FileRecord] = Field(default_factory=dict)
-    """Path below the cell's folder to length and hash."""
+    """Path in the cell's folder to length and hash."""
     rows: int = 0
     """Rows in rows.parquet."""
     failed_rows: int = 0
@@ -144,7 +144,7 @@ class Lineage(Settings):
     columns: dict[str, str] = Field(default_factory=dict)
     """Column to type."""
     code: CodeRecord = CodeRecord()
-    """The mbt that ran."""
+    """The mbt that made the artifact."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Package to version."""
     host: Host = Host()
@@ -156,10 +156,10 @@ class Lineage(Settings):
 
 
 def read_lineage(folder: Path) -> Lineage | None:
-    """The lineage of a finished cell, None for an unfinished one.
+    """The lineage of a cell, None if the cell is not finished.
 
     Raises:
-        ArtifactError: lineage.json is damaged, or of a layout that this mbt does not know.
+        ArtifactError: lineage.json is damaged or has an unknown layout.
     """
     path = folder / LINEAGE
     try:
@@ -172,10 +172,10 @@ def read_lineage(folder: Path) -> Lineage | None:
 
 
 def parse_lineage(content: bytes, path: Path) -> Lineage:
-    """Check the bytes of a lineage.json; `path` is for the message.
+    """The lineage in the content of a lineage.json; `path` is for the message.
 
     Raises:
-        ArtifactError: They are damaged, or of a layout that this mbt does not know.
+        ArtifactError: The content is damaged or has an unknown layout.
     """
     try:
         record = orjson.loads(content)
@@ -188,7 +188,7 @@ def parse_lineage(content: bytes, path: Path) -> Lineage:
             hint=f"use the mbt that wrote it, or move `{path.parent}` away and run again",
         )
     if not isinstance(record, dict):
-        raise _damaged(path, "it holds no JSON object")
+        raise _damaged(path, "it is not a JSON object")
     try:
         return Lineage.model_validate(record)
     except ValidationError as error:
@@ -198,7 +198,7 @@ def parse_lineage(content: bytes, path: Path) -> Lineage:
 
 
 def lineage_json(lineage: Lineage) -> bytes:
-    """The bytes of lineage.json."""
+    """The content of lineage.json."""
     return orjson.dumps(lineage.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
 
 
@@ -206,5 +206,5 @@ def _damaged(path: Path, reason: str) -> ArtifactError:
     return ArtifactError(
         f"`{path}` is damaged: {reason}",
         hint="restore the file; or move it away and run the same command again: the cell is made "
-        "anew, with the replies that its rows.parquet holds",
+        "again from the replies in its rows.parquet",
     )

@@ -1,4 +1,4 @@
-"""The log file of one run of a cell, with secrets masked."""
+"""The log file of a cell's run, with secrets masked."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class MaskingFormatter(logging.Formatter):
-    """Formats a record, its traceback included, and masks secrets in the outcome."""
+    """Formats a record and its traceback, with secrets masked."""
 
     def __init__(self, secrets: Secrets) -> None:
         super().__init__(_FORMAT)
@@ -25,11 +25,11 @@ class MaskingFormatter(logging.Formatter):
 
 @contextmanager
 def logging_to(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Send what mbt logs to `<UTC>-<machine>-<process>.log` in a cell's log folder for a while.
+    """Write mbt's log to `<UTC>-<machine>-<process>.log` in a cell's log folder.
 
     Args:
-        folder: Folder for logs; made if it is not there.
-        environment: Its secret variables are masked.
+        folder: Folder of the logs, created if missing.
+        environment: The values of its secret variables are masked.
 
     Raises:
         ArtifactError: The file cannot be written.

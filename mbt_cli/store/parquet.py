@@ -1,4 +1,4 @@
-"""One Parquet file, written batch by batch in bounded memory and hashed on the way."""
+"""Parquet files: written in batches in bounded memory and hashed on the way; footers."""
 
 import hashlib
 import os
@@ -14,14 +14,16 @@ from mbt_cli.errors import ArtifactError
 from mbt_cli.store.disk import writing_to
 from mbt_cli.store.lineage import FileRecord
 
+FINGERPRINT_KEY = "mbt.fingerprint"
+"""Footer key of the cell's fingerprint."""
 _ROW_GROUP_BYTES = 8 << 20
 _COMPRESSION = "zstd"
-_COMPRESSION_LEVEL = 1  # level 3 costs a third more time for a fifth less space on long replies
+_COMPRESSION_LEVEL = 1  # on long replies level 3 takes a third more time for a fifth less space
 _MAGIC = b"PAR1"
 
 
 class _HashingFile:
-    """What pyarrow writes to: a file that is only appended to, and its sha256 so far."""
+    """An append-only file for pyarrow that hashes what is written."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=0)
@@ -29,7 +31,7 @@ class _HashingFile:
         self.length = 0
         self.closed = False
         self.is_discarded = False
-        """Further bytes go nowhere: the file is to be removed, pyarrow still wants its footer."""
+        """Drop further bytes: the file will be removed, but pyarrow still writes a footer."""
 
     def write(self, data: bytes | memoryview) -> int:
         view = memoryview(b"" if self.is_discarded else data)
@@ -44,7 +46,7 @@ class _HashingFile:
         return self.length
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
     def writable(self) -> bool:
         return True
@@ -69,12 +71,12 @@ class _HashingFile:
 class ParquetStream:
     """Appends frames of one schema to a Parquet file.
 
-    A thread writes each row group while the caller makes the rows of the next.
+    A thread writes each row group while the caller prepares the next one.
 
     Args:
-        path: The file, made anew.
+        path: The file; an existing one is overwritten.
         schema: Columns and types of every frame, in the order of the file.
-        metadata: Text that stands in the file's footer.
+        metadata: Text for the file's footer.
 
     Raises:
         ArtifactError: The file cannot be written.
@@ -85,7 +87,7 @@ class ParquetStream:
         self._schema = schema
         self._pending: list[pl.DataFrame] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parquet")
-        self._being_written: Future[None] | None = None
+        self._in_flight: Future[None] | None = None
         self._pending_bytes = 0.0
         arrow = schema.to_frame().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
         with writing_to(path):
@@ -99,10 +101,10 @@ class ParquetStream:
             )
 
     def append(self, frame: pl.DataFrame) -> None:
-        """Add rows; they reach the file once a row group is full.
+        """Add rows; they are written once a row group is full.
 
         Raises:
-            ArtifactError: The columns are not those of the schema, or the disk refuses.
+            ArtifactError: The columns differ from the schema, or the file cannot be written.
         """
         frame = _conforming(frame, self._schema, self._path)
         self._pending.append(frame)
@@ -111,7 +113,7 @@ class ParquetStream:
             self._write_row_group()
 
     def finish(self) -> FileRecord:
-        """Write what is held back and the footer, and make sure it is on the disk."""
+        """Write the remaining rows and the footer, and flush the file to the disk."""
         self._write_row_group()
         self._wait()
         self._thread.shutdown()
@@ -130,11 +132,11 @@ class ParquetStream:
         self._path.unlink(missing_ok=True)
 
     def _write_row_group(self) -> None:
-        """Hand a row group to the thread that compresses and writes, one at a time."""
+        """Let the thread compress and write a row group, one at a time."""
         if not self._pending:
             return
         self._wait()
-        self._being_written = self._thread.submit(self._write, self._pending)
+        self._in_flight = self._thread.submit(self._write, self._pending)
         self._pending, self._pending_bytes = [], 0.0
 
     def _write(self, frames: Sequence[pl.DataFrame]) -> None:
@@ -143,15 +145,15 @@ class ParquetStream:
             self._writer.write_table(table)
 
     def _wait(self) -> None:
-        if self._being_written is not None:
-            self._being_written.result()
-            self._being_written = None
+        if self._in_flight is not None:
+            self._in_flight.result()
+            self._in_flight = None
 
 
 def _repeating(schema: pl.Schema, arrow: pa.Schema) -> list[str]:
-    """Leaf columns worth a dictionary: all but plain text, where every row differs.
+    """Leaf columns to dictionary-encode: all but text, whose values rarely repeat.
 
-    Without one for replies, writing long ones takes a quarter less time.
+    Writing long replies without a dictionary takes a quarter less time.
     """
     empty = pa.BufferOutputStream()
     pq.write_table(arrow.empty_table(), empty)
@@ -171,15 +173,15 @@ def _conforming(frame: pl.DataFrame, schema: pl.Schema, path: Path) -> pl.DataFr
         f"`{name}` is not a column of this artifact" for name in frame.columns - schema.keys()
     ]
     if wrong:
-        raise ArtifactError(f"rows for `{path}` have other columns: {'; '.join(wrong)}")
+        raise ArtifactError(f"rows for `{path}` have the wrong columns: {'; '.join(wrong)}")
     return frame.select(schema.names()).cast(schema)
 
 
 def footer_metadata(path: Path) -> dict[str, str]:
-    """The text in a Parquet file's footer.
+    """The metadata in a Parquet file's footer.
 
     Raises:
-        ArtifactError: The file does not begin and end as a Parquet file does.
+        ArtifactError: The file does not begin and end like a Parquet file.
     """
     try:
         with path.open("rb") as file:
@@ -193,12 +195,12 @@ def footer_metadata(path: Path) -> dict[str, str]:
 
 
 def row_count(path: Path) -> int:
-    """Rows by the footer of a Parquet file."""
+    """Number of rows according to the footer of a Parquet file."""
     return int(pq.read_metadata(path).num_rows)
 
 
 def _cut_off(path: Path) -> ArtifactError:
     return ArtifactError(
-        f"`{path}` is no whole Parquet file",
+        f"`{path}` is not a whole Parquet file",
         hint="restore the file, or move its cell's folder away and run the same command again",
     )

@@ -1,4 +1,4 @@
-"""Which code, packages and machine are at work: collected once a process, beside other work."""
+"""The code, packages and machine at work, collected once per process in the background."""
 
 import hashlib
 import os
@@ -27,7 +27,7 @@ _GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What a lineage says of its making beside its inputs."""
+    """The part of a lineage that is the same for all cells of a process."""
 
     code: CodeRecord
     packages: dict[str, str]
@@ -35,16 +35,16 @@ class Provenance:
 
 
 def begin() -> None:
-    """Begin to collect in the background.
+    """Start collecting in the background.
 
-    Called when a cell is begun, it tells of the code that was loaded, not of what a checkout has
-    become hours later; and nothing waits for git.
+    Called at the start of a run, so that the lineage names the code that was loaded, even if the
+    checkout changes later, and nothing waits for git.
     """
     _collecting()
 
 
 def collected() -> Provenance:
-    """What was found when collecting began; it begins now if it has not."""
+    """The state when collecting started, which is now if `begin` was not called."""
     return _collecting().result()
 
 
@@ -64,10 +64,10 @@ def _collecting() -> Future[Provenance]:
 
 
 def code() -> CodeRecord:
-    """Version of mbt and, in a git checkout, its commit and what differs from it."""
+    """Version of mbt and, in a git checkout, its commit and the hash of local changes."""
     root = Path(mbt_cli.__file__).resolve().parent.parent
     version = _version("mbt-cli") or "unknown"
-    # a package installed below somebody's own repository is not tracked by it
+    # a package installed inside another repository is not tracked by it
     if _git(root, "ls-files", "--error-unmatch", "mbt_cli/__init__.py") is None:
         return CodeRecord(version=version)
     commit = _git(root, "rev-parse", "HEAD")
@@ -81,7 +81,7 @@ def code() -> CodeRecord:
 
 
 def packages() -> dict[str, str]:
-    """Versions of the packages that can change results, those that are installed."""
+    """Versions of the installed packages that can change results."""
     versions = {name: _version(name) for name in _PACKAGES}
     return {name: version for name, version in versions.items() if version}
 
@@ -111,7 +111,7 @@ def _gpus() -> tuple[str, ...]:
                 if line.startswith("Model:"):
                     names.append(line.partition(":")[2].strip())
     except OSError:
-        return ()  # told apart from no GPU by nobody: provenance must never stop a run
+        return ()  # provenance must never stop a run
     return tuple(names)
 
 
@@ -123,7 +123,7 @@ def _version(package: str) -> str | None:
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:
-    """What git says, None where it is not installed, not a checkout, or too slow."""
+    """Output of git; None if git is missing or too slow, or this is not a checkout."""
     git = shutil.which("git")
     if git is None:
         return None

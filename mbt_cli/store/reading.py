@@ -1,4 +1,4 @@
-"""Reading artifacts: never one that is unfinished, cut off, or not what its lineage says."""
+"""Reading artifacts: finished ones only, and only files that match their lineage."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,39 +8,39 @@ import polars as pl
 
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.errors import ArtifactError, MissingInputError
-from mbt_cli.store.artifacts import FILES, FINGERPRINT_KEY
+from mbt_cli.store.cells import FILES
 from mbt_cli.store.disk import sha256_of_file
 from mbt_cli.store.lineage import LINEAGE, ROWS, Lineage, read_lineage
-from mbt_cli.store.parquet import footer_metadata, row_count
+from mbt_cli.store.parquet import FINGERPRINT_KEY, footer_metadata, row_count
 
 _HINT = "restore the file, or move its cell's folder away and run the same command again"
 
 
 def require_lineage(folder: Path) -> Lineage:
-    """The lineage of a cell that must be finished.
+    """The lineage of a finished cell.
 
     Raises:
-        MissingInputError: It is not finished.
-        ArtifactError: lineage.json is damaged or of an unknown layout.
+        MissingInputError: The cell is not finished.
+        ArtifactError: lineage.json is damaged or has an unknown layout.
     """
     lineage = read_lineage(folder)
     if lineage is None:
-        raise MissingInputError(f"`{folder}` holds no finished artifact")
+        raise MissingInputError(f"`{folder}` has no finished artifact")
     return lineage
 
 
 def read_rows(folder: Path, lineage: Lineage | None = None) -> pl.LazyFrame:
-    """Rows of a finished cell; length, footer and fingerprint are checked, hashes are not.
+    """Rows of a finished cell. Length, footer and fingerprint are checked, the hash is not.
 
     Raises:
         MissingInputError: The cell is not finished.
-        ArtifactError: rows.parquet is not the file its lineage tells of.
+        ArtifactError: rows.parquet does not match its lineage.
     """
     return read_parquet_file(folder, ROWS, lineage or require_lineage(folder))
 
 
 def read_parquet_file(folder: Path, name: str, lineage: Lineage) -> pl.LazyFrame:
-    """A Parquet file of an artifact, such as `files/summary.parquet`, checked as rows are."""
+    """A Parquet file of an artifact, such as `files/summary.parquet`, checked like its rows."""
     problems = list(_quick_problems(folder, name, lineage))
     if problems:
         raise ArtifactError(problems[0], hint=_HINT)
@@ -48,13 +48,11 @@ def read_parquet_file(folder: Path, name: str, lineage: Lineage) -> pl.LazyFrame
 
 
 def verify(folder: Path) -> list[str]:
-    """Everything about a finished cell that is not as its lineage says; empty when all is well.
-
-    Every byte is read.
+    """Every difference between a finished cell and its lineage; reads every byte.
 
     Raises:
         MissingInputError: The cell is not finished.
-        ArtifactError: lineage.json is damaged or of an unknown layout.
+        ArtifactError: lineage.json is damaged or has an unknown layout.
     """
     lineage = require_lineage(folder)
     problems = list(_content_problems(folder, lineage))
@@ -70,14 +68,14 @@ def verify(folder: Path) -> list[str]:
 
 
 def input_sha256(folder: Path, lineage: Lineage | None = None) -> str:
-    """Read every byte of an artifact that becomes an input, and give its one hash.
+    """The hash of an artifact that becomes an input, after reading every byte of it.
 
     Returns:
-        `Lineage.content_sha256`, which stands in the lineage of whatever reads it.
+        `Lineage.content_sha256`, which enters the lineage of the cell that reads it.
 
     Raises:
         MissingInputError: The cell is not finished.
-        ArtifactError: A file is not the one its lineage tells of.
+        ArtifactError: A file does not match its lineage.
     """
     lineage = lineage or require_lineage(folder)
     for problem in _content_problems(folder, lineage):
@@ -88,7 +86,7 @@ def input_sha256(folder: Path, lineage: Lineage | None = None) -> str:
 def finished_cells(folder: Path) -> list[tuple[Path, Lineage]]:
     """Folder and lineage of every finished cell of a stage or a study, by address.
 
-    What lies inside a cell is not looked at, whatever it is called.
+    Folders inside a cell are not searched.
     """
     return [(cell, require_lineage(cell)) for cell in _cell_folders(folder, is_top=True)]
 
@@ -104,27 +102,27 @@ def _cell_folders(folder: Path, *, is_top: bool = False) -> Iterator[Path]:
 
 
 def scan_study(study_folder: Path, stage: str | None = None, name: str = ROWS) -> pl.LazyFrame:
-    """One Parquet file of every finished cell of a study, `stage` and all axes as text columns.
+    """A Parquet file of every finished cell of a study, with `stage` and all axes as text columns.
 
     Args:
         study_folder: `runs/<study>`.
         stage: Name of one stage; None for all.
-        name: The file within each cell; cells without it are left out.
+        name: The file in each cell; cells without it are left out.
 
     Returns:
-        The files' columns, then `stage`, `address`, then one column an axis. Columns that differ
-        in type from stage to stage are widened.
+        The files' columns, then `stage`, `address` and one column per axis. Columns whose types
+        differ between stages are widened.
 
     Raises:
         MissingInputError: No finished cell has such a file.
-        ArtifactError: A file is not the one its lineage tells of.
+        ArtifactError: A file does not match its lineage.
     """
     folder = study_folder if stage is None else study_folder / stage
     cells = [(cell, found) for cell, found in finished_cells(folder) if name in found.files]
     if not cells:
         what = "artifact" if name == ROWS else f"artifact with a `{name}`"
         raise MissingInputError(
-            f"`{folder}` holds no finished {what}", hint=_stages_there(study_folder)
+            f"`{folder}` has no finished {what}", hint=_stages_hint(study_folder)
         )
     return pl.concat([_scanned(*cell, name) for cell in cells], how="diagonal_relaxed")
 
@@ -135,7 +133,7 @@ def _scanned(folder: Path, lineage: Lineage, name: str) -> pl.LazyFrame:
     return rows.with_columns(pl.lit(value).alias(column) for column, value in own.items())
 
 
-def _stages_there(study_folder: Path) -> str | None:
+def _stages_hint(study_folder: Path) -> str | None:
     stages = sorted({lineage.stage for _, lineage in finished_cells(study_folder)})
     return "finished cells are in " + ", ".join(f"`{s}`" for s in stages) if stages else None
 
@@ -144,7 +142,7 @@ def _quick_problems(folder: Path, name: str, lineage: Lineage) -> Iterator[str]:
     path = folder / name
     record = lineage.files.get(name)
     if record is None:
-        yield f"`{folder}` has no file `{name}` by its lineage"
+        yield f"`{folder}` has no file `{name}` according to its lineage"
         return
     if not path.is_file():
         yield f"`{path}` is missing"
@@ -167,17 +165,17 @@ def _content_problems(folder: Path, lineage: Lineage) -> Iterator[str]:
         quick = list(_quick_problems(folder, name, lineage))
         yield from quick
         if not quick and sha256_of_file(folder / name) != record.sha256:
-            yield f"`{folder / name}` has other bytes than its lineage says (sha256 differs)"
+            yield f"`{folder / name}` differs from its lineage (sha256)"
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Cells and everything behind them.
+    """Cells and everything they were made from.
 
     Args:
-        cells: Address to lineage, the cells themselves included, inputs before what reads them.
-        lost: Addresses of inputs that are no longer there.
-        changed: Addresses of inputs that have other bytes now than when they were read.
+        cells: Address to lineage, including the cells themselves; inputs come first.
+        lost: Addresses of inputs that no longer exist.
+        changed: Addresses of inputs whose content changed after they were read.
     """
 
     cells: Mapping[str, Lineage]
@@ -189,17 +187,17 @@ class Upstream:
         return [cell for _, cell in sorted(self.cells.items()) if cell.kind == kind]
 
     def inputs(self, cell: Lineage, kind: str) -> list[Lineage]:
-        """The inputs of one kind that a cell has and that are still there."""
+        """The existing inputs of a cell of one kind."""
         found = (self.cells.get(address) for address in cell.inputs)
         return [below for below in found if below is not None and below.kind == kind]
 
 
 def upstream(study_folder: Path, addresses: Iterable[str]) -> Upstream:
-    """Follow lineages from cells of a study back to the questions.
+    """Follow the lineages of cells back to the questions.
 
     Args:
         study_folder: `runs/<study>`.
-        addresses: Where to start; those that are not finished count as lost.
+        addresses: The cells to start from; unfinished ones count as lost.
 
     Raises:
         ArtifactError: A lineage is damaged or of an unknown layout.
@@ -227,13 +225,9 @@ def upstream(study_folder: Path, addresses: Iterable[str]) -> Upstream:
 
 
 def own_rollouts(found: Upstream, cell: Lineage) -> list[Lineage]:
-    """The rollouts that a score or judge cell is about, those of its baseline left out."""
+    """The rollouts that a score or judge cell is about, without those of its baseline."""
     rollouts = found.inputs(cell, "rollout")
-    axes = axes_of(cell.address)
-    agreeing = {r.address: _agreement(axes, axes_of(r.address)) for r in rollouts}
-    best = max(agreeing.values(), default=0)
-    return [rollout for rollout in rollouts if agreeing[rollout.address] == best]
-
-
-def _agreement(axes: Mapping[str, str], others: Mapping[str, str]) -> int:
-    return sum(others.get(axis) == value for axis, value in axes.items())
+    axes = axes_of(cell.address).items()
+    shared = {one.address: len(axes & axes_of(one.address).items()) for one in rollouts}
+    most = max(shared.values(), default=0)
+    return [rollout for rollout in rollouts if shared[rollout.address] == most]

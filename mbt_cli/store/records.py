@@ -1,4 +1,4 @@
-"""Records of data files one by one, each with the place where it stands: `file:line`.
+"""Data files of users: which files a path names, and their content as records or as a frame.
 
 JSON arrays are read in pieces, so a file of a gigabyte needs the memory of one record.
 """
@@ -15,21 +15,21 @@ import orjson
 import polars as pl
 
 from mbt_cli.core.chat import Json
-from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
+from mbt_cli.errors import ArtifactError, MbtError, MissingInputError, UsageError
 
 _PIECE_CHARACTERS = 1 << 20
-_ROWS_AT_ONCE = 1000
+_BATCH_ROWS = 1000
 _DECODER = json.JSONDecoder()
-_BETWEEN = " \t\r\n,"
+_SEPARATORS = " \t\r\n,"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, or what is wrong with the place where one should be.
+    """One record of a file, or the reason why it cannot be read.
 
     Args:
-        where: `file:line`, or `file:record N` from 1 where lines mean nothing.
-        value: The record; None when it cannot be read.
+        where: `file:line`, or `file:record N` (from 1) for files without lines.
+        value: The record; None if it cannot be read.
         problem: Why it cannot be read.
     """
 
@@ -39,13 +39,13 @@ class Record:
 
 
 def data_files(pattern: str | Path) -> list[Path]:
-    """Files that a path or a pattern with `*` names, sorted by name.
+    """Files that a path or a glob pattern names, sorted by name.
 
     Raises:
-        MissingInputError: There is none.
+        MissingInputError: There is no such file.
     """
     path = Path(pattern)
-    # a name that holds `*` or `[` and is there is meant as it stands
+    # an existing path whose name contains `*` or `[` is not a pattern
     found = [path] if path.exists() else _matching(path)
     files = [path for path in found if path.is_file()]
     if not files:
@@ -64,13 +64,42 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 def parquet_columns(path: Path) -> frozenset[str]:
-    """Names of a Parquet file's columns; empty for a file of another kind."""
+    """Names of a Parquet file's columns; empty for a file with another suffix."""
     if path.suffix != ".parquet":
         return frozenset()
     try:
         return frozenset(pl.read_parquet_schema(path))
     except (pl.exceptions.ComputeError, OSError) as error:
-        raise ArtifactError(f"`{path}` is not a whole Parquet file: {error}") from error
+        raise _damaged_parquet(path, error) from error
+
+
+def read_frame(
+    path: Path, what: str, *, text: bool = False, error: type[MbtError] = ArtifactError
+) -> pl.DataFrame:
+    """A whole Parquet, JSON lines or CSV file.
+
+    Args:
+        path: The file.
+        what: What it holds, for messages.
+        text: Whether the values of a CSV file are all text; else their types are inferred.
+        error: Error for a file that cannot be read.
+
+    Raises:
+        UsageError: The file has another suffix.
+    """
+    try:
+        match path.suffix:
+            case ".parquet":
+                return pl.read_parquet(path)
+            case ".jsonl":
+                return pl.read_ndjson(path, infer_schema_length=None)
+            case ".csv":
+                return pl.read_csv(path, infer_schema=not text, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError) as reason:
+        raise error(f"`{path}` cannot be read: {reason}") from reason
+    raise UsageError(
+        f"`{path}` ends in `{path.suffix}`; files of {what} end in .parquet, .jsonl or .csv"
+    )
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -78,54 +107,55 @@ def read_records(path: Path) -> Iterator[Record]:
 
     Raises:
         ArtifactError: The file as a whole cannot be read.
-        UsageError: Its name ends in something else.
+        UsageError: It has another suffix.
     """
     check_suffix(path)
     return _READERS[path.suffix](path)
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a file whose name tells of no form that is read here."""
+    """Refuse a file that `read_records` cannot read, by its suffix."""
     if path.suffix not in _READERS:
         raise UsageError(
             f"`{path}` ends in `{path.suffix}`; data files end in {', '.join(_READERS)}",
-            hint=_as_json_lines(path) if path.suffix in (".csv", ".tsv") else None,
+            hint=_conversion_hint(path) if path.suffix in (".csv", ".tsv") else None,
         )
 
 
-def _as_json_lines(path: Path) -> str:
+def _conversion_hint(path: Path) -> str:
     read = f"p.read_csv({str(path)!r}" + (", separator='\\t')" if path.suffix == ".tsv" else ")")
     written = str(path.with_suffix(".jsonl"))
-    return (
-        f'a table becomes one by: python -c "import polars as p; {read}.write_ndjson({written!r})"'
-    )
+    return f'convert it with: python -c "import polars as p; {read}.write_ndjson({written!r})"'
 
 
 def _parquet(path: Path) -> Iterator[Record]:
     try:
         rows = pl.scan_parquet(path)
         count = rows.select(pl.len()).collect().item()
-        for start in range(0, count, _ROWS_AT_ONCE):
-            batch = rows.slice(start, _ROWS_AT_ONCE).collect()
+        for start in range(0, count, _BATCH_ROWS):
+            batch = rows.slice(start, _BATCH_ROWS).collect()
             for number, row in enumerate(batch.iter_rows(named=True), start + 1):
                 yield Record(f"{path.name}:record {number}", row)
     except (pl.exceptions.ComputeError, OSError) as error:
-        raise ArtifactError(f"`{path}` is not a whole Parquet file: {error}") from error
+        raise _damaged_parquet(path, error) from error
+
+
+def _damaged_parquet(path: Path, error: Exception) -> ArtifactError:
+    return ArtifactError(f"`{path}` is not a whole Parquet file: {error}")
 
 
 def _json_lines(path: Path) -> Iterator[Record]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield _record(f"{path.name}:{number}", line)
-
-
-def _record(where: str, line: bytes) -> Record:
-    try:
-        value = orjson.loads(line.strip().removeprefix(BOM_UTF8).strip())
-    except orjson.JSONDecodeError as error:
-        return Record(where, None, f"is not JSON: {error}")
-    return _object(where, value)
+            if not line.strip():
+                continue
+            where = f"{path.name}:{number}"
+            try:
+                value = orjson.loads(line.strip().removeprefix(BOM_UTF8).strip())
+            except orjson.JSONDecodeError as error:
+                yield Record(where, None, f"is not JSON: {error}")
+            else:
+                yield _object(where, value)
 
 
 def _object(where: str, value: Json) -> Record:
@@ -135,7 +165,7 @@ def _object(where: str, value: Json) -> Record:
 
 
 def _json(path: Path) -> Iterator[Record]:
-    """A JSON array; or JSON lines, which some data sets keep under the same ending."""
+    """A JSON array, or JSON lines, which some data sets store under the same suffix."""
     with path.open(encoding="utf-8-sig") as stream:
         try:
             if _first_character(stream) == "[":
@@ -150,7 +180,7 @@ def _json(path: Path) -> Iterator[Record]:
 
 
 def _first_character(stream: IO[str]) -> str:
-    """The first character that is no white space; the stream then stands behind it."""
+    """Read up to the first character that is not white space."""
     while character := stream.read(1):
         if not character.isspace():
             return character
@@ -158,14 +188,14 @@ def _first_character(stream: IO[str]) -> str:
 
 
 def _array_items(stream: IO[str], path: Path) -> Iterator[Json]:
-    """Items of an array whose opening bracket has been read.
+    """Items of an array after its opening bracket.
 
     Raises:
-        ArtifactError: An item is not JSON, or the file ends early: what follows cannot be found.
+        ArtifactError: An item is not JSON, or the file ends early; later items cannot be found.
     """
     text, start, read_all, count = "", 0, False, 0
     while True:
-        while start < len(text) and text[start] in _BETWEEN:
+        while start < len(text) and text[start] in _SEPARATORS:
             start += 1
         if text.startswith("]", start):
             return

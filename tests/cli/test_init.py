@@ -206,7 +206,7 @@ def test_a_key_given_by_mistake_is_neither_written_nor_shown(mbt, workplace, fla
         ('{"question": "Q?"}\n', "mine.jsonl:1: `answer` is missing"),
         ('{"question": "Q?", "answer": "A"}\nnot json\n', "mine.jsonl:2 is not JSON"),
         ("", "`mine.jsonl` is empty"),
-        ('{"id": "1", "question": "Q?", "answer": "A"}\n' * 2, "has been there before"),
+        ('{"id": "1", "question": "Q?", "answer": "A"}\n' * 2, "duplicate question id"),
     ],
     ids=["no-answer", "no-json", "empty", "twice"],
 )

@@ -148,7 +148,7 @@ DATA = (
     Wrong(
         "no file for the split",
         CHECK,
-        ["no file for split `validation`; `files` names `train`", 'source = "hub"'],
+        ["no file for split `validation`; the splits in `files` are `train`", 'source = "hub"'],
         edits={TINY: 'kind = "hotpotqa"\nfiles = { train = "q.json" }'},
         files={"q.json": "[]"},
     ),

@@ -29,7 +29,7 @@ def test_a_cell_without_lineage_is_unfinished(tmp_path):
     assert read_lineage(tmp_path / "nowhere") is None
 
 
-def test_an_unknown_layout_is_refused_with_both_versions(tmp_path):
+def test_an_unknown_layout_is_refused(tmp_path):
     write(tmp_path, schema_version=7, something_new=1)
 
     with pytest.raises(ArtifactError, match="has schema version 7; this mbt reads version 1") as e:
@@ -45,7 +45,7 @@ def test_a_damaged_lineage_is_refused_by_its_path(tmp_path, content):
         read_lineage(tmp_path)
 
 
-def test_time_without_a_zone_is_damage(tmp_path):
+def test_a_time_without_a_zone_is_damage(tmp_path):
     write(tmp_path, started_at="2026-01-02T00:00:00")
 
     with pytest.raises(ArtifactError, match="started_at"):
@@ -65,7 +65,7 @@ def test_the_content_hash_depends_on_names_and_hashes_alone():
     assert one.content_sha256() != other.content_sha256()
 
 
-def test_code_packages_and_host_are_told():
+def test_code_packages_and_host_are_recorded():
     assert code().version
     assert packages()["polars"]
     assert host().cpus >= 1

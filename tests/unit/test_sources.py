@@ -135,7 +135,7 @@ def test_malformed_rows_are_named_by_line_and_id_and_refused(tmp_path):
     message = str(error.value)
     assert message.startswith("3 malformed rows, 0 allowed:")
     assert "many.jsonl:2: is not JSON" in message
-    assert "many.jsonl:4 (id `2hop__0`): this question id has been there before" in message
+    assert "many.jsonl:4 (id `2hop__0`): duplicate question id" in message
     assert "many.jsonl:5 (id `2hop__9`): `question` is empty" in message
 
 
@@ -215,8 +215,11 @@ def test_a_tier_file_wins_by_question_id_and_the_default_fills_what_is_left(tmp_
     ("text", "message"),
     [
         ("question_id,level\nh1,hard\n", "no column `tier`"),
-        ("question_id,tier\nh1,extreme\n", "the tier `extreme`; tiers are easy, medium, hard"),
-        ("question_id,tier\nh1,hard\nh1,easy\n", "question `h1` is there twice"),
+        (
+            "question_id,tier\nh1,extreme\n",
+            "the unknown tier `extreme`; tiers are easy, medium, hard",
+        ),
+        ("question_id,tier\nh1,hard\nh1,easy\n", "duplicate question id `h1`"),
     ],
 )
 def test_a_wrong_tier_file_is_refused(tmp_path, text, message):
@@ -231,8 +234,8 @@ def test_a_wrong_tier_file_is_refused(tmp_path, text, message):
     ("settings", "error", "message"),
     [
         ({"files": {"validation": "no/such.json"}}, MissingInputError, "no file `no/such.json`"),
-        ({"files": {"train": HOTPOTQA}}, UsageError, "`files` names `train`"),
-        ({"files": {}}, UsageError, "`files` names none"),
+        ({"files": {"train": HOTPOTQA}}, UsageError, "the splits in `files` are `train`"),
+        ({"files": {}}, UsageError, "the splits in `files` are none"),
         ({"files": {"validation": __file__}}, UsageError, "ends in `.py`"),
     ],
 )

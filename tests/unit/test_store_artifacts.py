@@ -49,8 +49,8 @@ def write(folder, frame=TWO, *, address=ADDRESS, lineage=None):
         return writer.finish(lineage or draft(address))
 
 
-def stop_after(folder, act):
-    """An attempt at a cell that is interrupted once `act` is done."""
+def interrupt_after(folder, act):
+    """A run of a cell that is interrupted after `act`."""
     with (
         contextlib.suppress(KeyboardInterrupt),
         ArtifactWriter(folder, rows.ROLLOUTS, address="a", fingerprint="f1") as writer,
@@ -73,7 +73,7 @@ def test_what_was_written_is_read_back_with_its_lineage(tmp_path):
     assert verify(tmp_path) == []
 
 
-def test_batches_are_appended_in_order_and_hashed_as_they_stand_on_the_disk(tmp_path):
+def test_batches_are_appended_in_order_and_hashed(tmp_path):
     with ArtifactWriter(tmp_path, rows.ROLLOUTS, address="a", fingerprint="f1") as writer:
         for number in range(5):
             writer.write(TWO.with_columns(sample=pl.lit(number, pl.Int64)))
@@ -92,7 +92,7 @@ def test_an_empty_artifact_keeps_its_columns(tmp_path):
     assert read_rows(tmp_path).collect_schema() == rows.ROLLOUTS
 
 
-def test_columns_other_than_the_schemas_are_refused_by_name(tmp_path):
+def test_columns_that_differ_from_the_schema_are_refused(tmp_path):
     with ArtifactWriter(tmp_path, rows.ROLLOUTS, address="a", fingerprint="f1") as writer:
         wrong = TWO.with_columns(sample=pl.lit("zero")).drop("seed")
 
@@ -108,10 +108,10 @@ def test_a_column_of_nulls_takes_the_type_of_the_schema(tmp_path):
     assert read_rows(tmp_path).collect_schema() == rows.ROLLOUTS
 
 
-def test_an_attempt_that_stops_leaves_no_artifact_and_keeps_the_journal(tmp_path):
+def test_an_interrupted_run_leaves_no_artifact_and_keeps_the_journal(tmp_path):
     (tmp_path / "journal").mkdir()
 
-    stop_after(tmp_path, lambda writer: writer.write(TWO))
+    interrupt_after(tmp_path, lambda writer: writer.write(TWO))
 
     assert read_lineage(tmp_path) is None
     assert not (tmp_path / "rows.parquet").exists()
@@ -121,13 +121,13 @@ def test_an_attempt_that_stops_leaves_no_artifact_and_keeps_the_journal(tmp_path
         read_rows(tmp_path)
 
 
-def test_files_of_a_stopped_attempt_do_not_enter_the_next_one(tmp_path):
-    stop_after(tmp_path, lambda writer: (writer.files / "old.txt").write_text("old"))
+def test_files_of_an_interrupted_run_do_not_enter_the_next(tmp_path):
+    interrupt_after(tmp_path, lambda writer: (writer.files / "old.txt").write_text("old"))
 
     assert set(write(tmp_path).files) == {"rows.parquet", "files/note.txt"}
 
 
-def test_the_journal_and_the_failure_go_once_the_artifact_is_finished(tmp_path):
+def test_a_finished_artifact_removes_journal_and_failure(tmp_path):
     (tmp_path / "journal").mkdir()
     record_failure(tmp_path, ADDRESS, ArtifactError("no", hint="do"), now=NOON)
     assert read_failure(tmp_path)["hint"] == "do"
@@ -161,7 +161,7 @@ def test_a_crash_while_rows_arrive_completes_nothing(tmp_path):
     assert read_lineage(tmp_path) is None
 
 
-def test_extending_a_cell_keeps_the_old_artifact_until_the_new_one_is_whole(tmp_path):
+def test_extending_a_cell_keeps_the_old_artifact_until_the_end(tmp_path):
     write(tmp_path)
     writer = ArtifactWriter(tmp_path, rows.ROLLOUTS, address=ADDRESS, fingerprint="f2")
 
@@ -189,7 +189,7 @@ def test_a_file_whose_footer_is_gone_is_not_read(tmp_path):
     path = tmp_path / "rows.parquet"
     path.write_bytes(path.read_bytes()[:-4] + b"xxxx")
 
-    with pytest.raises(ArtifactError, match="no whole Parquet file"):
+    with pytest.raises(ArtifactError, match="not a whole Parquet file"):
         read_rows(tmp_path)
 
 
@@ -207,12 +207,12 @@ def test_one_changed_byte_is_found_when_an_artifact_becomes_an_input(tmp_path):
     path.write_text("hullo")
 
     assert before == read_lineage(tmp_path).content_sha256()
-    assert verify(tmp_path) == [f"`{path}` has other bytes than its lineage says (sha256 differs)"]
+    assert verify(tmp_path) == [f"`{path}` differs from its lineage (sha256)"]
     with pytest.raises(ArtifactError, match=r"note\.txt"):
         input_sha256(tmp_path)
 
 
-def test_verify_tells_of_missing_and_of_foreign_files(tmp_path):
+def test_verify_finds_missing_and_unknown_files(tmp_path):
     write(tmp_path)
     (tmp_path / "files/note.txt").rename(tmp_path / "files/other.txt")
 
@@ -255,11 +255,11 @@ def test_polars_reads_a_stage_with_its_axes_as_columns(tmp_path):
 
 @pytest.mark.parametrize("address", ["", "..", "base/../x", "/base", "base//x", ".replaced/x"])
 def test_an_address_never_leaves_the_study(tmp_path, address):
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="not a cell address"):
         cell_folder(tmp_path, "s", address)
 
 
-def test_a_replaced_artifact_is_whole_where_it_was_moved_and_its_lock_stays(tmp_path):
+def test_a_replaced_artifact_is_moved_whole_and_its_lock_stays(tmp_path):
     folder = cell_folder(tmp_path, "s", "base/model=a")
     write(folder, address="base/model=a")
     (folder / "lock").write_text("{}")
@@ -276,7 +276,7 @@ def test_a_replaced_artifact_is_whole_where_it_was_moved_and_its_lock_stays(tmp_
     assert move_aside(tmp_path, "s", folder, now=NOON) is None
 
 
-def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
+def test_a_file_in_place_of_a_folder_is_a_clear_error(tmp_path):
     (tmp_path / "runs").write_text("a file where a folder should be")
     writer = ArtifactWriter(tmp_path / "runs" / "s", rows.ROLLOUTS, address="a", fingerprint="f1")
 
@@ -325,7 +325,7 @@ def test_a_full_disk_is_a_clear_error_and_the_earlier_artifact_stays_whole(tmp_p
     assert not (tmp_path / "rows.parquet.partial").exists()
 
 
-def test_the_cells_of_a_study_tell_what_their_lineages_say(tmp_path):
+def test_the_cells_of_a_study_come_from_their_lineages(tmp_path):
     write(tmp_path / "base/model=a", address="base/model=a")
     write(
         tmp_path / "base/model=b",
