@@ -1,4 +1,4 @@
-"""`mbt submit`: the jobs of a plan, handed to a launcher."""
+"""`mbt submit`: submit the jobs of a plan to a launcher."""
 
 import shlex
 import shutil
@@ -80,7 +80,7 @@ def submit(
         for job in submission.jobs:
             out.print(str(submission.write_script(job)), markup=False)
     elif submission.jobs:
-        _hand_over(submission)
+        _submit(submission)
     elif submission.queued:
         cells = counted(len(submission.queued), "cell")
         out.print(f"nothing to submit: {cells} queued or running already")
@@ -100,9 +100,9 @@ def _read(path: Path | None) -> tuple[str, str]:
     return path.read_text(encoding="utf-8"), f"`{path}`"
 
 
-def _hand_over(submission: NewSubmission) -> None:
+def _submit(submission: NewSubmission) -> None:
     out = printer()
-    done = submission.hand_over(lambda line: out.print(line, markup=False))
+    done = submission.submit_jobs(lambda line: out.print(line, markup=False))
     queued = [job for job in done.jobs if job.launcher_id]
     for job in queued:
         after = f" after {', '.join(job.after)}" if job.after else ""

@@ -121,7 +121,7 @@ class _Status:
         self._runs = runs
         self._study = study
         self._jobs: dict[str, tuple[Path, str, SubmittedJob]] = {}
-        """Cell to record, launcher and job that was handed over last; for shards, their merge."""
+        """Cell to record, launcher and job that was submitted last; for shards, the merging job."""
         for record, submission in records.items():
             for job in submission.jobs:
                 self._jobs.update(dict.fromkeys(job.cells, (record, submission.launcher, job)))

@@ -1,7 +1,7 @@
-"""Submissions: the jobs of a plan, handed to a launcher; nothing is submitted twice.
+"""Submissions: the jobs of a plan, submitted to a launcher; nothing is submitted twice.
 
 A submission has a folder below `runs/STUDY/submissions/` with a copy of what its jobs read, their
-scripts, logs and events, and `jobs.json`, the record of what was handed over.
+scripts, logs and events, and `jobs.json`, the record of the submitted jobs.
 """
 
 import shutil
@@ -39,7 +39,7 @@ _PASSED_ON = ("HF_HOME", "HF_HUB_OFFLINE", "HF_ENDPOINT", "MBT_OFFLINE", "MBT_NO
 
 
 class SubmittedJob(Settings):
-    """A job that was handed over."""
+    """A submitted job."""
 
     id: str
     """Its name within the plan."""
@@ -67,7 +67,7 @@ class Submission(Settings):
     again: str = ""
     """The command that continues it; empty in records of mbt 0.1."""
     jobs: tuple[SubmittedJob, ...] = ()
-    """Jobs that were handed over, in order."""
+    """The submitted jobs, in order."""
 
 
 def read_submissions(runs: Path, study: str) -> Mapping[Path, Submission]:
@@ -183,15 +183,15 @@ def check_plan(plan: Plan, manifest: Manifest, states: States, submit: str) -> N
 
 @dataclass(frozen=True)
 class NewSubmission:
-    """A submission before and while its jobs are handed over.
+    """A submission before and while its jobs are submitted.
 
     Args:
-        plan: What to do.
+        plan: The plan.
         manifest: The manifest of the plan.
         presets: Where its presets are found.
         launcher: Where the jobs run.
         record: Folder of the submission; `write_copy` makes it.
-        jobs: Jobs to hand over, what is needed first.
+        jobs: Jobs to submit, each after the jobs that it needs.
         queued: Cell to the queued job that makes it already.
         again: The command that continues the submission.
     """
@@ -253,8 +253,8 @@ class NewSubmission:
         found = dict.fromkeys(self.queued[n] for n in wanted if n in self.queued)
         return [queued.id for queued in found if queued.launcher == self.launcher.kind]
 
-    def hand_over(self, note: Callable[[str], None]) -> Submission:
-        """Submit every job; the record lists after each one what has been handed over.
+    def submit_jobs(self, note: Callable[[str], None]) -> Submission:
+        """Submit every job; the record is updated after each.
 
         Args:
             note: Called with lines about jobs that run here.
@@ -316,7 +316,7 @@ def prepare(
     """The jobs of a plan, without those whose cells are done or queued by now.
 
     Args:
-        plan: What to do.
+        plan: The plan.
         manifest: The manifest of the plan.
         presets: Where presets are found.
         launcher: Where the jobs will run.
@@ -325,7 +325,7 @@ def prepare(
         now: The time that names that folder, UTC.
         mbt: The command that runs `mbt` in a job.
         submit: The command that submits, as the user typed it.
-        submits: Whether the jobs will be handed over; else a queue may be out of reach.
+        submits: Whether the jobs will be submitted; otherwise a queue may be unreachable.
 
     Raises:
         MbtError: The launcher's queue does not answer.

@@ -285,7 +285,7 @@ def submission(load, planned, presets, tmp_path, monkeypatch):
 def test_jobs_wait_for_those_they_need_and_the_record_says_so(submission, tmp_path):
     shelf = Shelf()
 
-    submission(shelf).hand_over(print)
+    submission(shelf).submit_jobs(print)
 
     (record,) = read_submissions(tmp_path / "runs", "small").values()
     assert shelf._given[2] == ("answers-1", ("101", "102"))
@@ -296,7 +296,7 @@ def test_jobs_wait_for_those_they_need_and_the_record_says_so(submission, tmp_pa
 
 
 def test_nothing_is_submitted_twice(submission):
-    submission(Shelf()).hand_over(print)
+    submission(Shelf()).submit_jobs(print)
 
     again = submission(Shelf(), "101", "102", "103", "104", "105")
 
@@ -305,10 +305,10 @@ def test_nothing_is_submitted_twice(submission):
 
 def test_after_a_refusal_the_rest_can_be_submitted(submission):
     with pytest.raises(MbtError, match=r"2 of 5 jobs were submitted"):
-        submission(Shelf(refuses=("answers-1",))).hand_over(print)
+        submission(Shelf(refuses=("answers-1",))).submit_jobs(print)
     shelf = Shelf()
 
-    submission(shelf, "101", "102").hand_over(print)
+    submission(shelf, "101", "102").submit_jobs(print)
 
     # jobs wait for queued ones of the earlier submission
     assert [name for name, _ in shelf._given] == ["answers-1", "scores-1", "tables-1"]
@@ -317,7 +317,7 @@ def test_after_a_refusal_the_rest_can_be_submitted(submission):
 
 def test_jobs_of_another_launcher_are_not_waited_for(submission):
     with pytest.raises(MbtError):
-        submission(Shelf(refuses=("base-1",))).hand_over(print)
+        submission(Shelf(refuses=("base-1",))).submit_jobs(print)
 
     local = submission(LocalLauncher(), "101")
 
@@ -350,7 +350,7 @@ def test_local_jobs_run_in_order_and_a_failure_skips_what_needs_it(submission):
     lines: list[str] = []
 
     with pytest.raises(StageError, match=r"1 jobs failed \(`answers-1`\), 2 jobs that need them"):
-        replace(ready, jobs=fails).hand_over(lines.append)
+        replace(ready, jobs=fails).submit_jobs(lines.append)
 
     ended = [line for line in lines if "started" not in line]
     assert ended == ["questions-1: done", "base-1: done", "answers-1: failed with exit code 1"]
