@@ -122,7 +122,7 @@ async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[
 
 
 def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
-    """The proxy that the environment names for an address; none for this machine's own.
+    """The proxy that the environment sets for an address; never one for loopback addresses.
 
     Example:
         >>> proxy_for("https://api.example.com/v1", {"https_proxy": "http://proxy:3128"})
@@ -181,13 +181,7 @@ _LENGTHS = ("Content-Length", "Transfer-Encoding")
 async def pooled_transport(
     url: str, headers: Mapping[str, str], run: RunSettings
 ) -> AsyncIterator[Post]:
-    """Posts bodies to one address, each over a connection of its own while it waits.
-
-    Args:
-        url: Where to post; plain `http`.
-        headers: Sent with each body.
-        run: Its time limits.
-    """
+    """Posts bodies to one plain `http` address; each holds a connection until its response."""
     pool = _Pool(url, headers, run)
     try:
         yield pool.post
@@ -196,7 +190,7 @@ async def pooled_transport(
 
 
 class _Pool:
-    """Connections that wait for their next request; as many as its users had in flight at once."""
+    """Idle connections, as many as were in flight at once."""
 
     def __init__(self, url: str, headers: Mapping[str, str], run: RunSettings) -> None:
         parts = urlsplit(url)
@@ -213,17 +207,17 @@ class _Pool:
         """Send a body once.
 
         Raises:
-            TimeoutError: No reply within the request's time.
-            OSError: No connection, or it broke before an answer began.
-            BrokenReplyError: The answer broke off, or is no HTTP.
+            TimeoutError: No response within the request's time limit.
+            OSError: No connection, or it broke before a response began.
+            BrokenReplyError: The response broke off, or is not HTTP.
         """
         async with asyncio.timeout(self._run.request_timeout_seconds):
             connection = self._waiting() or await self._connected()
             try:
-                # nothing here names the bytes: thousands wait at once, and each would keep its own
+                # no variable for the bytes: thousands wait at once, and each would keep its own
                 answer = await connection.send(self._request(body))
             except BaseException:
-                connection.abort()  # a reply that nobody waits for must not meet the next request
+                connection.abort()  # a late response must not meet the next request
                 raise
         if connection.is_open:
             self._idle.append(connection)
@@ -262,7 +256,7 @@ class _Pool:
             raise
 
     async def _looked_up(self) -> Sequence[str]:
-        """Addresses of the name: looked up once for all that wait, again after a failure."""
+        """Addresses of the host: looked up once for all requests, again after a failure."""
         if self._lookup is None or (self._lookup.done() and self._lookup.exception()):
             loop = asyncio.get_running_loop()
             found = loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
@@ -281,17 +275,17 @@ class _Pool:
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: connection, address, self._port)
         except BaseException:
-            self._open.discard(connection)  # one that is given up is never told that it is lost
+            self._open.discard(connection)  # connection_lost is not called for an abandoned one
             raise
         self._address = address
         return connection
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: sends a request, gathers the answer; the parser calls the `on_` methods.
+    """One connection: sends a request and collects the response; the parser calls `on_...`.
 
     Args:
-        connections: Where it is found while it is open.
+        connections: Holds the connection while it is open.
     """
 
     def __init__(self, connections: "set[_Connection]") -> None:
@@ -318,7 +312,9 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by inheritance
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports do not inherit from it
         self._connections.add(self)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
@@ -326,7 +322,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(BrokenReplyError(f"no HTTP: {error}"))
+            self._fail(BrokenReplyError(f"not HTTP: {error}"))
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -337,9 +333,9 @@ class _Connection(asyncio.Protocol):
         elif not self._headers and not self._body:
             self._fail(ConnectionError("the server closed the connection"))
         elif any(name in self._headers for name in _LENGTHS):
-            self._fail(BrokenReplyError("the reply broke off"))
+            self._fail(BrokenReplyError("the response broke off"))
         else:
-            self._finish()  # a body without a length ends with its connection
+            self._finish()  # a body without a length ends when its connection closes
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").title()] = value.decode("latin-1")
@@ -348,7 +344,7 @@ class _Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # 100 Continue and the like: the answer follows
+        if self._parser.get_status_code() < 200:  # such as 100 Continue: the response follows
             self._headers = {}
             return
         keeps = self._parser.should_keep_alive() and self._answer is not None
@@ -369,7 +365,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _head(url: str, headers: Mapping[str, str]) -> bytes:
-    """The request up to the number of bytes in its body."""
+    """The request up to the value of Content-Length."""
     parts = urlsplit(url)
     own = {"Host": parts.netloc, "Accept-Encoding": "identity"}
     lines = [f"{name}: {value}\r\n" for name, value in {**own, **headers}.items()]

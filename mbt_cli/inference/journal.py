@@ -1,8 +1,8 @@
-"""Replies kept as they arrive: JSON lines below a cell's `journal/` folder.
+"""The journal of replies: JSON lines in a cell's `journal/` folder, written as replies arrive.
 
-Each writer appends to a file of its own, one write a reply, so that a kill loses nothing that
-had arrived; readers take all files together. A torn last line is cut before a writer appends
-and passed over by readers. Messages are not kept: they are rendered again from the inputs.
+Each writer appends to its own file, one write per reply, so that a kill loses nothing that had
+arrived. Readers read all files. A writer truncates a torn last line before it appends, and readers
+skip it. Messages are not stored: they are rendered again from the inputs.
 """
 
 import os
@@ -28,7 +28,7 @@ _OFFSET_BITS = 48
 _GOOD_LINE = re.compile(
     rb'{"key":"([0-9a-f]{64})","content_attempt":0,"failure":null,"finish_reason":"stop",'
 )
-"""How the line of most replies begins: its long texts need not be parsed to be placed."""
+"""How the record of most replies begins; such a line is indexed without parsing its long texts."""
 _RECORD_ENDS = (b'"}\n', b"null}\n")
 
 
@@ -37,9 +37,9 @@ class Standing:
     """What the journal knows of one request, without its texts.
 
     Args:
-        failure: The typed reason, null where there is a reply.
-        finish_reason: As the server gave it.
-        content_attempt: Times it was asked again for its content; null in imported replies.
+        failure: The typed reason; null if there is a reply.
+        finish_reason: As the server sent it.
+        content_attempt: The content attempt, from 0; null in imported replies.
         seed: The seed that was sent.
     """
 
@@ -50,7 +50,7 @@ class Standing:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """A reply beats a failure; then the later content attempt wins."""
+        """A reply ranks above a failure, then a later content attempt above an earlier one."""
         return self.failure is None, self.content_attempt or 0
 
 
@@ -58,7 +58,7 @@ _GOOD = Standing(failure=None, finish_reason="stop", content_attempt=0, seed=Non
 
 
 def record_of(key: str, reply: Reply, content_attempt: int | None) -> bytes:
-    """One line of a journal, its newline included."""
+    """One line of a journal, including its newline."""
     record = {
         "key": key,
         "content_attempt": content_attempt,
@@ -77,11 +77,11 @@ def record_of(key: str, reply: Reply, content_attempt: int | None) -> bytes:
 
 
 class JournalWriter:
-    """Appends replies to one file; made anew for each run.
+    """Appends replies to one file.
 
     Raises:
         ArtifactError: The disk is full or the folder cannot be written; the file then ends
-            with the last whole record.
+            with its last complete record.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -96,15 +96,15 @@ class JournalWriter:
             raise unwritable(self.path, error) from error
 
     def append(self, key: str, reply: Reply, content_attempt: int) -> tuple[int, int]:
-        """Hand one reply to the operating system before returning.
+        """Write one reply; it has reached the operating system when this returns.
 
         Returns:
-            Where its record begins in the file, and its length, in bytes.
+            Start of the record in the file, and its length, in bytes.
         """
         line = record_of(key, reply, content_attempt)
         try:
             written = os.write(self._file, line)
-            while written < len(line):  # a nearly full disk takes a part
+            while written < len(line):  # a nearly full disk takes only a part
                 written += os.write(self._file, line[written:])
         except OSError as error:
             os.ftruncate(self._file, self._size)
@@ -114,7 +114,7 @@ class JournalWriter:
         return begins, written
 
     def sync(self) -> None:
-        """Wait until everything appended so far is on the disk itself."""
+        """Wait until everything appended so far is on the disk."""
         if self._unsynced:
             self._unsynced = False
             try:
@@ -138,9 +138,9 @@ class JournalWriter:
 
 
 class JournalIndex:
-    """Where each request's best record stands; texts are read when they are asked for.
+    """Where the best record of each request is; texts are read on demand.
 
-    Holds about 180 bytes a record, whatever the length of the texts.
+    Takes about 180 bytes of memory per record, whatever the length of the texts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ class JournalIndex:
         self._places: dict[bytes, int] = {}
         self._standings: dict[bytes, Standing] = {}
         self.damaged = 0
-        """Lines that are no record; their requests count as never asked."""
+        """Number of unreadable lines; their requests are sent again."""
         for number in range(len(self._files)):
             self._scan(number)
 
@@ -181,14 +181,14 @@ class JournalIndex:
         return self._place(digest_of(key), standing, _packed(self._numbers[path], *extent))
 
     def standing(self, key: str) -> Standing | None:
-        """What is known of a request; null when it has no record."""
+        """What is known of a request; null if it has no record."""
         digest = digest_of(key)
         if digest not in self._places:
             return None
         return self._standings.get(digest, _GOOD)
 
     def reply(self, key: str) -> Reply | None:
-        """The best reply or failure of a request; null when it has no record."""
+        """The best reply or failure of a request; null if it has no record."""
         place = self._places.get(digest_of(key))
         if place is None:
             return None
@@ -221,7 +221,7 @@ class JournalIndex:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Whole lines with their newline; a torn last one is left out."""
+    """Complete lines with their newline; a torn last line is skipped."""
     with path.open("rb", buffering=_BUFFER_BYTES) as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -243,7 +243,7 @@ def _standing(record: dict[str, Json]) -> Standing:
 
 
 def digest_of(key: str) -> bytes:
-    """Half of a request key as bytes: enough to tell requests apart, and halves the memory."""
+    """Half of a request key as bytes: enough to identify a request, in half the memory."""
     return bytes.fromhex(key[:32])
 
 
@@ -258,7 +258,7 @@ def _unpacked(place: int) -> tuple[int, int, int]:
 
 
 def _cut_torn_tail(file: int) -> int:
-    """Cut what stands after the last newline; gives the size that is left."""
+    """Truncate the file after its last newline; returns the new size."""
     size = end = os.fstat(file).st_size
     while end > 0:
         start = max(0, end - _TAIL_BYTES)
@@ -275,8 +275,8 @@ def _cut_torn_tail(file: int) -> int:
 def unwritable(path: Path, error: OSError) -> ArtifactError:
     """The error for a journal that cannot be written."""
     return ArtifactError(
-        f"cannot write `{path}`: {error.strerror}; every reply before this one is kept",
-        hint="make room or make the folder writable, then run the same command again",
+        f"cannot write `{path}`: {error.strerror}; all earlier replies are kept",
+        hint="free disk space or make the folder writable, then run the same command again",
     )
 
 
@@ -285,17 +285,17 @@ _IMPORTED_AT_ONCE = 5_000
 
 
 def import_rows(rows_parquet: Path, journal: Path) -> int:
-    """Write the replies of an artifact into the journal, streaming.
+    """Write the replies of an artifact into the journal, in bounded memory.
 
-    Doing it again replaces the first import. Rows without a request key (known by definition,
-    never asked) are left out.
+    A second import of the same file replaces the first one. Rows without a request key, which
+    asked no model, are left out.
 
     Args:
         rows_parquet: A rows file that has the columns of `rows.REPLY`.
-        journal: The cell's journal folder; made when it is not there.
+        journal: The cell's journal folder; created if needed.
 
     Returns:
-        How many replies and failures were written.
+        The number of replies and failures written.
 
     Raises:
         ArtifactError: The file cannot be read or the journal cannot be written.
@@ -314,7 +314,7 @@ def import_rows(rows_parquet: Path, journal: Path) -> int:
     except (OSError, pl.exceptions.PolarsError) as error:
         partial.unlink(missing_ok=True)
         raise ArtifactError(
-            f"cannot take over the replies of `{rows_parquet}` into `{journal}`: {error}"
+            f"cannot import the replies of `{rows_parquet}` into `{journal}`: {error}"
         ) from error
     return count
 
@@ -332,5 +332,5 @@ def _record_of_row(row: dict[str, Any]) -> bytes:
     key = row.pop("request_key")
     text = row.pop("reply")
     if (row["failure"] or "").startswith(rows.GATE):
-        row["failure"] = None  # the trace failed a gate, the reply is good
+        row["failure"] = None  # the trace failed a gate; the reply is good
     return record_of(key, Reply(text=text, **row), None)

@@ -1,7 +1,7 @@
-"""A chat completion, as servers send it, to a Reply: text, reasoning, counts, typed failures.
+"""Reads what servers send: a chat completion or an error becomes a Reply with typed failures.
 
 Reasoning is read from `reasoning`, `reasoning_content`, thinking parts of a list content, or an
-inline think block, in that order. The text itself is never changed.
+inline think block, in that order. The text itself is never altered.
 """
 
 import re
@@ -20,17 +20,17 @@ _WORDS_KEPT = 500
 
 
 class MalformedReplyError(ValueError):
-    """What the server sent with status 200 is no chat completion."""
+    """The server sent something with status 200 that is not a chat completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What is known of a reply beside what the server said.
+    """What the client knows about a reply.
 
     Args:
-        seed: The seed that was sent.
-        attempts: Times the request was sent until this reply, this one included.
-        seconds: From sending to the whole reply.
+        seed: The seed that was sent; null if none was.
+        attempts: Times that the request was sent, including this one.
+        seconds: From sending to the complete reply.
     """
 
     seed: int | None = None
@@ -42,7 +42,7 @@ def reply_of(completion: Json, sending: Sending) -> Reply:
     """The first choice of a chat completion.
 
     Raises:
-        MalformedReplyError: `completion` is no chat completion; the message says why.
+        MalformedReplyError: `completion` is not a chat completion; the message says why.
 
     Example:
         >>> message = {"content": "<think>Two and two.</think> Four"}
@@ -72,10 +72,10 @@ def reply_of(completion: Json, sending: Sending) -> Reply:
 
 
 def inline_reasoning(text: str) -> str | None:
-    """What stands in the think block that opens `text`; null when there is none.
+    """The content of the think block that opens `text`; null if there is none.
 
     A block that never closes is all reasoning. A closing tag without an opening one means that
-    the chat template had opened the block already.
+    the chat template has opened the block.
 
     Example:
         >>> inline_reasoning("<think>Hm.</think>Yes"), inline_reasoning("Hm.</think>Yes")
@@ -95,7 +95,7 @@ def inline_reasoning(text: str) -> str | None:
 
 
 def server_words(body: Json) -> str:
-    """What an error body says, on one line and cut to a bearable length.
+    """The message of an error body, on one line and truncated.
 
     Example:
         >>> server_words({"error": {"message": "too long"}}), server_words({"detail": "no"})
@@ -113,10 +113,10 @@ def server_words(body: Json) -> str:
 
 def _choice_of(completion: Json) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
     if not isinstance(completion, Mapping):
-        raise MalformedReplyError("the body is no JSON object")
+        raise MalformedReplyError("the body is not a JSON object")
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
-        said = server_words(completion) if "error" in completion else "there is no choice"
+        said = server_words(completion) if "error" in completion else "the body has no choices"
         raise MalformedReplyError(said)
     choice = choices[0]
     message = choice.get("message") if isinstance(choice, Mapping) else None
@@ -144,7 +144,7 @@ def _thinking_text(thinking: Json) -> str:
 
 
 def _usage_of(usage: Json) -> tuple[int | None, int | None, int | None]:
-    """Prompt, completion and reasoning tokens, each null where it is not given."""
+    """Prompt, completion and reasoning tokens; null if the server does not send them."""
     if not isinstance(usage, Mapping):
         return None, None, None
     details = usage.get("completion_tokens_details")
@@ -167,7 +167,7 @@ def _failure_of(
         return None
     if refusal := _text(message.get("refusal")):
         return f"refusal: {server_words(refusal)}"
-    # a reply that hit the limit before its first visible word is a cut reply, not a failure
+    # a reply that hit the limit before its first visible word is truncated, not failed
     return None if finish == "length" else "empty"
 
 
@@ -182,30 +182,30 @@ def _count(value: Json) -> int | None:
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _FATAL_HINTS = {
-    401: "a key is wanted: say `api_key_env` in the model's backend, and set the variable it names",
-    403: "the key may not use this model or endpoint",
-    404: "look at `base_url` (it ends with /v1) and at the model's `id`",
+    401: "the endpoint requires a key: set `api_key_env` in the model's backend, and that variable",
+    403: "the key has no access to this model or endpoint",
+    404: "check `base_url` (it ends with /v1) and the model's `id`",
 }
 
 
 class ServerDiedError(BackendError):
-    """The server behind the endpoint is gone; what was in flight is back in the backlog."""
+    """The server behind the endpoint is gone; unanswered requests are back in the queue."""
 
 
 class BrokenReplyError(Exception):
-    """An answer that broke off before its end, or that is no HTTP."""
+    """A response that broke off, or that is not HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What came of one sending.
+    """The result of sending a request once.
 
     Args:
-        reply: With `failure` set when there is no good reply.
-        can_retry: Whether the same request may succeed when it is sent again at once.
-        refused: The server asked for fewer requests (429).
-        unreachable: Nothing came back: no connection, or it broke.
-        wait_seconds: What the server's Retry-After says.
+        reply: With `failure` set if there is no good reply.
+        can_retry: Whether the same request may succeed if it is sent again now.
+        refused: Whether the server asked for fewer requests (429).
+        unreachable: Whether nothing came back: no connection, or it broke.
+        wait_seconds: The server's Retry-After.
     """
 
     reply: Reply
@@ -216,11 +216,11 @@ class SendResult:
 
 
 def result_of_body(body: bytes, sending: Sending) -> SendResult:
-    """A body that came with status 200."""
+    """The result of a response with status 200."""
     try:
         return SendResult(reply_of(orjson.loads(body), sending))
     except orjson.JSONDecodeError:
-        words = f"{len(body)} bytes that are no JSON"
+        words = f"{len(body)} bytes that are not JSON"
     except MalformedReplyError as error:
         words = str(error)
     return failed("malformed_reply", words, sending, can_retry=True)
@@ -235,32 +235,36 @@ def result_of_status(
     address: str,
     key_name: str | None = None,
 ) -> SendResult:
-    """A body that came with another status.
+    """The result of a response with another status.
 
     Args:
-        status: The HTTP status, not 200.
-        headers: Of the answer.
-        body: Of the answer.
-        sending: How it was sent.
+        status: The HTTP status.
+        headers: The response's headers.
+        body: The response's body.
+        sending: How the request was sent.
         address: The endpoint's `base_url`, for messages.
-        key_name: The variable whose key was sent, for messages.
+        key_name: The variable that holds the key, for messages.
 
     Raises:
-        BackendError: No request at all can succeed: the key, the address or the quota is wrong.
+        BackendError: No request can succeed: the key, the address or the quota is wrong.
     """
     content = _json_or_text(body)
     words = without_secrets(server_words(content))
     if 300 <= status < 400:
         raise BackendError(
-            f"`{address}` answered {status}: it sends elsewhere, to "
+            f"`{address}` answered {status}: it redirects to "
             f"`{headers.get('Location', 'nowhere')}`",
-            hint="write the address that answers itself as `base_url`; it ends with /v1",
+            hint="set `base_url` to the address of the endpoint itself; it ends with /v1",
         )
     if status in _FATAL_HINTS or _is_out_of_quota(content):
-        hint = _FATAL_HINTS.get(status, "look at the account's quota")
+        hint = _FATAL_HINTS.get(status, "check the quota of the account")
         if status == 401 and key_name:
-            hint = f"the key in `{key_name}` is not taken: is it whole, and is it this endpoint's?"
-        raise BackendError(f"`{address}` answered {status}: {words or 'without a word'}", hint=hint)
+            hint = (
+                f"the endpoint rejects the key in `{key_name}`: check that it is complete and right"
+            )
+        raise BackendError(
+            f"`{address}` answered {status}: {words or 'without a message'}", hint=hint
+        )
     return SendResult(
         _failure(f"http_{status}", words, sending),
         can_retry=status in _PASSING_STATUS or status >= 500,
@@ -272,7 +276,7 @@ def result_of_status(
 def failed(
     reason: str, words: str, sending: Sending, *, can_retry: bool, unreachable: bool = False
 ) -> SendResult:
-    """No reply, for a reason of our own naming."""
+    """The result without a reply, for a reason that mbt names."""
     return SendResult(_failure(reason, words, sending), can_retry, unreachable=unreachable)
 
 
@@ -301,7 +305,7 @@ def _is_out_of_quota(content: Json) -> bool:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Seconds of a Retry-After header; a date is too rare to be worth reading."""
+    """Seconds of a Retry-After header; dates, which are rare, are ignored."""
     try:
         return max(0.0, float(retry_after)) if retry_after else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""From a command to an endpoint that answers: port, key, readiness, and why it did not come."""
+"""Starts servers and supervises them: port, key, readiness, and why one did not start."""
 
 import contextlib
 import http.client
@@ -29,18 +29,18 @@ from mbt_cli.inference import watchdog
 from mbt_cli.inference.replies import server_words
 
 GRACE_SECONDS = 10.0
-"""Time a server has to end by itself after SIGTERM."""
+"""Time for a server to exit after SIGTERM."""
 _TAIL_LINES = 2_000
 
 
 class ServerProcess:
-    """A command that runs until `stop`, or until this process is gone, however it goes.
+    """A command that runs until `stop`, or until this process is gone for any reason.
 
     Args:
-        command: Program and arguments; nothing secret, since others can read them.
-        environment: The whole environment of the process.
-        log: File that gets everything it prints, with every secret of the environment masked.
-        grace_seconds: Time it has to end by itself after SIGTERM.
+        command: Program and arguments; without secrets, since other users can read them.
+        environment: The complete environment of the process.
+        log: Gets everything that the command prints, with every secret of the environment masked.
+        grace_seconds: Time to exit after SIGTERM.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class ServerProcess:
         self._pump.start()
 
     def exit_code(self) -> int | None:
-        """How the server ended; null while it runs.
+        """The server's exit code; null while it runs.
 
-        Known at once, although what it started may still have its time to end.
+        Known at once, even while its child processes still exit.
         """
         if self._code is None:
             with contextlib.suppress(BlockingIOError):
-                told = os.read(self._news, 16)
-                self._code = int(told) if told else self._process.wait()
+                code = os.read(self._news, 16)
+                self._code = int(code) if code else self._process.wait()
             if self._code is not None:
                 self._pump.join(timeout=0.5)
         return self._code
@@ -99,7 +99,7 @@ class ServerProcess:
         return "\n".join(list(self._tail)[-lines:])
 
     def stop(self) -> None:
-        """End the whole process group; returns when nothing of it is left."""
+        """Stop the whole process group; returns when no process of it is left."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -116,7 +116,7 @@ class ServerProcess:
             self._news = -1
 
     def _kill_session(self) -> None:
-        """Kill what a watchdog that was itself killed could not."""
+        """Kill the processes that are left if the watchdog itself was killed."""
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 session = int(stat.read_text().rpartition(")")[2].split()[3])
@@ -126,10 +126,10 @@ class ServerProcess:
     def _copy_log(self, output: IO[bytes], log: Path) -> None:
         with output, log.open("ab", buffering=0) as file:
             for line in output:
-                text = line.decode(errors="surrogateescape")  # odd bytes come out as they are
+                text = line.decode(errors="surrogateescape")  # invalid UTF-8 is logged as it is
                 masked = self._secrets.mask(text).encode(errors="surrogateescape")
                 self._tail.append(masked.decode(errors="replace").rstrip())
-                with contextlib.suppress(OSError):  # a full disk must not end the server
+                with contextlib.suppress(OSError):  # a full disk must not stop the server
                     file.write(masked)
 
 
@@ -144,10 +144,10 @@ _ERROR = re.compile(r"\w*(?:Error|Exception)\b: |error: ", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A known reason for a server not to start.
+    """A known reason why a server does not start.
 
     Args:
-        pattern: Regular expression that its log then holds, whatever the case.
+        pattern: Regular expression for its log, case-insensitive.
         hint: What to change.
     """
 
@@ -157,15 +157,15 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """How one server is started.
+    """How to start one server.
 
     Args:
         command: Program and arguments.
         model: Name under which it serves the model.
         environment: Added to the place's environment.
         health: Path that answers 200 once the server is up.
-        probe: Body fields of the one tiny completion that proves that it answers.
-        causes: Known reasons for it not to start, the likeliest first.
+        probe: Body fields of the short completion that proves that the server works.
+        causes: Known reasons why it does not start, the likeliest first.
     """
 
     command: Sequence[str]
@@ -181,9 +181,9 @@ class RunningServer:
     """A server that has answered a request.
 
     Args:
-        base_url: Up to and including `/v1`.
-        api_key: Made for this server alone.
-        alive: Raises BackendError, with the log's last lines, once the server is gone.
+        base_url: Ends with `/v1`.
+        api_key: Random, for this server only.
+        alive: Raises BackendError with the last lines of the log once the server is gone.
     """
 
     base_url: str
@@ -191,7 +191,7 @@ class RunningServer:
     alive: Callable[[], None]
 
     def get(self, path: str) -> Json:
-        """What a path of the server answers as JSON; null when it does not."""
+        """The JSON that the server answers at a path; null if it does not."""
         try:
             port = urlsplit(self.base_url).port or 0
             status, content = _exchange(port, "GET", path, key=self.api_key)
@@ -207,15 +207,15 @@ def running_server(
     """Start a server on this machine and wait until it has answered one request.
 
     Args:
-        command_for: Port and key to the command; the key belongs into its environment.
-        place: Log file, environment and time allowed.
-        port: The backend's port, unless the place says one; null finds a free one.
+        command_for: Returns the command for a port and a key; the key goes into its environment.
+        place: Log file, environment and time limit.
+        port: The backend's port, if the place has none; null picks a free one.
 
     Raises:
-        BackendError: It ended or did not answer in time; the message ends with its last lines.
+        BackendError: It exited or did not answer in time; the message ends with its last lines.
     """
     with reserved_port(place.port or port) as reserved:
-        key = place.key or secrets.token_hex(32)  # begins with no `-`, which would be an option
+        key = place.key or secrets.token_hex(32)  # no leading `-`, which would be an option
         started = _Started(command_for(reserved, key), place, reserved, key)
         try:
             started.wait_until_ready()
@@ -226,22 +226,22 @@ def running_server(
 
 @contextmanager
 def reserved_port(wanted: int | None = None) -> Iterator[int]:
-    """A loopback port that no other process is given while the context lasts.
+    """A loopback port that no other process gets while the context lasts.
 
-    A bound socket that does not listen keeps the port out of everybody's reach, except for a
-    server that names it and sets SO_REUSEADDR or SO_REUSEPORT, which all servers here do.
+    A bound socket that does not listen keeps the port from everyone but a server that binds it
+    with SO_REUSEADDR or SO_REUSEPORT, as all servers here do.
 
     Raises:
-        BackendError: The wanted port is taken.
+        BackendError: The wanted port is in use.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
         try:
-            # without the options at first: so nobody else can hold this port either
+            # bound without the options first, so that nobody else holds this port
             holder.bind((LOOPBACK, wanted or 0))
         except OSError as error:
             raise BackendError(
-                f"port {wanted} is taken: {error.strerror}",
-                hint="leave out `place.port` or `--port`: a free one is found",
+                f"port {wanted} is in use: {error.strerror}",
+                hint="leave out `place.port` or `--port`: mbt picks a free port",
             ) from error
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -249,7 +249,7 @@ def reserved_port(wanted: int | None = None) -> Iterator[int]:
 
 
 class _Started:
-    """A server that was started, ready or not."""
+    """A server that has started and may not be ready yet."""
 
     def __init__(self, command: ServerCommand, place: ServerPlace, port: int, key: str) -> None:
         self._command = command
@@ -266,16 +266,16 @@ class _Started:
         while not self._is_healthy():
             self.raise_if_ended()
             if time.monotonic() > deadline:
-                raise self._explained(f"the server was not ready after {seconds:g} seconds")
+                raise self._error(f"the server was not ready after {seconds:g} seconds")
             time.sleep(pause)
             pause = min(_SLOWEST_POLL_SECONDS, pause * 1.5)
-        self._ask_once(max(1.0, deadline - time.monotonic()))
+        self._probe(max(1.0, deadline - time.monotonic()))
 
     def raise_if_ended(self) -> None:
-        """Raise BackendError with the reason and the last lines when the server is gone."""
+        """Raise BackendError with the reason and the last lines if the server is gone."""
         code = self.process.exit_code()
         if code is not None:
-            raise self._explained(f"the server ended with code {code}")
+            raise self._error(f"the server exited with code {code}")
 
     def _is_healthy(self) -> bool:
         try:
@@ -284,8 +284,8 @@ class _Started:
             return False
         return status == 200
 
-    def _ask_once(self, seconds: float) -> None:
-        """One tiny completion: a server can be healthy and still refuse or break."""
+    def _probe(self, seconds: float) -> None:
+        """Send a short completion: a healthy server can still refuse it or crash."""
         messages = [{"role": "user", "content": "Hello"}]
         body = {"model": self._command.model, "messages": messages, **self._command.probe}
         path = "/v1/chat/completions"
@@ -295,26 +295,24 @@ class _Started:
             )
         except (OSError, http.client.HTTPException) as error:
             self.raise_if_ended()
-            raise self._explained(
-                f"the server did not answer its first request: {error}"
-            ) from error
+            raise self._error(f"the server did not answer its first request: {error}") from error
         if status != 200:
             words = content.decode(errors="replace")
             if content.startswith(b"{"):
                 words = server_words(orjson.loads(content))
-            raise self._explained(f"the server answered {status} to its first request: {words}")
+            raise self._error(f"the server answered {status} to its first request: {words}")
 
-    def _explained(self, message: str) -> BackendError:
+    def _error(self, message: str) -> BackendError:
         log = self.process.tail(_LINES_SEARCHED)
         causes = self._command.causes
         hints = (c.hint for c in causes if re.search(c.pattern, log, re.IGNORECASE))
-        last = "\n".join(f"  {line}" for line in _telling_lines(log.splitlines()))
-        text = f"{message}; its last lines:\n{last}" if last else f"{message}; it printed nothing"
-        return BackendError(text, hint=next(hints, f"the whole log is `{self._place.log}`"))
+        last = "\n".join(f"  {line}" for line in _relevant_lines(log.splitlines()))
+        text = f"{message}; last lines:\n{last}" if last else f"{message} and printed nothing"
+        return BackendError(text, hint=next(hints, f"see the log, `{self._place.log}`"))
 
 
-def _telling_lines(lines: Sequence[str]) -> list[str]:
-    """The last lines, after the last errors where later noise has pushed those out."""
+def _relevant_lines(lines: Sequence[str]) -> list[str]:
+    """The last lines, preceded by the last errors if those are further up."""
     shown = list(lines[-_LINES_SHOWN:])
     if any(_ERROR.search(line) for line in shown):
         return shown
@@ -331,7 +329,7 @@ def _exchange(
     body: bytes | None = None,
     seconds: float = _HEALTH_SECONDS,
 ) -> tuple[int, bytes]:
-    """Status and body of one request to a server of ours."""
+    """Status and body of one request to a server that mbt started."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=seconds)
     try:

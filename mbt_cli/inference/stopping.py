@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGUSR1 while replies are asked for: stop in order, keep everything."""
+"""SIGINT, SIGTERM and SIGUSR1 while requests are in flight: stop in order, keep every reply."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ from mbt_cli.errors import Interrupted, MbtError, Stopped
 def handled(
     numbers: Iterable[signal.Signals], handle: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """While this lasts, `handle` is called for these signals; afterwards who was before."""
+    """Handle these signals with `handle`, then restore the previous handlers."""
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
@@ -25,7 +25,7 @@ def handled(
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _INTERRUPT_DRAIN_SECONDS = 2.0
-_HINT = "run the same command again: only what is missing is asked for"
+_HINT = "run the same command again to resume: only missing replies are requested"
 
 
 class StopRequest:
@@ -35,22 +35,22 @@ class StopRequest:
         self.signal: signal.Signals | None = None
 
     def error(self) -> MbtError:
-        """What to raise for it."""
+        """The exception to raise."""
         if self.signal == signal.SIGINT:
             return Interrupted("interrupted; every reply that had arrived is kept", hint=_HINT)
         name = self.signal.name if self.signal else "a signal"
         return Stopped(f"stopped by {name}; every reply that had arrived is kept", hint=_HINT)
 
     def drain_seconds(self, usual: float) -> float:
-        """How long replies in flight are waited for: a person at the keyboard waits less."""
+        """Time to wait for replies in flight; shorter after Ctrl-C, where a person waits."""
         return min(usual, _INTERRUPT_DRAIN_SECONDS) if self.signal == signal.SIGINT else usual
 
 
 @contextmanager
 def raising(request: StopRequest) -> Iterator[None]:
-    """Outside the event loop: a signal becomes an exception where the program stands.
+    """Outside an event loop: a signal raises an exception in the main thread.
 
-    Does nothing outside the main thread, where signals never arrive.
+    Does nothing in other threads, which get no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -66,7 +66,7 @@ def raising(request: StopRequest) -> Iterator[None]:
 
 @contextmanager
 def stopping(request: StopRequest, stop: Callable[[], None]) -> Iterator[None]:
-    """Inside the event loop: a signal calls `stop`, and the loop goes on until it is drained."""
+    """Inside an event loop: a signal calls `stop`, and the loop runs on until it is drained."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,12 +1,12 @@
-"""Runs a server as the child of a process that outlives nobody: started as a script, alone.
+"""Runs a server and stops it when the process that started it is gone; a stand-alone script.
 
     python watchdog.py LIFELINE NEWS GRACE COMMAND...
 
-The parent holds the write end of the pipe LIFELINE. When it closes, because the parent is done
-or because it was killed, the server's whole process group gets SIGTERM, and SIGKILL after GRACE
-seconds. When the server ends by itself, its exit code goes into the pipe NEWS at once, and what
-is left of its group is ended likewise. Needs nothing but the standard library, so that it starts
-at once.
+The parent holds the write end of the pipe LIFELINE. When that closes, because the parent is done or
+was killed, the server's whole process group gets SIGTERM, and SIGKILL after GRACE seconds. When the
+server exits by itself, the watchdog writes its exit code to the pipe NEWS at once and stops the
+rest of its process group in the same way. It imports only the standard library, so that it starts
+fast.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ _LOOK_SECONDS = 0.5
 
 
 def main(lifeline: int, news: int, grace_seconds: float, command: list[str]) -> int:
-    """Run the command until it ends or the lifeline closes; gives its exit code."""
+    """Run the command until it exits or the lifeline closes; returns its exit code."""
     for end in (lifeline, news):
         os.set_inheritable(end, False)
     libc = ctypes.CDLL(None)
     libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # the lifeline alone decides
+        signal.signal(number, signal.SIG_IGN)  # only the lifeline decides
     parent = os.getppid()
     watcher = os.getpid()
 
@@ -56,7 +56,7 @@ def main(lifeline: int, news: int, grace_seconds: float, command: list[str]) -> 
 
 
 def _wait(server: "subprocess.Popen[bytes]", lifeline: int, parent: int) -> None:
-    """Until the server ends, the lifeline closes, or the parent is another."""
+    """Wait until the server exits, the lifeline closes, or the parent changes."""
     ended = os.pidfd_open(server.pid)
     while server.poll() is None and os.getppid() == parent:
         readable, _, _ = select.select([lifeline, ended], [], [], _LOOK_SECONDS)
@@ -65,7 +65,7 @@ def _wait(server: "subprocess.Popen[bytes]", lifeline: int, parent: int) -> None
 
 
 def _end(server: "subprocess.Popen[bytes]", grace_seconds: float) -> int:
-    """End the group and whatever descended from it; gives the server's exit code."""
+    """Stop the process group and its descendants; returns the server's exit code."""
     _signal_group(server.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
     while time.monotonic() < deadline and (server.poll() is None or _orphans(server.pid)):
@@ -79,7 +79,7 @@ def _end(server: "subprocess.Popen[bytes]", grace_seconds: float) -> int:
 
 
 def _shell_code(code: int) -> int:
-    """An exit code as a shell tells it: 128 and the signal's number after a signal."""
+    """The exit code as a shell reports it: 128 plus the signal's number after a signal."""
     return code if code >= 0 else 128 - code
 
 
@@ -89,7 +89,7 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 
 def _orphans(server: int) -> list[int]:
-    """Descendants of the server that lost their parent: they come to us as the subreaper."""
+    """Descendants of the server that lost their parent; this process is their subreaper."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children")
     try:
         children = [int(pid) for pid in listed.read_text().split()]

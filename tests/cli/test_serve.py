@@ -133,7 +133,7 @@ def test_a_server_that_ends_by_itself_ends_the_command_with_its_last_words(mbt, 
     ran = mbt("serve", vllm_preset, "--set", "place.executable=/bin/false", MBT_ENDPOINT_KEY=KEY)
 
     assert ran.code == 1
-    assert "the server ended with code 1" in ran.err
+    assert "the server exited with code 1" in ran.err
 
 
 def test_what_the_server_prints_is_shown_where_it_is_asked_for(mbt, vllm_preset):

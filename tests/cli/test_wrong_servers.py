@@ -37,7 +37,7 @@ SERVERS = (
     vllm(
         "a server that dies at boot",
         "echo booting; echo 'cannot load it' >&2; exit 3",
-        ["ended with code 3; its last lines:", "booting", "cannot load it", "whole log is `runs"],
+        ["exited with code 3; last lines:", "booting", "cannot load it", "see the log, `runs"],
         "tensor_parallel_size = 1",
     ),
     vllm(
@@ -169,8 +169,8 @@ ANSWERS = (
     ("a key for others", 403, {}, error("no access"), ["answered 403: no access", "may not use"]),
     ("an unknown model", 404, {}, error("no `x`"), ["answered 404: no `x`", "the model's `id`"]),
     ("a redirect", 302, {"Location": "https://x.org/v1"}, b"", ["302", "`https://x.org/v1`"]),
-    ("a web page", 200, {}, b"<html>", ["max_failed_share", "6 bytes that are no JSON"]),
-    ("no reply inside", 200, {}, b"{}", ["max_failed_share", "there is no choice"]),
+    ("a web page", 200, {}, b"<html>", ["max_failed_share", "6 bytes that are not JSON"]),
+    ("no reply inside", 200, {}, b"{}", ["max_failed_share", "the body has no choices"]),
     ("too long", 400, {}, error("max_tokens"), ["12 x http_400: max_tokens", "--retry-failed"]),
     ("a broken server", 500, {}, error("boom"), ["12 x http_500: boom", "replies are kept"]),
 )
@@ -194,7 +194,7 @@ def test_what_an_endpoint_says_is_handed_on(tmp_path, capfd, status, headers, bo
 def test_an_endpoint_that_wants_a_key_says_how_to_give_one(tmp_path, capfd):
     with answering(401, {}, error("No key")) as url:
         model = f'id = "x"\nbackend = {{ kind = "openai", base_url = "{url}" }}'
-        wrong = asking("", model, ["answered 401: No key", "say `api_key_env` in the model's"])
+        wrong = asking("", model, ["answered 401: No key", "set `api_key_env` in the model's"])
         wrong.prepare(tmp_path)
 
         held(wrong, typed(wrong.words_typed, tmp_path, wrong.env, capfd))

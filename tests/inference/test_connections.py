@@ -132,7 +132,7 @@ def test_half_an_answer_is_no_answer(transport, answer, error):
 
 
 def test_what_is_no_http_is_no_answer():
-    with pytest.raises(BrokenReplyError, match="no HTTP"):
+    with pytest.raises(BrokenReplyError, match="not HTTP"):
         asked(pooled_transport, b"220 mail.example ESMTP\r\n", ends=True)
 
 

@@ -96,8 +96,8 @@ def test_token_counts_are_taken_where_they_are_given():
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ([], "no JSON object"),
-        ({"choices": []}, "no choice"),
+        ([], "not a JSON object"),
+        ({"choices": []}, "no choices"),
         ({"error": {"message": "over capacity"}}, "over capacity"),
         ({"choices": [{"text": "x"}]}, "no message"),
         ({"choices": [{"message": {"content": 5}}]}, "content is a int"),
