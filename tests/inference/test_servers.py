@@ -126,7 +126,7 @@ def test_a_server_that_keeps_dying_ends_the_run_with_its_last_words(
     ("script", "hint"),
     [
         ("echo 'torch.OutOfMemoryError: CUDA out of memory'; exit 1", "tensor_parallel_size"),
-        ("echo 'vllm serve: error: unrecognized arguments: --x'; exit 2", "does not know a key"),
+        ("echo 'vllm serve: error: unrecognized arguments: --x'; exit 2", "vLLM does not know"),
         ("echo 'ValueError: 0.5 GiB KV cache is needed'; exit 1", "serve.max_model_len"),
         ("echo 'GatedRepoError: 401 Client Error'; exit 1", "HF_TOKEN"),
         ("echo 'something new'; exit 3", "see the log"),
