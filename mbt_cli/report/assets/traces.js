@@ -8,8 +8,8 @@
   const OUTCOMES = [["any", "any outcome"], ["a_right", "A right"], ["a_wrong", "A wrong"], ["a_only", "A right and B wrong"],
     ["b_only", "A wrong and B right"], ["both_right", "both right"], ["both_wrong", "both wrong"]];
   const SHOWS = [["all", "all traces"], ["cut", "truncated"], ["failed", "failed"], ["no_answer", "without an answer"],
-    ["disagree", "judge and exact match disagree"], ["votes_differ", "votes disagree"], ["unread", "unreadable verdict"]];
-  const BY = [["auto", "judge, else exact match"], ["judge", "judge"], ["match", "exact match"]];
+    ["disagree", "judge and verifier disagree"], ["votes_differ", "votes disagree"], ["unread", "unreadable verdict"]];
+  const BY = [["auto", "judge, else verifier"], ["judge", "judge"], ["match", "verifier"]];
 
   let keys = null;
 

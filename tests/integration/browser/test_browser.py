@@ -48,12 +48,12 @@ def test_a_number_tells_n_interval_failures_and_leads_to_its_traces(page):
 @pytest.mark.parametrize(
     ("name", "words", "count"),
     [
-        # A right by the judge, q4 by exact match: 1 5 7 9 11; B wrong there: 9
+        # A right by the judge, q4 by the verifier: 1 5 7 9 11; B wrong there: 9
         ("outcome", "A right and B wrong", 1),
         ("outcome", "both wrong", 3),  # 0 3 6
         ("difficulty", "easy", 4),  # 0 3 6 9
         ("show", "truncated", 1),  # 10
-        ("show", "judge and exact match disagree", 1),  # 3, of A
+        ("show", "judge and verifier disagree", 1),  # 3, of A
         ("show", "unreadable verdict", 1),  # 4
         ("a", "any method", 24),
     ],
@@ -66,10 +66,10 @@ def test_filters_find_what_was_counted_by_hand(page, name, words, count):
     assert page.count == f"{count} of 24 traces"
 
 
-def test_right_can_be_taken_from_exact_match(page):
+def test_right_can_be_taken_from_the_verifier(page):
     page.open(BOTH, ready="traces")
 
-    page.choose("by", "exact match")
+    page.choose("by", "verifier")
     page.choose("outcome", "A right and B wrong")
 
     assert page.count == "2 of 24 traces"  # 3 9
