@@ -205,7 +205,7 @@ class MadeStudy:
 
 
 def _said(judge: str, row: dict[str, object]) -> dict[str, object]:
-    """Judges disagree with the verifier on question 3, and one reply of question 4 is unreadable."""
+    """Judges disagree with the verifier on question 3; one reply of question 4 is unreadable."""
     right = row["answer"] != "Nowhere"
     if judge == "answer_match":
         if row["question_id"] == "q4":
