@@ -80,7 +80,7 @@ class Problems:
                     problem = replace(problem, what=what)
                     break
             found.append(problem)
-        return found
+        return tuple(found)
 
 
 def _path(location: tuple[int | str, ...]) -> str:
