@@ -368,7 +368,7 @@ def _html_cell(cell: FormattedCell, kind: str) -> str:
         return f'<th scope="row" class="label">{escape(cell.text)}</th>'
     tag = {"best": "b", "second": "u"}.get(cell.rank)
     text = f"<{tag}>{cell.text}</{tag}>" if tag else cell.text
-    dagger = '<sup title="may be chance: see the notes below">†</sup>' if cell.is_tied else ""
+    dagger = '<sup title="not significant: see the notes below">†</sup>' if cell.is_tied else ""
     interval = f" <small>[{', '.join(cell.interval)}]</small>" if cell.interval else ""
     counts = [
         f"{name} {count}"

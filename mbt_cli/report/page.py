@@ -1,4 +1,4 @@
-"""The HTML report: one folder that opens as a file, its data in scripts loaded on demand."""
+"""The HTML report: a folder that opens without a server; its data are scripts loaded on demand."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,19 +26,19 @@ from mbt_cli.store.disk import writing_to
 from mbt_cli.store.lineage import Lineage, lineage_json
 from mbt_cli.store.reading import Upstream, own_rollouts, upstream
 
-# each of these may only stand inside a JSON text, so it can be written as an escape anywhere
+# outside of JSON strings these cannot occur, so escaping them everywhere is safe
 _ESCAPES = (
-    (b"<", b"\\u003c"),  # no `</script>` and no `<!--`, wherever the text ends up
+    (b"<", b"\\u003c"),  # no `</script>` and no `<!--`
     ("\u2028".encode(), b"\\u2028"),
     ("\u2029".encode(), b"\\u2029"),
 )
 
 
 def script(name: str, value: Json) -> bytes:
-    r"""A script that hands `value` over to the page under `name`.
+    r"""A script that gives the page `value` under `name`.
 
     Args:
-        name: Path of the script below the page's data folder, without its suffix.
+        name: Path of the script in the page's data folder, without its suffix.
         value: JSON; NaN and infinities become null.
 
     Example:
@@ -81,10 +81,10 @@ def _cell(cell: FormattedCell) -> dict[str, Json]:
 
 
 PAGE = "report"
-"""Folder of the page within a report's files."""
+"""Folder of the page in a report's files."""
 _AUTO_TRACES = 10_000
 _CHUNK_BYTES = 512 << 10
-_QUESTIONS_A_CHUNK = 64
+_CHUNK_QUESTIONS = 64
 _SHOWN_ANSWER = 120
 _SHOWN_QUESTION = 400
 _TABLE_FILES = ("*.md", "*.csv", "*.tex", "*.parquet")
@@ -93,17 +93,17 @@ _FIGURE_FILES = ("*.svg", "*.pdf", "*.png")
 
 @dataclass(frozen=True, slots=True)
 class PageInputs:
-    """What a page is made from.
+    """The data of a page.
 
     Args:
         study: Name of the study.
         address: Address of the report cell.
         study_folder: `runs/<study>`.
-        scores: Addresses of the score cells that are there.
-        missing: Addresses of those that are not made yet.
-        tables: As they were written.
+        scores: Addresses of the finished score cells.
+        missing: Addresses of the unfinished ones.
+        tables: The tables of the report.
         manifest: Text of the manifest.
-        traces: Traces of each rollout cell at most; `auto` shares 10,000 among the cells.
+        traces: Most traces of each rollout cell; `auto` shares 10,000 among the cells.
     """
 
     study: str
@@ -117,11 +117,11 @@ class PageInputs:
 
 
 def write_page(folder: Path, inputs: PageInputs) -> Path:
-    """Write the page beside the tables and figures that are in `folder` already.
+    """Write the page next to the tables and figures in `folder`.
 
     Args:
-        folder: The report's files; the page comes to be in `folder/report`.
-        inputs: What it shows.
+        folder: The report's files; the page is written to `folder/report`.
+        inputs: The data of the page.
 
     Returns:
         Path of index.html.
@@ -151,14 +151,16 @@ def write_page(folder: Path, inputs: PageInputs) -> Path:
         "lost": list(found.lost),
         "changed": list(found.changed),
     }
-    _take(page, "overview", overview)
-    _take(page, "index", index)
-    _take(page, "cells", {a: lineage_json(cell).decode() for a, cell in found.cells.items()})
+    _write_script(page, "overview", overview)
+    _write_script(page, "index", index)
+    _write_script(
+        page, "cells", {a: lineage_json(cell).decode() for a, cell in found.cells.items()}
+    )
     return page / "index.html"
 
 
 def _limit(inputs: PageInputs, cells: int) -> int | None:
-    """Traces of each cell at most; None for all of them."""
+    """Most traces of each cell; None for all."""
     if inputs.traces == "auto":
         return -(-_AUTO_TRACES // max(1, cells))
     return None if inputs.traces == "all" else inputs.traces
@@ -174,7 +176,7 @@ def _copy_assets(page: Path) -> None:
 
 
 def _copied(source: Path, target: Path, patterns: Iterable[str]) -> list[str]:
-    """Copy files of a folder, so that the page's own folder holds all that it shows."""
+    """Copy files of a folder into the page's own folder, so that the page is self-contained."""
     found = sorted(path for pattern in patterns for path in source.glob(pattern))
     if found:
         target.mkdir(exist_ok=True)
@@ -184,7 +186,7 @@ def _copied(source: Path, target: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def _graph(inputs: PageInputs, found: Upstream) -> list[Json]:
-    """Every cell behind the report, inputs first, the report last."""
+    """Every cell that the report depends on, inputs first, the report last."""
     nodes: list[Json] = [_node(cell, found) for cell in found.cells.values()]
     nodes += [
         {"address": address, "stage": address.partition("/")[0], "kind": "score", "inputs": []}
@@ -212,7 +214,7 @@ def _node(cell: Lineage, found: Upstream) -> Json:
 
 @dataclass
 class _QuestionSet:
-    """Questions of one benchmark and split that some trace of the page is about."""
+    """The questions of a benchmark and split that have traces on the page."""
 
     address: str
     numbers: dict[str, int] = field(default_factory=dict)
@@ -222,7 +224,7 @@ class _QuestionSet:
 
 
 class _Writer:
-    """Writes traces and their questions in chunks, and gives the index to find them by."""
+    """Writes traces and their questions in chunks, with an index to find them."""
 
     def __init__(self, page: Path, cells: Sequence[TraceCell]) -> None:
         self._page = page
@@ -230,7 +232,7 @@ class _Writer:
         self._sets: dict[str, _QuestionSet] = {}
 
     def write(self, limit: int | None) -> Json:
-        """Write all chunks; the index tells which trace and question is in which."""
+        """Write all chunks; returns the index of traces and questions."""
         cells = [] if limit == 0 else [self._cell(n, c, limit) for n, c in enumerate(self._cells)]
         by_address = {cell.questions.address: cell for cell in self._cells}
         sets = [
@@ -240,7 +242,7 @@ class _Writer:
         return {"signs": list(SIGNS), "sets": sets, "cells": cells, "limit": limit}
 
     def _cell(self, number: int, cell: TraceCell, limit: int | None) -> Json:
-        """Write the chunks of one rollout cell, and give its columns of the index."""
+        """Write the chunks of a rollout cell; returns its part of the index."""
         questions = self._sets.setdefault(
             cell.questions.address, _QuestionSet(cell.questions.address)
         )
@@ -268,20 +270,20 @@ class _Writer:
         }
 
     def _set(self, number: int, questions: _QuestionSet, cell: TraceCell) -> Json:
-        """Write the questions that are shown, and give their columns of the index."""
+        """Write the questions of a set; returns their part of the index."""
         wanted = questions.numbers
         rows = read_question_rows(cell).drop("position", "metadata").collect()
         shown = [r for r in rows.iter_rows(named=True) if r["question_id"] in wanted]
         shown.sort(key=lambda row: wanted[row["question_id"]])
-        for start in range(0, len(shown), _QUESTIONS_A_CHUNK):
-            name = f"questions-{number}-{start // _QUESTIONS_A_CHUNK}"
-            _take(self._page, name, shown[start : start + _QUESTIONS_A_CHUNK])
+        for start in range(0, len(shown), _CHUNK_QUESTIONS):
+            name = f"questions-{number}-{start // _CHUNK_QUESTIONS}"
+            _write_script(self._page, name, shown[start : start + _CHUNK_QUESTIONS])
         axes = axes_of(questions.address)
         return {
             "address": questions.address,
             "benchmark": axes.get("benchmark"),
             "split": axes.get("split"),
-            "chunk": _QUESTIONS_A_CHUNK,
+            "chunk": _CHUNK_QUESTIONS,
             "id": [row["question_id"] for row in shown],
             "question": [(row["question"] or "")[:_SHOWN_QUESTION] for row in shown],
             "gold": [(row["answer"] or "")[:_SHOWN_ANSWER] for row in shown],
@@ -302,34 +304,34 @@ def _model_name(cell: Lineage) -> Json:
 
 
 class _Chunks:
-    """Records in scripts of about half a megabyte, numbered from 0."""
+    """Writes records in scripts of about half a megabyte, numbered from 0."""
 
     def __init__(self, page: Path, name: str) -> None:
         self._page = page
         self._name = name
         self._starts: list[int] = []
-        self._held: list[Json] = []
+        self._pending: list[Json] = []
         self._bytes = 0
         self._count = 0
 
     def add(self, record: Json) -> None:
-        self._held.append(record)
+        self._pending.append(record)
         self._bytes += sum(len(text) for text in _texts(record)) + 500
         self._count += 1
         if self._bytes >= _CHUNK_BYTES:
             self._write()
 
     def finish(self) -> list[int]:
-        """Number of the first record of every chunk."""
+        """Write the rest; returns the number of the first record of every chunk."""
         self._write()
         return self._starts
 
     def _write(self) -> None:
-        if not self._held:
+        if not self._pending:
             return
-        _take(self._page, f"{self._name}-{len(self._starts)}", self._held)
-        self._starts.append(self._count - len(self._held))
-        self._held, self._bytes = [], 0
+        _write_script(self._page, f"{self._name}-{len(self._starts)}", self._pending)
+        self._starts.append(self._count - len(self._pending))
+        self._pending, self._bytes = [], 0
 
 
 def _texts(record: Json) -> Iterator[str]:
@@ -339,8 +341,8 @@ def _texts(record: Json) -> Iterator[str]:
     yield from (verdict["reply"] or "" for verdict in record["verdicts"])
 
 
-def _take(page: Path, name: str, value: Json) -> None:
-    """Write one script of data; the artifact's own writer makes sure that it is on the disk."""
+def _write_script(page: Path, name: str, value: Json) -> None:
+    """Write one script of data; the artifact's writer flushes it to the disk."""
     path = page / "data" / f"{name}.js"
     with writing_to(path):
         path.parent.mkdir(exist_ok=True)

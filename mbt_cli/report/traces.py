@@ -1,4 +1,4 @@
-"""Rollouts with their questions and verdicts, batch by batch, for people who read traces."""
+"""Rollouts with their questions and verdicts, in batches, for the page and `mbt view`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,28 +19,29 @@ from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import Upstream, read_rows, upstream
 
 SIGNS = (
-    "judged",  # a judge's verdict on the answer could be read
+    "judged",  # a judge's verdict on the answer was parsed
     "judge_right",
     "matched",  # the verifier has a value
     "match_right",
     "cut",
     "failed",
     "votes_differ",
-    "unread",  # a verdict could not be read
+    "unread",  # a verdict was not parsed
     "no_answer",
 )
-"""Bit k of a trace's signs says `SIGNS[k]`."""
+"""Bit k of a trace's signs is set if `SIGNS[k]` holds."""
 
 _INHERITED = "rollout_failed"
-_NOT_OWN = ("reply", "failure", "vote", "asked")
+"""Start of the failure of a verdict on a failed rollout."""
+_COMMON_COLUMNS = ("reply", "failure", "vote", "asked")
 
 
 def page_trace(row: Mapping[str, Any], verdicts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Json:
-    """Everything the page shows of one rollout.
+    """Everything that the page shows of a rollout.
 
     Args:
-        row: `rows.ROLLOUTS` without its messages.
-        verdicts: Number of a judge to its verdicts on this rollout, one a vote.
+        row: A row of `rows.ROLLOUTS` without `messages`.
+        verdicts: Number of a judge to its verdicts on this rollout, one per vote.
     """
     trace = trace_of(row["reasoning"], row["reply"])
     reply = row["reply"] or ""
@@ -48,7 +49,7 @@ def page_trace(row: Mapping[str, Any], verdicts: Mapping[int, Sequence[Mapping[s
     return {
         "paragraphs": paragraphs(trace),
         "thinks": bool((row["reasoning"] or "").strip()),
-        # the reply as it was sent is `before`, then the trace if `within`, then `after`
+        # the raw reply is `before`, then the trace if `within`, then `after`
         "before": before,
         "within": bool(found),
         "after": after,
@@ -73,7 +74,7 @@ def _verdict(judge: int, verdict: Mapping[str, Any]) -> Json:
         "asked": verdict.get("asked", True),
         "reply": verdict["reply"],
         "failure": verdict["failure"],
-        "said": {key: value for key, value in verdict.items() if key not in _NOT_OWN},
+        "said": {key: value for key, value in verdict.items() if key not in _COMMON_COLUMNS},
     }
 
 
@@ -111,15 +112,15 @@ def signs(
 
 _BATCH_ROWS = 2_000
 _KEY = ["question_id", "sample"]
-_UNSHOWN = tuple(name for name in rows.REPLY if name not in ("reply", "failure"))
+_HIDDEN = tuple(name for name in rows.REPLY if name not in ("reply", "failure"))
 
 
 @dataclass(frozen=True, slots=True)
 class TraceCell:
-    """A rollout cell with what belongs to it.
+    """A rollout cell with its questions and verdicts.
 
     Args:
-        judged: Judge cells that gave verdicts on it.
+        judged: The judge cells with verdicts on it.
     """
 
     study_folder: Path
@@ -138,7 +139,7 @@ class TraceCell:
         return [judge_of(cell.spec) for cell in self.judged]
 
     def folder(self, cell: Lineage) -> Path:
-        """Where a cell of the study is."""
+        """Folder of a cell of the study."""
         return self.study_folder / cell.address
 
 
@@ -147,9 +148,9 @@ class Trace:
     """One rollout.
 
     Args:
-        row: The rollout without its messages, with `position` of its question.
-        verdicts: Number of the judge cell to verdict rows, one a vote.
-        signs: `page_traces.SIGNS` as bits.
+        row: The rollout without its messages, with the `position` of its question.
+        signs: `SIGNS` as bits.
+        verdicts: Number of the judge cell to its verdict rows, one per vote.
     """
 
     row: Mapping[str, Any]
@@ -158,7 +159,7 @@ class Trace:
 
 
 def trace_cells(study_folder: Path, found: Upstream) -> list[TraceCell]:
-    """Every rollout cell among `found` whose questions are there, by address."""
+    """Every rollout cell in `found` whose questions exist, by address."""
     judged: dict[str, list[Lineage]] = {}
     for cell in found.of_kind("judge"):
         for rollouts in found.inputs(cell, "rollout"):
@@ -171,7 +172,7 @@ def trace_cells(study_folder: Path, found: Upstream) -> list[TraceCell]:
 
 
 def trace_cells_below(study_folder: Path, addresses: Sequence[str]) -> list[TraceCell]:
-    """The same for everything that some finished cells stand on."""
+    """The rollout cells that some finished cells were made from."""
     return trace_cells(study_folder, upstream(study_folder, addresses))
 
 
@@ -186,12 +187,12 @@ def read_traces(
     """Rollouts by question and sample, in batches.
 
     Args:
-        cell: What to read.
-        limit: How many at most; None for all.
-        questions: Ids of the questions wanted; None for all.
+        cell: The cell to read.
+        limit: Most rollouts; None for all.
+        questions: Ids of questions; None for all.
 
     Raises:
-        ArtifactError: A file is not the one its lineage tells of.
+        ArtifactError: A file does not match its lineage.
     """
     rollouts = read_rows(cell.folder(cell.rollouts), cell.rollouts)
     asked = read_question_rows(cell).select(
@@ -240,7 +241,7 @@ def _traces(
 
 def _verdict_rows(cell: TraceCell, judged: Lineage) -> pl.LazyFrame:
     found = read_rows(cell.folder(judged), judged)
-    return found.drop(_UNSHOWN, strict=False)
+    return found.drop(_HIDDEN, strict=False)
 
 
 def _by_rollout(frame: pl.DataFrame) -> dict[tuple[str, int], list[dict[str, Any]]]:

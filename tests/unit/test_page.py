@@ -27,7 +27,7 @@ ROLLOUT = {
 
 
 def taken(path: Path):
-    """What a script hands over to the page."""
+    """The value that a script gives the page."""
     name, value = re.fullmatch(r'mbt\.take\("([^"]+)",(.*)\);\n', path.read_text()).groups()
     assert path.name == f"{name}.js"
     return json.loads(value)
@@ -50,7 +50,7 @@ def test_a_script_holds_any_text_without_ending_early(text):
     assert "\u2029" not in body
 
 
-def test_signs_take_the_majority_of_the_votes_that_could_be_read():
+def test_signs_take_the_majority_of_the_parsed_votes():
     right_vote, wrong_vote = ("A", 1.0), ("B", 0.0)
     unparsed = {"failure": "unreadable_verdict: no verdict"}
 
@@ -68,20 +68,20 @@ def test_signs_take_the_majority_of_the_votes_that_could_be_read():
     assert names_of(tie) == {"matched", "votes_differ"}
 
 
-def test_a_failed_rollout_has_no_verdict_that_could_not_be_read():
+def test_a_failed_rollout_has_no_unparsed_verdict():
     row = {**ROLLOUT, "failure": "http_500", "answer": None, "finish_reason": None}
     verdict = {"grade": None, "failure": "rollout_failed: http_500"}
 
     assert names_of(signs(row, None, [verdict])) == {"failed", "no_answer"}
 
 
-def test_a_cut_rollout_says_so():
+def test_a_cut_rollout_has_the_sign():
     row = {**ROLLOUT, "finish_reason": "length", "answer": " "}
 
     assert names_of(signs(row, 0.0, [])) == {"matched", "cut", "no_answer"}
 
 
-def test_a_trace_is_told_from_the_reply_around_it():
+def test_a_trace_is_separate_from_the_reply_around_it():
     direct = {**ROLLOUT, "reasoning": None, "reply": " It is so. <answer>Oslo</answer> Bye."}
 
     thinking, answering = page_trace(ROLLOUT, {}), page_trace(direct, {})
@@ -93,7 +93,7 @@ def test_a_trace_is_told_from_the_reply_around_it():
     assert answering["after"] == " <answer>Oslo</answer> Bye."
 
 
-def test_a_table_keeps_texts_as_shown_and_numbers_to_sort_by():
+def test_a_table_has_texts_as_shown_and_numbers_to_sort_by():
     columns = (
         Column("model", "model", kind="label"),
         Column("em", "EM", unit="percent", best="high"),
@@ -160,14 +160,14 @@ def test_ten_thousand_traces_are_shared_among_the_cells(tmp_path):
     assert [len(cell["traces"]["sample"]) for cell in index["cells"]] == [3_334] * 3
 
 
-def test_inputs_that_are_gone_or_changed_are_told(tmp_path):
+def test_the_page_lists_deleted_and_changed_inputs(tmp_path):
     study = MadeStudy(tmp_path, Size())
     inputs = study.write()
     rollouts = "base/benchmark=tiny/split=validation/model=m/variant=base"
     lineage = study.folder / rollouts / "lineage.json"
-    told = json.loads(lineage.read_text())
-    told["files"]["files/more"] = {"bytes": 1, "sha256": "0" * 64}
-    lineage.write_text(json.dumps(told))
+    record = json.loads(lineage.read_text())
+    record["files"]["files/more"] = {"bytes": 1, "sha256": "0" * 64}
+    lineage.write_text(json.dumps(record))
     (study.folder / rollouts.replace("=base", "=mbt_s") / "lineage.json").unlink()
 
     found = upstream(study.folder, inputs.scores)

@@ -1,10 +1,10 @@
 "use strict";
-// What every view uses: elements made of text alone, data loaded on demand, the address bar.
-// Text from models and data sets only ever becomes a text node; nothing here parses HTML.
+// Shared by all views: elements from plain text, data loaded on demand, the address bar.
+// Text from models and data sets only becomes text nodes; nothing here parses HTML.
 
 const mbt = { views: {}, data: new Map(), waiting: new Map() };
 
-/** An element: `props` are attributes, or listeners where the name begins with "on". */
+/** An element; `props` are attributes, or listeners if their name starts with "on". */
 mbt.el = (tag, props, ...children) => {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props || {})) {
@@ -16,13 +16,13 @@ mbt.el = (tag, props, ...children) => {
   return node;
 };
 
-/** Text that models or data sets wrote: its own direction, never mixed with what stands around. */
+/** Text of a model or data set, with its own direction, isolated from the text around it. */
 mbt.foreign = (text, tag = "bdi", props = {}) =>
   mbt.el(tag, { dir: "auto", ...props }, text === null || text === undefined ? "" : String(text));
 
 mbt.count = (number) => (number === null || number === undefined ? "—" : number.toLocaleString("en"));
 
-// --- data: each script below data/ calls mbt.take with its name and its content
+// --- data: each script in data/ calls mbt.take with its name and content
 
 mbt.take = (name, value) => {
   mbt.data.set(name, value);
@@ -41,7 +41,7 @@ const policy = window.trustedTypes
     })
   : { createScriptURL: (url) => url };
 
-/** The content of data/NAME.js, read once. */
+/** The content of data/NAME.js, loaded once. */
 mbt.load = (name) => {
   if (mbt.data.has(name)) return Promise.resolve(mbt.data.get(name));
   if (mbt.waiting.has(name)) return mbt.waiting.get(name);
@@ -62,7 +62,7 @@ mbt.load = (name) => {
   return promise;
 };
 
-// --- the address bar: #/view?key=value&..., so that every state is a link
+// --- the address bar: #/view?key=value&..., so every state is a link
 
 mbt.state = () => {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
@@ -78,7 +78,7 @@ mbt.link = (view, values) => {
   return `#/${view}${text ? `?${text}` : ""}`;
 };
 
-/** Note the state without a new entry in the history. */
+/** Store the state in the address bar without a new history entry. */
 mbt.note = (view, values) => {
   const hash = mbt.link(view, values);
   if (hash !== location.hash) history.replaceState(null, "", hash);
@@ -96,7 +96,7 @@ mbt.select = (label, id, options, value, onchange) =>
     )
   );
 
-/** Axes of an address, without those that `others` all share. */
+/** The axis values that distinguish a cell from `others`. */
 mbt.label = (cell, others) => {
   const differs = (axis) => others.some((other) => other.axes[axis] !== cell.axes[axis]);
   const parts = Object.entries(cell.axes)

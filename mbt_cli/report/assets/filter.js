@@ -1,10 +1,10 @@
 "use strict";
-// Which traces a person wants to see. Works on the index alone, so that 50,000 take no time.
+// Filters of the trace browser. They use the index only, so 50,000 traces are filtered at once.
 
 (() => {
   const bits = {};
 
-  /** Make the index ready: bit of every sign, and the first row of every (question, sample). */
+  /** Prepare the index: the bit of every sign, and the signs of every cell as an array. */
   mbt.prepare = (index) => {
     if (index.ready) return index;
     index.signs.forEach((sign, bit) => { bits[sign] = 1 << bit; });
@@ -18,7 +18,7 @@
 
   mbt.has = (cell, row, sign) => (cell.signs[row] & bits[sign]) !== 0;
 
-  /** Whether a trace's answer is right: true, false, or undefined where nothing tells. */
+  /** Whether a trace's answer is right: true, false, or undefined if unknown. */
   mbt.right = (cell, row, by) => {
     const signs = cell.signs[row];
     if (by !== "match" && signs & bits.judged) return (signs & bits.judge_right) !== 0;
@@ -26,7 +26,7 @@
     return signs & bits.matched ? (signs & bits.match_right) !== 0 : undefined;
   };
 
-  /** Row of the same question and sample in another cell of the same set, -1 where it has none. */
+  /** Row of the same question and sample in another cell of the same set, or -1. */
   mbt.partner = (cell, row, other) => {
     if (!other || other.set !== cell.set) return -1;
     if (!other.rowOf) {
@@ -75,7 +75,7 @@
   };
 
   /**
-   * Traces that fit: columns `cell`, `row` and `other` (row of method B, -1 without one).
+   * Matching traces as columns `cell`, `row` and `other` (row of method B, -1 without one).
    * `wanted`: set, a, b (numbers, or -1 for any set, any method, no second), difficulty, outcome,
    * show, by, text.
    */
@@ -105,7 +105,7 @@
     return found;
   };
 
-  /** Name of the chunk that holds a trace, and its place in there. */
+  /** Name of a trace's chunk, and the trace's place in it. */
   mbt.place = (index, number, row) => {
     const { starts } = index.cells[number];
     let [low, high] = [0, starts.length - 1];
@@ -117,7 +117,7 @@
     return { chunk: `traces-${number}-${low}`, at: row - starts[low] };
   };
 
-  /** Keep of `found` what has the text anywhere in its trace, reply or verdicts: reads all chunks. */
+  /** The traces of `found` with the text in their trace, reply or verdicts; reads all their chunks. */
   mbt.searchTexts = async (index, found, text, progress, isOver) => {
     const wanted = text.toLowerCase().trim();
     const kept = { cell: [], row: [], other: [] };

@@ -1,5 +1,6 @@
 "use strict";
-// From the questions to the tables: one column a stage, every cell a button, its ancestry lit up.
+// The graph from the questions to the tables: a column per stage, a button per cell. Choosing a
+// cell highlights what it was made from and what was made from it.
 
 (() => {
   const { el } = mbt;
@@ -28,7 +29,7 @@
     columns.append(tables);
     const canvas = el("div", { class: "graph" }, edges, columns);
     const panel = el("section", { class: "card detail", "aria-live": "polite" },
-      el("p", { class: "empty" }, "Choose a cell to see what it was made from and by what."));
+      el("p", { class: "empty" }, "Choose a cell to see its inputs, settings and code."));
     let chosen = null;
 
     const choose = (address) => {
@@ -49,7 +50,7 @@
       describe(panel, nodes.get(address), nodes, overview);
     };
 
-    // an input that another input reads too is told by that one
+    // an input that another input also reads is drawn from that one only
     const isRoundabout = (node, input) => node.inputs.some((other) => nodes.get(other)?.inputs.includes(input));
     const readers = new Map();
     for (const node of overview.graph) {
@@ -105,7 +106,7 @@
     return path;
   };
 
-  /** Stages in the order in which they can be reached, with their cells. */
+  /** Stages with their cells, in the order of their dependencies. */
   const stages = (graph, nodes) => {
     const depths = new Map();
     const depth = (address) => {
@@ -150,8 +151,8 @@
       el("dl", { class: "facts" }, rows.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
       el("h3", {}, "Reads"),
       node.inputs.length
-        ? el("ul", {}, node.inputs.map((input) => el("li", {}, el("a", { href: mbt.link("lineage", { cell: input }) }, input), nodes.has(input) ? "" : " (no longer there)")))
-        : el("p", {}, node.kind === "questions" ? "the benchmark's own files" : "nothing that was made yet"),
-      lineage ? el("details", {}, el("summary", {}, "The whole lineage"), el("pre", { class: "code", tabindex: "0" }, cells[node.address])) : "");
+        ? el("ul", {}, node.inputs.map((input) => el("li", {}, el("a", { href: mbt.link("lineage", { cell: input }) }, input), nodes.has(input) ? "" : " (deleted)")))
+        : el("p", {}, node.kind === "questions" ? "the benchmark's own files" : "no finished cell"),
+      lineage ? el("details", {}, el("summary", {}, "Full lineage"), el("pre", { class: "code", tabindex: "0" }, cells[node.address])) : "");
   };
 })();

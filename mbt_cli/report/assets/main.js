@@ -1,10 +1,10 @@
 "use strict";
-// Which view is shown, and the colours.
+// The choice of the view and of the colours.
 
 (() => {
   const { el } = mbt;
   const VIEWS = [["tables", "Tables"], ["figures", "Figures"], ["traces", "Traces"], ["lineage", "Lineage"], ["manifest", "Manifest"]];
-  const THEMES = { auto: "as the system", light: "light", dark: "dark" };
+  const THEMES = { auto: "system", light: "light", dark: "dark" };
   const content = document.getElementById("content");
   const links = new Map(VIEWS.map(([name, title]) => [name, el("a", { href: `#/${name}` }, title)]));
   document.getElementById("views").append(...links.values());
@@ -24,7 +24,7 @@
       const node = await mbt.views[name](values);
       if (own === drawn) content.replaceChildren(node);
     } catch (error) {
-      content.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. The page's folder must stay whole: copy all of it.`));
+      content.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. Copy the whole folder of the page.`));
     }
     document.documentElement.dataset.ready = name;
   };
@@ -37,7 +37,7 @@
     button.textContent = { auto: "◐", light: "☀", dark: "☾" }[theme];
     button.setAttribute("aria-label", `Colours: ${THEMES[theme]}`);
     button.title = `Colours: ${THEMES[theme]}`;
-    try { localStorage.setItem("mbt-theme", theme); } catch { /* a page from a file may have no storage */ }
+    try { localStorage.setItem("mbt-theme", theme); } catch { /* a page opened as a file may have no storage */ }
   };
   document.getElementById("theme").addEventListener("click", () => {
     const names = Object.keys(THEMES);
@@ -51,6 +51,6 @@
     document.getElementById("study").textContent = study;
     return show();
   }).catch((error) => {
-    content.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. The page's folder must stay whole: copy all of it.`));
+    content.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. Copy the whole folder of the page.`));
   });
 })();

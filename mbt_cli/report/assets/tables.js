@@ -1,5 +1,5 @@
 "use strict";
-// Tables that sort, figures, and what stands behind a number.
+// Sortable tables, figures, and the details of a number.
 
 (() => {
   const { el } = mbt;
@@ -26,12 +26,12 @@
   };
 
   const warnings = (overview) => {
-    const told = [
+    const groups = [
       [overview.missing, "not run yet; their numbers are shown as a dash"],
-      [overview.lost, "no longer on the disk when this page was made"],
-      [overview.changed, "changed since the scores were computed: their traces are not those behind the numbers"],
+      [overview.lost, "deleted before this page was made"],
+      [overview.changed, "changed after the scores were computed; their traces do not match the numbers"],
     ];
-    return told.filter(([cells]) => cells.length).map(([cells, what]) =>
+    return groups.filter(([cells]) => cells.length).map(([cells, what]) =>
       el("details", { class: "warning" },
         el("summary", {}, `${mbt.count(cells.length)} cell${cells.length > 1 ? "s" : ""}: ${what}`),
         el("ul", {}, cells.slice(0, 500).map((address) => el("li", {}, el("code", {}, address))))));
@@ -65,7 +65,7 @@
     return th;
   };
 
-  /** Row numbers by one column; what has no number stays at the end. */
+  /** Row numbers sorted by one column; rows without a number come last. */
   const order = (table, k, sign) => {
     const key = (row) => {
       const cell = table.rows[row][k];
@@ -83,16 +83,16 @@
     body.replaceChildren(...rows.map((row) => el("tr", {}, table.rows[row].map((cell, k) => {
       if (table.columns[k].kind === "label") return el("th", { scope: "row", class: "label" }, cell.t);
       const text = cell.r === "best" ? el("b", {}, cell.t) : cell.r === "second" ? el("u", {}, cell.t) : cell.t;
-      const tied = cell.d ? el("sup", { title: "may be chance: see the notes below" }, "†") : null;
+      const tied = cell.d ? el("sup", { title: "not significant: see the notes below" }, "†") : null;
       const interval = cell.i ? el("small", {}, ` [${cell.i.join(", ")}]`) : null;
-      const about = `${table.columns[k].title}: ${cell.t}. Show what is behind it`;
+      const about = `${table.columns[k].title}: ${cell.t}. Show details`;
       return el("td", { class: "number" },
         el("button", { type: "button", class: "plain", "aria-label": about, onclick: () => behind(table, row, k, detail, overview) },
           text, tied, interval));
     }))));
   };
 
-  /** What a number is made of, and where its traces and lineage are. */
+  /** The details of a number, with links to its traces and lineage. */
   const behind = (table, row, k, detail, overview) => {
     const cell = table.rows[row][k];
     const address = table.addresses[row];
@@ -118,7 +118,7 @@
   mbt.views.figures = async () => {
     const overview = await mbt.load("overview");
     const names = [...new Set(overview.files.figures.map((name) => name.replace(/\.[a-z]+$/, "")))];
-    if (!names.length) return el("div", { class: "page" }, el("p", { class: "empty" }, "This report has no figures. Name some with figures = [...] on the report stage."));
+    if (!names.length) return el("div", { class: "page" }, el("p", { class: "empty" }, "This report has no figures. Set figures = [...] on the report stage."));
     return el("div", { class: "page" }, names.map((name) => {
       const own = overview.files.figures.filter((file) => file.replace(/\.[a-z]+$/, "") === name);
       const shown = own.find((file) => file.endsWith(".svg")) || own.find((file) => file.endsWith(".png"));
@@ -135,6 +135,6 @@
     const { manifest } = await mbt.load("overview");
     return el("div", { class: "page" }, el("section", { class: "card" },
       el("h2", {}, "Manifest"),
-      manifest ? el("pre", { class: "code", tabindex: "0" }, manifest) : el("p", { class: "empty" }, "The manifest's text is not part of this report.")));
+      manifest ? el("pre", { class: "code", tabindex: "0" }, manifest) : el("p", { class: "empty" }, "This report does not contain the manifest.")));
   };
 })();

@@ -1,16 +1,16 @@
 "use strict";
-// One question and one trace on the screen.
+// The view of one question and its traces.
 
 (() => {
   const { el, foreign } = mbt;
   const LONG = 6000;
   const PHASES = ["understanding and filtering", "planning", "execution and monitoring", "self-correction", "verification"];
 
-  /** Text of any length; what is very long is folded until asked for. */
+  /** Text of any length; very long text is cut until the reader expands it. */
   const longText = (text, tag, props) => {
     if (text.length <= LONG) return foreign(text, tag, props);
     const node = foreign(text.slice(0, LONG), tag, props);
-    const more = el("button", { type: "button", class: "more" }, `show the other ${mbt.count(text.length - LONG)} characters`);
+    const more = el("button", { type: "button", class: "more" }, `show ${mbt.count(text.length - LONG)} more characters`);
     more.addEventListener("click", () => node.replaceChildren(text));
     node.append("… ", more);
     return node;
@@ -65,7 +65,7 @@
   const paragraphs = (record, marked) => {
     const redundant = new Set(marked ? marked.redundant_paragraphs : []);
     const reached = marked ? marked.answer_paragraph : 0;
-    if (!record.paragraphs.length) return el("p", { class: "empty" }, record.failure ? "No reply, so no trace." : "There is no trace: the model answered directly.");
+    if (!record.paragraphs.length) return el("p", { class: "empty" }, record.failure ? "No reply." : "No trace: the model answered directly.");
     return el("ol", { class: "paragraphs" }, record.paragraphs.map((text, k) => {
       const names = [
         k + 1 === reached ? ["reached", "answer reached"] : null,
@@ -95,7 +95,7 @@
       return el("details", {},
         el("summary", {}, el("strong", {}, judge.judge), votes > 1 ? ` vote ${verdict.vote + 1}` : "",
           " — ", verdict.failure ? el("span", { class: "tag bad" }, "failed") : said(verdict) || "nothing to judge"),
-        el("p", { class: "where" }, verdict.asked ? `by ${judge.model || "unknown"}` : "known by rule, nobody was asked"),
+        el("p", { class: "where" }, verdict.asked ? `by ${judge.model || "unknown"}` : "decided by a rule, without a model"),
         verdict.failure ? el("p", { class: "bad" }, foreign(verdict.failure)) : null,
         verdict.reply ? longText(verdict.reply, "pre", { class: "reply" }) : null);
     }));
@@ -107,7 +107,7 @@
     const body = record.within
       ? [record.before ? longText(record.before, "pre") : null, el("p", { class: "where" }, "[the trace above]"), record.after ? longText(record.after, "pre") : null]
       : [longText(record.before, "pre")];
-    return el("details", { class: "sent", open: !record.within && record.before.length < 1200 }, el("summary", {}, "The reply as it was sent"), body);
+    return el("details", { class: "sent", open: !record.within && record.before.length < 1200 }, el("summary", {}, "Raw reply"), body);
   };
 
   const OUTCOME = { true: ["good", "right"], false: ["bad", "wrong"], undefined: ["none", "not judged"] };
@@ -117,7 +117,7 @@
     return el("span", { class: `tag ${kind}` }, words);
   };
 
-  /** A column: one method's trace. */
+  /** The trace of one method, as a column. */
   mbt.trace = (record, cell, row, context) => {
     const marked = marks(record);
     const facts = [

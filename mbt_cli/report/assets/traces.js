@@ -1,5 +1,5 @@
 "use strict";
-// The trace browser: filters, a list that only draws what is seen, two methods side by side.
+// The trace browser: filters, a list that draws only its visible rows, two methods side by side.
 
 (() => {
   const { el, foreign } = mbt;
@@ -8,7 +8,7 @@
   const OUTCOMES = [["any", "any outcome"], ["a_right", "A right"], ["a_wrong", "A wrong"], ["a_only", "A right and B wrong"],
     ["b_only", "A wrong and B right"], ["both_right", "both right"], ["both_wrong", "both wrong"]];
   const SHOWS = [["all", "all traces"], ["cut", "truncated"], ["failed", "failed"], ["no_answer", "without an answer"],
-    ["disagree", "judge and verifier disagree"], ["votes_differ", "votes disagree"], ["unread", "unreadable verdict"]];
+    ["disagree", "judge and verifier disagree"], ["votes_differ", "votes disagree"], ["unread", "unparsed verdict"]];
   const BY = [["auto", "judge, else verifier"], ["judge", "judge"], ["match", "verifier"]];
 
   let keys = null;
@@ -16,11 +16,11 @@
   mbt.views.traces = async (values) => {
     const index = mbt.prepare(await mbt.load("index"));
     if (!index.cells.some((cell) => cell.count)) {
-      return el("div", { class: "page" }, el("p", { class: "empty" }, "This report holds no traces. Say how many of each cell with traces = 1000 (or \"all\") on the report stage."));
+      return el("div", { class: "page" }, el("p", { class: "empty" }, "This report has no traces. Set traces = 1000 (or \"all\") on the report stage."));
     }
     const browser = new Browser(index, values);
     mbt.browser = browser;
-    setTimeout(() => browser.start()); // once it stands in the page and has a height
+    setTimeout(() => browser.start()); // after it is in the page and has a height
     return browser.root;
   };
 
@@ -33,7 +33,7 @@
       this.read(values);
       this.count = el("p", { class: "count", role: "status" });
       this.space = el("div", { class: "space" });
-      this.list = el("div", { class: "list", tabindex: "0", role: "listbox", "aria-label": "Traces found; j and k go down and up" }, this.space);
+      this.list = el("div", { class: "list", tabindex: "0", role: "listbox", "aria-label": "Matching traces; j and k move down and up" }, this.space);
       this.list.addEventListener("scroll", () => requestAnimationFrame(() => this.draw()));
       this.form = el("form", { class: "filters", onsubmit: (event) => event.preventDefault() });
       this.detail = el("div", { class: "reading", tabindex: "-1" });
@@ -47,7 +47,7 @@
       new ResizeObserver(() => this.draw()).observe(this.list);
     }
 
-    /** State from the address bar. */
+    /** Read the state from the address bar. */
     read(values) {
       const { cells } = this.index;
       const number = (name) => cells.findIndex((cell) => cell.address === values.get(name));
@@ -123,9 +123,9 @@
         mbt.select("Show", "show", SHOWS, wanted.show, text("show")),
         el("label", { class: "field whole", for: "text" }, el("span", {}, "Search"), this.search),
         el("details", { class: "whole", open: wanted.by !== "auto" || this.inside, ontoggle: () => this.draw() }, el("summary", {}, "More"),
-        mbt.select("An answer is right by", "by", BY, wanted.by, text("by")),
+        mbt.select("Correctness by", "by", BY, wanted.by, text("by")),
         el("label", { class: "check" }, el("input", { type: "checkbox", id: "inside", checked: this.inside, onchange: (event) => { this.inside = event.target.checked; this.apply(); } }),
-          " search inside traces and verdicts too (reads them all)")));
+          " also search traces and verdicts (loads all of them)")));
       if (focused) document.getElementById(focused)?.focus();
     }
 
@@ -154,7 +154,7 @@
       if (kept) this.found = kept;
     }
 
-    /** Place of the trace that the address bar names, else the first. */
+    /** Place of the trace in the address bar, else of the first. */
     goalRow() {
       const { q, s, m } = this.goal;
       if (q) {
@@ -226,7 +226,7 @@
       this.shown = (this.shown || 0) + 1;
       const { shown } = this;
       if (this.at < 0) {
-        this.detail.replaceChildren(el("p", { class: "empty" }, "No trace fits these filters."));
+        this.detail.replaceChildren(el("p", { class: "empty" }, "No trace matches these filters."));
         return;
       }
       const { cells, sets } = this.index;
@@ -252,7 +252,7 @@
         this.detail.dataset.ready = String(this.at);
         if (shown === 1) performance.mark("first trace");
       } catch (error) {
-        this.detail.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. The page's folder must stay whole: copy all of it.`));
+        this.detail.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. Copy the whole folder of the page.`));
       }
     }
 

@@ -54,7 +54,7 @@ def test_a_number_tells_n_interval_failures_and_leads_to_its_traces(page):
         ("difficulty", "easy", 4),  # 0 3 6 9
         ("show", "truncated", 1),  # 10
         ("show", "judge and verifier disagree", 1),  # 3, of A
-        ("show", "unreadable verdict", 1),  # 4
+        ("show", "unparsed verdict", 1),  # 4
         ("a", "any method", 24),
     ],
 )
