@@ -1,4 +1,4 @@
-"""What goes to a chat endpoint and what comes back, as values."""
+"""Requests, replies and endpoints as values."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 Json = Any
-"""A value that `json.loads` can give."""
+"""A value that `json.loads` can return."""
 
 
 class Message(TypedDict):
@@ -18,16 +18,16 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question put to a model.
+    """One request to a model.
 
     Args:
         key: Request key (hex), see `core/keys.py`; equal keys mean the same request.
-        question_id: The question it is about (canned and scripted backends look at it).
-        sample: Number of the rollout, trace or vote among those of the question, from 0.
-        messages: The conversation so far.
+        question_id: The question that it is about; never sent, for backends in process.
+        sample: Number of the sample, trace or vote of the question, from 0; never sent.
+        messages: The conversation.
         seed: Seed of attempt 0, 31 bits; each content retry derives a new one.
-        body: Everything else of the JSON body: sampling fields, `response_format`, extras.
-        purpose: What is asked for, such as `rollout` or `rewrite:mbt_r`; never sent.
+        body: Every other field of the JSON body: sampling, `response_format`, extras.
+        purpose: What the stage asks for, such as `rollout` or `rewrite:mbt_r`; never sent.
     """
 
     key: str
@@ -41,9 +41,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of one request: a reply, or the reason why there is none.
+    """The reply to a request, or the reason why there is none.
 
-    `text` is as the server sent it. `failure` is null or a typed reason such as
+    `text` is what the server sent. `failure` is null or a typed reason such as
     `http_400: maximum context length is 2048 tokens`.
     """
 
@@ -60,8 +60,8 @@ class Reply:
 
 
 Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
-"""Sends a body once and gives status, headers and content of the answer; raises TimeoutError where
-no reply came in time, OSError where no connection stood, BrokenReplyError for half an answer."""
+"""Sends a body once and returns status, headers and content of the response; raises TimeoutError
+without a response in time, OSError without a connection, BrokenReplyError for half a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +69,23 @@ class Endpoint:
     """An OpenAI-compatible HTTP endpoint that is ready.
 
     Args:
-        base_url: Up to and including `/v1`.
-        model: The name the endpoint knows the model by.
+        base_url: Ends with `/v1`.
+        model: The endpoint's name for the model.
         api_key: Bearer token; kept out of representations, logs and artifacts.
         key_name: The environment variable that holds it, for messages.
         token_limit_field: Body field for the token limit, `max_tokens` or `max_completion_tokens`.
-        context: Context length in tokens where it is known.
+        context: Context length in tokens, if known.
         supports_schema: Whether `response_format` with a JSON schema constrains the reply.
         sends_seed: Whether the endpoint takes `seed`.
-        version: What the server says it is, for the lineage.
-        flags: The flags it was started with, for the lineage.
-        extra_body: Body fields that this endpoint needs to do what the sampling says; a request's
-            own fields win over them.
+        version: The server's version, for the lineage.
+        flags: The server's flags, for the lineage.
+        extra_body: Body fields that this endpoint needs to follow the sampling; the fields of a
+            request win over them.
         rest_limit: Token limit to send for `max_tokens = "rest"`; null sends none, so that the
-            server gives what its context leaves.
-        shape: Turns a body into what the endpoint takes, where it departs from the protocol.
-        transport: Another client than mbt's own for this endpoint; takes the seconds that one
-            reply may take.
-        alive: Raises BackendError with the last log lines once the server behind it has died.
+            server uses what its context leaves.
+        shape: Adapts a body to an endpoint that departs from the protocol.
+        transport: A client of the endpoint's own; takes the time limit of a reply in seconds.
+        alive: Raises BackendError with the last log lines once the server has died.
     """
 
     base_url: str
@@ -108,9 +107,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Responder:
-    """A backend that answers in this process: for tests, demos and data made by rule.
+    """A backend that answers in this process, for tests, demos and data made by rule.
 
-    `respond` takes a request and gives a chat completion object as a server would send it.
+    `respond` takes a request and returns a chat completion object as a server would send it.
     """
 
     respond: Callable[[Request], Mapping[str, Json]]

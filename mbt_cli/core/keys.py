@@ -1,7 +1,7 @@
 """Request keys and seeds: what makes two requests the same one.
 
-A request key is sha256 over the model's identity, the messages, the sampling and the seed, so a
-reply is found again wherever the same request would be sent, and nowhere else.
+A request key is sha256 over the model's identity, the messages, the sampling and the seed. A reply
+is reused wherever the same request would be sent, and nowhere else.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ def canonical_json(value: Json) -> bytes:
     """Bytes that are equal for equal values: sorted keys, no white space, UTF-8.
 
     Raises:
-        TypeError: `value` holds something that JSON cannot say, such as a set or a NaN-only type.
+        TypeError: `value` holds something that is not JSON, such as a set.
 
     Example:
         >>> canonical_json({"b": 1, "a": [True, None]})
@@ -42,8 +42,8 @@ def request_key(
 
     Args:
         identity: What the model is (`Backend.identity`).
-        messages: The conversation that is sent.
-        sampling: Everything else of the body that changes the reply.
+        messages: The conversation.
+        sampling: Every other field of the body that changes the reply.
         seed: Seed of attempt 0.
     """
     return sha256_of([identity, list(messages), sampling, seed])
@@ -52,14 +52,15 @@ def request_key(
 def request_seed(
     study_seed: int, purpose: str, question_id: str, sample: int, *, content_attempt: int = 0
 ) -> int:
-    """Seed of one request, 31 bits, independent of the order in which requests are made.
+    """Seed of one request: 31 bits, independent of the order of the requests.
 
     Args:
         study_seed: `[study] seed`.
-        purpose: What the stage asks for, such as `rollout` or `judge:answer_match`.
-        question_id: The question it is about.
+        purpose: What the stage asks for, such as `rollout` or `judge:answer_match`; for later
+            requests of a program followed by their step.
+        question_id: The question that the request is about.
         sample: Number of the sample, trace or vote, from 0.
-        content_attempt: 0 at first; 1, 2, ... when a reply was asked again for its content.
+        content_attempt: 0 at first, then 1, 2, ... for content retries.
 
     Example:
         >>> request_seed(42, "rollout", "q1", 0) == request_seed(42, "rollout", "q1", 0)
@@ -73,7 +74,7 @@ def request_seed(
 
 
 def retry_seed(seed: int, content_attempt: int) -> int:
-    """Seed of a request that is asked again for its content; attempt 0 keeps its own.
+    """Seed of a content retry; attempt 0 keeps the request's own seed.
 
     Example:
         >>> retry_seed(7, 0), retry_seed(7, 1) == retry_seed(7, 2)

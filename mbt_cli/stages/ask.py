@@ -100,5 +100,5 @@ def reply_columns(request: Request, reply: Reply) -> dict[str, Any]:
 
 
 def failed_row(columns: pl.Schema, reason: str, **values: Any) -> dict[str, Any]:
-    """A row that never became a request, with its reason; every other column is null."""
+    """A row without a request, with its reason; every other column is null."""
     return {**dict.fromkeys(columns), **values, "failure": reason}

@@ -29,15 +29,15 @@ class RolloutStage(Stage):
     checkpoints: StageInput | None = None
     """Train stages whose checkpoints answer; they bring the axes model and variant."""
     prompt: str | None = None
-    """Name of a prompt template, or the path of one's own."""
+    """Name of a prompt template, or a path."""
     samples: Annotated[int, Grows] = Field(ge=1)
     """Rollouts per question."""
     sampling: SamplingChoice | None = None
-    """Another sampling than the model's own."""
+    """Sampling in place of the model's."""
     retry_on: list[RetryOn] = Field(default_factory=list)
-    """Outcomes for which a question is asked again with a new seed, such as `length`."""
+    """Outcomes that are retried with a new seed, such as `length`."""
     retry_max_tokens: int | None = Field(default=None, gt=0)
-    """Token limit of such a second try; left out, the same."""
+    """Token limit of such a retry; default: the same limit."""
 
     summary: ClassVar[str] = "ask a model every question"
     axes: ClassVar[tuple[str, ...]] = ("benchmark", "split", "model")

@@ -160,7 +160,7 @@ def test_a_server_that_never_answers_is_given_up_and_ended(tmp_path, place):
 
 
 def test_a_missing_command_names_what_to_install(place):
-    with pytest.raises(BackendError, match="no command `no-such-vllm`") as raised:
+    with pytest.raises(BackendError, match="command `no-such-vllm` not found") as raised:
         backend("no-such-vllm").open(place).__enter__()
 
     assert "place.executable" in raised.value.hint
@@ -169,7 +169,7 @@ def test_a_missing_command_names_what_to_install(place):
 def test_more_gpus_than_there_are_is_an_error_before_anything_starts(executable, place):
     wide = backend(executable, tensor_parallel_size=4, environment={"CUDA_VISIBLE_DEVICES": "0,1"})
 
-    with pytest.raises(BackendError, match="4 GPUs, and this machine shows 2"):
+    with pytest.raises(BackendError, match="4 GPUs, and this machine has 2"):
         wide.open(place).__enter__()
 
     assert not place.log.exists()
