@@ -1,4 +1,4 @@
-"""`mbt report --trace`: what is behind a number: its cell, lineage, questions and raw rows."""
+"""`mbt report --trace`: the cell, lineage, questions and raw rows behind a number."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,12 +51,12 @@ class _Number:
 
     @property
     def labels(self) -> list[str]:
-        """The row's labels as they are shown."""
+        """The row's labels as shown."""
         return _labels(self.table)[self.row]
 
     @property
     def group(self) -> tuple[str, str] | None:
-        """Breakdown and group that the row is about, if it is about one."""
+        """The breakdown and group of the row, if it has one."""
         for name in _BREAKDOWNS:
             if self.values.get(name) is not None:
                 return name, str(self.values[name])
@@ -72,12 +72,12 @@ def number_views(
         reports: Folders of the report cells.
         study: `runs/<study>`.
         table: Name of the table.
-        row: Its number from 1, or some of its labels with `/` between them.
+        row: Number of the row from 1, or some of its labels separated by `/`.
         column: Key or heading of the column.
 
     Raises:
-        MissingInputError: The report is not made.
-        UsageError: There is no such table, row or column; lists what there is.
+        MissingInputError: The report does not exist yet.
+        UsageError: There is no such table, row or column; the message lists those that exist.
     """
     data = _table(reports, table)
     number = _Number(data, _row(data, row), _column(data, column))
@@ -90,10 +90,10 @@ def number_views(
 def _table(reports: Sequence[Path], name: str) -> TableData:
     made = [folder for folder in reports if (folder / LINEAGE).is_file()]
     if not made:
-        raise MissingInputError("no report is made yet", hint="run `mbt report MANIFEST` first")
+        raise MissingInputError("no report exists yet", hint="run `mbt report MANIFEST` first")
     paths = {path.stem: path for folder in made for path in (folder / "files").glob("*.parquet")}
     if name not in paths:
-        raise UsageError(f"no table `{name}`; there are {_listed(paths)}")
+        raise UsageError(f"no table `{name}`; the tables are {_listed(paths)}")
     return read_table(paths[name])
 
 
@@ -106,7 +106,7 @@ def _row(table: TableData, wanted: str) -> int:
     if len(found) == 1:
         return found[0]
     listed = "\n".join(f"  {n}  {' / '.join(labels)}" for n, labels in enumerate(rows, start=1))
-    what = "several rows are" if found else "no row is"
+    what = "several rows match" if found else "no row matches"
     raise UsageError(f"{what} `{wanted}` in `{table.name}`; its rows are\n{listed}")
 
 
@@ -116,7 +116,7 @@ def _column(table: TableData, wanted: str) -> Column:
         if wanted.casefold() in (column.key, column.title.casefold(), heading(column).casefold()):
             return column
     keys = [column.key for column in numbers]
-    raise UsageError(f"no column `{wanted}` in `{table.name}`; there are {_listed(keys)}")
+    raise UsageError(f"no column `{wanted}` in `{table.name}`; the columns are {_listed(keys)}")
 
 
 def _labels(table: TableData) -> list[list[str]]:
@@ -148,15 +148,15 @@ def _headline(number: _Number) -> RenderableType:
 
 
 def _addresses(number: _Number, study: Path) -> list[str]:
-    """The cell that the row names, or all cells of the stage that it names."""
+    """The row's cell, or all cells of its stage."""
     address, stage = number.values.get("address"), number.values.get("stage")
     if address is not None:
         if not (study / address / LINEAGE).is_file():
-            raise MissingInputError(f"`{address}` is not run yet, so nothing is behind this dash")
+            raise MissingInputError(f"`{address}` is not run yet")
         return [address]
     if stage is not None and (study / stage).is_dir():
         return [cell.address for _, cell in finished_cells(study / stage)]
-    raise UsageError(f"`{number.table.name}` does not say which cells its rows are made from")
+    raise UsageError(f"the rows of `{number.table.name}` do not name their cells")
 
 
 def _rows_behind(number: _Number, study: Path, address: str) -> Iterator[RenderableType]:
@@ -169,7 +169,7 @@ def _rows_behind(number: _Number, study: Path, address: str) -> Iterator[Rendera
     metric = number.column.key
     summary = read_parquet_file(folder, "files/summary.parquet", lineage)
     own = summary.filter(pl.col("metric") == metric).drop("settings")
-    yield _frame_view(f"its rows of {folder}/files/summary.parquet", _of_group(own, number.group))
+    yield _frame_view(f"rows of {folder}/files/summary.parquet", _of_group(own, number.group))
     yield from _questions_behind(number, study, lineage)
 
 
@@ -180,7 +180,7 @@ def _of_group(summary: pl.LazyFrame, group: tuple[str, str] | None) -> pl.LazyFr
 
 
 def _questions_behind(number: _Number, study: Path, score: Lineage) -> Iterator[RenderableType]:
-    """Values question by question, then the rollouts of the first of these questions."""
+    """The values per question, then the rollouts of the first questions."""
     folder = study / score.address
     values = read_rows(folder, score).filter(pl.col("metric") == number.column.key)
     found = upstream(study, [score.address])
@@ -200,29 +200,29 @@ def _rollout_view(cell: TraceCell, ids: Sequence[str]) -> RenderableType:
     names = ("question_id", "sample", "answer", "finish_reason", "completion_tokens", "failure")
     table = Table()
     for name in (*names, *cell.judges):
-        table.add_column(name, overflow="fold")  # ids may differ at their ends alone
+        table.add_column(name, overflow="fold")  # ids may differ only at their end
     judges = cell.judge_plugins
     for batch in read_traces(cell, _SHOWN, ids or None):
         for trace in batch:
             said = [_said(judge, trace.verdicts.get(k, ())) for k, judge in enumerate(judges)]
             table.add_row(*(_short(trace.row[name]) for name in names), *said)
     path = f"{cell.folder(cell.rollouts)}/rows.parquet"
-    told = ", with their verdicts" if cell.judges else ""
-    return _titled(f"raw rows of {path}{told}: of the first {len(ids)} questions", table)
+    note = " with verdicts" if cell.judges else ""
+    return _titled(f"raw rows of {path}{note}, first {len(ids)} questions", table)
 
 
 def _said(judge: Judge | None, votes: Sequence[Mapping[str, Any]]) -> Text:
     """The verdicts of one judge on one rollout, in the column of its scale."""
     column = "" if judge is None else judge.scale.column
-    told = [
+    texts = [
         vote["failure"] or ("" if vote.get(column) is None else f"{column} {vote[column]}")
         for vote in votes
     ]
-    return _short("; ".join(told))
+    return _short("; ".join(texts))
 
 
 def _frame_view(title: str, frame: pl.LazyFrame) -> RenderableType:
-    """The first rows as a table; a single row as a list of its values, since it is wide."""
+    """The first rows as a table; a single row, which is wide, as a list of its values."""
     whole = frame.select(pl.len()).collect().item()
     rows = frame.head(_SHOWN).collect()
     count = f"{whole:,} rows" if whole <= _SHOWN else f"{_SHOWN} of {whole:,} rows"
@@ -253,13 +253,13 @@ def trace_number(
     presets: Path | None,
     trace: tuple[str, str, str],
 ) -> None:
-    """Print what is behind one number of a finished report.
+    """Print the origin of one number of a finished report.
 
     Args:
         path: The manifest.
-        only: Report cells to look in, as after `--only`.
-        overrides: `KEY=VALUE`, as after `--set`.
-        presets: Folder whose presets take precedence.
+        only: Patterns of report cells, as for `--only`.
+        overrides: `KEY=VALUE` pairs, as for `--set`.
+        presets: Folder of presets that take precedence.
         trace: Table, row and column of the number.
     """
     manifest, machine = open_manifest(path, overrides, presets)

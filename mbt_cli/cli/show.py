@@ -1,4 +1,4 @@
-"""`mbt show`: what made an artifact, and how the models of a manifest are served."""
+"""`mbt show`: how an artifact was made, and how the models of a manifest are served."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,6 @@ from mbt_cli.cli.printing import printer
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
 from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
-from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
@@ -30,15 +29,48 @@ from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
 from mbt_cli.store.reading import read_rows, require_lineage
 from mbt_cli.store.reading import verify as problems_of
 
+_MAX_TREES = 2
+"""Up to this many cells are shown with everything that they were made from; more as a list."""
+_SHOWN_HASH = 12
+_SHOWN_IDS = 3
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None:
+    """Print how the models of a manifest are served, or how the cells below a folder were made."""
+    out = printer()
+    if path.suffix == ".toml" or manifest_file(path) != path:
+        models = _served_models(path)
+        if as_json:
+            typer.echo(_served_json(models))
+        else:
+            out.print(Group(*(_served_table(model) for model in models)))
+        return
+    folders = cells_below(path)
+    if len(folders) > _MAX_TREES and not (as_json or verify or prompt):
+        out.print(_cell_list(folders))
+        return
+    if as_json and prompt is None:
+        documents = [lineage_json(require_lineage(folder)).decode() for folder in folders]
+        typer.echo(documents[0] if folders == [path] else f"[{','.join(documents)}]")
+        return
+    for folder in folders:
+        if prompt is not None:
+            out.print(_conversations(folder, prompt))
+            continue
+        out.print(lineage_view(folder))
+        if verify:
+            out.print(_verified(folder))
+
 
 @dataclass(frozen=True)
-class ServedModel:
-    """One model of a manifest.
+class _ServedModel:
+    """How a model of a manifest is served.
 
     Args:
         name: Its name in the manifest.
         kind: The backend's kind.
-        flags: Key, as in `serve.max_model_len`, to its value and where that comes from.
+        flags: Key, such as `serve.max_model_len`, to its value and the origin of the value.
     """
 
     name: str
@@ -46,8 +78,9 @@ class ServedModel:
     flags: Mapping[str, tuple[Json, str]]
 
 
-def served_models(manifest: Manifest, presets: PresetFolders) -> Sequence[ServedModel]:
-    """Every model of a manifest with what its server is started with."""
+def _served_models(path: Path) -> Sequence[_ServedModel]:
+    manifest, machine = open_manifest(path, None, None)
+    presets = PresetFolders.usual(extra=machine.presets, config=machine.config)
     resolver = Resolver(manifest.document, presets, Problems())
     found = []
     for name, table in manifest.document.models.items():
@@ -59,7 +92,7 @@ def served_models(manifest: Manifest, presets: PresetFolders) -> Sequence[Served
             flags: dict[str, tuple[Json, str]] = {}
             for layer, keys in layers.items():  # later layers override earlier ones
                 flags |= {key.replace("-", "_"): (value, layer) for key, value in keys.items()}
-            found.append(ServedModel(name, backend.kind, flags))
+            found.append(_ServedModel(name, backend.kind, flags))
     return found
 
 
@@ -69,7 +102,7 @@ def _preset_layer(table: ModelTable, presets: PresetFolders) -> dict[str, dict[s
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Json]:
-    """The keys of the tables that say how a server is started."""
+    """The keys of the tables that configure a server."""
     return {
         f"{part}.{key}": value
         for part in ("backend", "serve", "place")
@@ -77,14 +110,8 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Json]:
     }
 
 
-def served_view(path: Path) -> RenderableType:
-    """One table a model of a manifest: key, value, and the file or table that says it."""
-    return Group(*(_table(model) for model in _models(path)))
-
-
-def served_json(path: Path) -> str:
-    """One JSON object: model to its backend's kind and flags, each with its value and origin."""
-    told = {
+def _served_json(models: Sequence[_ServedModel]) -> str:
+    document = {
         model.name: {
             "kind": model.kind,
             "flags": {
@@ -92,41 +119,31 @@ def served_json(path: Path) -> str:
                 for key, (value, origin) in model.flags.items()
             },
         }
-        for model in _models(path)
+        for model in models
     }
-    return orjson.dumps(told).decode()
+    return orjson.dumps(document).decode()
 
 
-def _models(path: Path) -> Sequence[ServedModel]:
-    manifest, machine = open_manifest(path, None, None)
-    presets = PresetFolders.usual(extra=machine.presets, config=machine.config)
-    return served_models(manifest, presets)
-
-
-def _table(model: ServedModel) -> RenderableType:
+def _served_table(model: _ServedModel) -> RenderableType:
     table = Table(title=Text(f"{model.name} ({model.kind})"), title_justify="left")
     for head in ("key", "value", "from"):
         table.add_column(head, overflow="fold")
     for key, (value, origin) in model.flags.items():
-        said = value if isinstance(value, str) else orjson.dumps(value).decode()
-        table.add_row(Text(key), Text(said), Text(origin))
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        table.add_row(Text(key), Text(text), Text(origin))
     return table
-
-
-_SHOWN_HASH = 12
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def cells_below(path: Path) -> Sequence[Path]:
     """Folders of the finished cells at or below a path.
 
     Raises:
-        UsageError: There is no such path.
-        MissingInputError: It holds no finished cell; says what failed, if something did.
+        UsageError: The path does not exist.
+        MissingInputError: It has no finished cell; the message names a failure, if there is one.
     """
     if not path.exists():
         raise UsageError(
-            f"no folder `{path}`" + _meant(path),
+            f"no folder `{path}`{_suggestion(path)}",
             hint="artifacts are in runs/STUDY/STAGE/AXIS=VALUE/...",
         )
     found = [p.parent for p in sorted(path.rglob(LINEAGE))]
@@ -136,28 +153,23 @@ def cells_below(path: Path) -> Sequence[Path]:
     if failure is not None:
         raise MissingInputError(f"`{path}` failed: {failure['message']}", hint=failure.get("hint"))
     raise MissingInputError(
-        f"`{path}` holds no finished artifact",
-        hint="name a folder, such as runs/STUDY/STAGE; `mbt run MANIFEST` makes what is missing",
+        f"`{path}` has no finished artifact",
+        hint="pass a folder such as runs/STUDY/STAGE; `mbt run MANIFEST` makes missing artifacts",
     )
 
 
-def _meant(path: Path) -> str:
-    """The names beside the first part of a path that is not there."""
+def _suggestion(path: Path) -> str:
+    """Names similar to the first part of a path that does not exist."""
     wrong = next(p for p in (*reversed(path.parents), path) if not p.exists())
-    beside = [p.name for p in wrong.parent.iterdir()] if wrong.parent.is_dir() else []
-    return f"; in `{wrong.parent}` {nearest(wrong.name, beside)}"
+    siblings = [p.name for p in wrong.parent.iterdir()] if wrong.parent.is_dir() else []
+    return f"; in `{wrong.parent}` {nearest(wrong.name, siblings)}"
 
 
-def lineage_json_of(folder: Path) -> str:
-    """The lineage as JSON text."""
-    return lineage_json(require_lineage(folder)).decode()
-
-
-def verified(folder: Path) -> RenderableType:
-    """A line that says every byte is right.
+def _verified(folder: Path) -> RenderableType:
+    """A line for an artifact that matches its lineage.
 
     Raises:
-        ArtifactError: Something is not as the lineage says; lists all of it.
+        ArtifactError: It does not; the message lists all differences.
     """
     problems = problems_of(folder)
     if problems:
@@ -165,11 +177,11 @@ def verified(folder: Path) -> RenderableType:
             "\n".join([f"`{folder}` is damaged:", *(f"  {p}" for p in problems)]),
             hint="restore the files, or move the folder away and run the study again",
         )
-    return Text(f"verified: every byte of {folder} is what its lineage says", style="green")
+    return Text(f"verified: every byte of {folder} matches its lineage", style="green")
 
 
 def lineage_view(folder: Path) -> RenderableType:
-    """The cell and, as branches, what it was made from."""
+    """A cell, with its inputs as branches."""
     lineage = require_lineage(folder)
     runs = folder.parents[lineage.address.count("/") + 1]
     tree = Tree(Text(lineage.address, style="bold"))
@@ -178,9 +190,9 @@ def lineage_view(folder: Path) -> RenderableType:
     return tree
 
 
-def cells_view(folders: Sequence[Path]) -> RenderableType:
-    """Many cells, a line each."""
-    table = Table(caption=f"mbt show {folders[0]}: one with all that made it")
+def _cell_list(folders: Sequence[Path]) -> RenderableType:
+    """Many cells, one per line."""
+    table = Table(caption=f"mbt show {folders[0]}: one cell with its inputs")
     table.caption_justify = "left"
     table.add_column("cell", overflow="fold")
     for column in ("kind", "rows", "failed", "made"):
@@ -198,11 +210,11 @@ def _add_inputs(tree: Tree, lineage: Lineage, study: Path, seen: set[str]) -> No
         branch = tree.add(Text(f"reads {address}", style="bold"))
         below = read_lineage(study / address)
         if below is None:
-            branch.add(Text("is no longer there", style="red"))
+            branch.add(Text("no longer exists", style="red"))
         elif below.content_sha256() != record.sha256:
-            branch.add(Text("has other bytes now than when it was read", style="red"))
+            branch.add(Text("changed after it was read", style="red"))
         elif address in seen:
-            branch.add(Text("as above", style="dim"))
+            branch.add(Text("see above", style="dim"))
         else:
             seen.add(address)
             _describe(branch, below)
@@ -228,10 +240,10 @@ def _lines(lineage: Lineage) -> list[str]:
     ]
     if lineage.model is not None:
         lines.append(f"model {_compact(lineage.model)}")
-        asked = lineage.requests
+        requests = lineage.requests
         lines.append(
-            f"{asked.sent:,} requests sent, {asked.retried:,} retried, {asked.reused:,} reused; "
-            f"{lineage.tokens.completion:,} completion tokens"
+            f"{requests.sent:,} requests sent, {requests.retried:,} retried, "
+            f"{requests.reused:,} reused; {lineage.tokens.completion:,} completion tokens"
         )
     if isinstance(lineage.spec, dict):
         spec = {k: v for k, v in lineage.spec.items() if k != "models" and v not in (None, {}, [])}
@@ -240,7 +252,7 @@ def _lines(lineage: Lineage) -> list[str]:
 
 
 def _compact(value: Json) -> str:
-    """A setting as short as it can be read; nothing that is empty, no plug-in's version 1."""
+    """A setting in few words, without empty parts and without a plug-in's version 1."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -249,41 +261,40 @@ def _compact(value: Json) -> str:
         return value[:_SHOWN_HASH]
     if not isinstance(value, dict):
         return str(value)
-    told = {k: v for k, v in value.items() if v not in (None, {}, []) and (k, v) != ("version", 1)}
-    words = [str(told.pop("kind"))] if isinstance(told.get("kind"), str) else []
+    parts = {k: v for k, v in value.items() if v not in (None, {}, []) and (k, v) != ("version", 1)}
+    words = [str(parts.pop("kind"))] if isinstance(parts.get("kind"), str) else []
     words += [
         f"{key} ({_compact(item)})" if isinstance(item, dict | list) else f"{key} {_compact(item)}"
-        for key, item in told.items()
+        for key, item in parts.items()
     ]
     return ", ".join(words)
 
 
-_SHOWN_IDS = 3
-
-
-def prompt_view(folder: Path, question_id: str) -> RenderableType:
+def _conversations(folder: Path, question_id: str) -> RenderableType:
     """Every conversation of a cell about one question.
 
     Raises:
-        UsageError: The cell asked no model, or holds no such question; names some that it holds.
+        UsageError: The cell has no conversations, or no such question.
     """
     rows = read_rows(folder)
     if "messages" not in rows.collect_schema():
         raise UsageError(
-            f"`{folder}` asked no model, so it has no prompts",
-            hint=f"`mbt show {folder}` names what it was made from",
+            f"`{folder}` has no prompts, because its stage sends no requests",
+            hint=f"`mbt show {folder}` lists its inputs",
         )
     found = rows.filter(pl.col("question_id") == question_id).collect()
     if found.is_empty():
         ids = rows.select("question_id").unique(maintain_order=True).head(_SHOWN_IDS).collect()
         some = ", ".join(f"`{i}`" for i in ids["question_id"])
-        raise UsageError(f"`{folder}` has no question `{question_id}`", hint=f"it has {some}, ...")
+        raise UsageError(
+            f"`{folder}` has no question `{question_id}`", hint=f"its questions are {some}, ..."
+        )
     address = Text(require_lineage(folder).address, style="bold underline")
-    parts = (part for row in found.iter_rows(named=True) for part in _parts(row))
+    parts = (part for row in found.iter_rows(named=True) for part in _conversation(row))
     return Group(address, *parts)
 
 
-def _parts(row: dict[str, Any]) -> Iterator[Text]:
+def _conversation(row: dict[str, Any]) -> Iterator[Text]:
     yield Text(f"question {row['question_id']}, sample {row['sample']}", style="bold")
     for message in row["messages"] or ():
         yield Text(f"--- {message['role']}", style="cyan")
@@ -297,33 +308,3 @@ def _parts(row: dict[str, Any]) -> Iterator[Text]:
     yield Text(row["reply"] or "")
     if row["failure"]:
         yield Text(f"--- failure: {row['failure']}", style="red")
-
-
-_MAX_SHOWN_WHOLE = 2
-"""Up to this many cells are shown with everything that made them; more get one line each."""
-
-
-def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None:
-    """Print how a manifest's models are served, or what made the cells below a folder."""
-    out = printer()
-    if path.suffix == ".toml" or manifest_file(path) != path:
-        if as_json:
-            typer.echo(served_json(path))
-        else:
-            out.print(served_view(path))
-        return
-    folders = cells_below(path)
-    if len(folders) > _MAX_SHOWN_WHOLE and not (as_json or verify or prompt):
-        out.print(cells_view(folders))
-        return
-    if as_json and prompt is None:
-        documents = [lineage_json_of(folder) for folder in folders]
-        typer.echo(documents[0] if folders == [path] else f"[{','.join(documents)}]")
-        return
-    for folder in folders:
-        if prompt is not None:
-            out.print(prompt_view(folder, prompt))
-            continue
-        out.print(lineage_view(folder))
-        if verify:
-            out.print(verified(folder))

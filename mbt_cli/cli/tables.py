@@ -1,4 +1,4 @@
-"""A table on the terminal: as it stands where there is room, else turned or in parts."""
+"""A table on the terminal: plain if it fits, else transposed or split into parts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
@@ -12,21 +12,21 @@ from rich.text import Text
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.report.formats import FormattedCell, formatted_rows, heading, notes_with_legend
 
-_TURNED_ROWS = 6
+_TRANSPOSED_ROWS = 6
 _NO_LIMIT = 10_000
 _HEADING_CHARACTERS = 12
 _LABEL_CHARACTERS = 20
-"""Longer parts of a label may be broken anywhere."""
+"""Longer parts of a label may be broken at any character."""
 _FRAME = 3
-"""Characters of a column beside its text: a space on either side and a line."""
+"""Extra characters of a column: a space on either side and a line."""
 
 
 class StoredTable:
     """A table that fits itself to the terminal.
 
-    Numbers bear their intervals and their †, the best is bold. Where there is no room, headings
-    and addresses take several lines, and columns stand below each other in parts; no number is
-    cut unless not even one of them fits beside the labels.
+    Numbers have their intervals and †, the best is bold. On a narrow terminal headings and
+    addresses take several lines, and the columns are split into tables below each other. A number
+    is cut only if not even one fits next to the labels.
     """
 
     def __init__(self, table: TableData) -> None:
@@ -41,17 +41,17 @@ class StoredTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
         unlimited = options.update(max_width=_NO_LIMIT)
-        upright = self._upright()
-        if Measurement.get(console, unlimited, upright).maximum <= width:
-            yield upright
-        elif turned := self._turned(" ", width) or self._turned("\n", width):
-            yield turned
+        plain = self._plain()
+        if Measurement.get(console, unlimited, plain).maximum <= width:
+            yield plain
+        elif transposed := self._transposed(" ", width) or self._transposed("\n", width):
+            yield transposed
         else:
             yield from self._parts(width)
         for note in notes_with_legend(self._table):
             yield Text(note, style="dim")
 
-    def _upright(self) -> Table:
+    def _plain(self) -> Table:
         table = self._empty(lines=True)
         for column in self._columns:
             table.add_column(heading(column), justify=_justify(column), no_wrap=True)
@@ -59,14 +59,14 @@ class StoredTable:
             table.add_row(*(_cell(cell, "\n") for cell in row))
         return table
 
-    def _turned(self, between: str, width: int) -> Table | None:
-        """A column for each row: its labels on top, its numbers below; None where they do not fit.
+    def _transposed(self, between: str, width: int) -> Table | None:
+        """A column for each row, with its labels at the top; None if the columns do not fit.
 
         Args:
-            between: Stands between a number and its interval.
-            width: Of the terminal.
+            between: Text between a number and its interval.
+            width: Width of the terminal.
         """
-        if not 0 < len(self._rows) <= _TURNED_ROWS:
+        if not 0 < len(self._rows) <= _TRANSPOSED_ROWS:
             return None
         names = [heading(self._columns[place]) for place in self._numbers]
         sides = [[_cell(row[n], between).plain for n in self._numbers] for row in self._rows]
@@ -80,7 +80,7 @@ class StoredTable:
             return None
         table = self._empty(lines=between == "\n")
         heads = [[heading(self._columns[place]) for place in self._labels]]
-        heads += [[_broken(t, w) for t in top] for top, w in zip(tops, widths[1:], strict=True)]
+        heads += [[_wrapped(t, w) for t in top] for top, w in zip(tops, widths[1:], strict=True)]
         for number, (head, chosen) in enumerate(zip(_aligned(heads, widths), widths, strict=True)):
             table.add_column(
                 head, justify="right" if number else "left", width=chosen, overflow="fold"
@@ -90,7 +90,7 @@ class StoredTable:
         return table
 
     def _parts(self, width: int) -> Iterator[Table]:
-        """Tables below each other, each with all labels and with the numbers that fit beside."""
+        """Tables below each other, each with all labels and the numbers that fit next to them."""
         least = [self._width(place) for place in range(len(self._columns))]
         begun = list(self._labels)
         for place in self._numbers:
@@ -116,22 +116,22 @@ class StoredTable:
         return table
 
     def _width(self, place: int) -> int:
-        """Characters that a column needs at least, with a heading over several lines."""
+        """Least width of a column whose heading takes several lines."""
         column = self._columns[place]
         title = wrap(heading(column), _HEADING_CHARACTERS)
         if column.kind == "number":
             return _longest([*title, *(_cell(row[place], "\n").plain for row in self._rows)])
-        parts = (_broken(row[place].text, 0) for row in self._rows)
+        parts = (_wrapped(row[place].text, 0) for row in self._rows)
         return max(_longest(title), min(_LABEL_CHARACTERS, _longest(parts)))
 
     def _empty(self, *, lines: bool) -> Table:
-        """The table without columns, with lines between rows where numbers may take several."""
+        """The table without columns, with lines between rows if numbers may take several lines."""
         is_lined = lines and self._has_intervals
         return Table(title=self._table.title, title_justify="left", show_lines=is_lined)
 
 
 def _shared(width: int, least: Sequence[int], most: Sequence[int]) -> list[int] | None:
-    """Widths of columns that share the room, None where not even the least ones fit.
+    """Widths of columns that share the terminal, None if their least widths do not fit.
 
     Example:
         >>> _shared(18, [2, 2], [9, 4]), _shared(11, [2, 2], [2, 2]), _shared(10, [2, 2], [2, 2])
@@ -150,7 +150,7 @@ def _shared(width: int, least: Sequence[int], most: Sequence[int]) -> list[int] 
 
 
 def _aligned(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """Each column's texts below each other, so that the same ones begin at the same height."""
+    """Each column's texts below each other, aligned so that equal ones start on the same line."""
 
     def lines_of(text: str, width: int) -> list[str]:
         return [
@@ -179,7 +179,7 @@ def _justify(column: Column) -> Literal["left", "right"]:
 
 
 def _cell(cell: FormattedCell, between: str, *, characters: int = _NO_LIMIT) -> Text:
-    text = Text(_broken(cell.text, characters), style="bold" if cell.rank == "best" else "")
+    text = Text(_wrapped(cell.text, characters), style="bold" if cell.rank == "best" else "")
     text.append("†" if cell.is_tied else "")
     if cell.interval is not None:
         low, high = cell.interval
@@ -187,11 +187,11 @@ def _cell(cell: FormattedCell, between: str, *, characters: int = _NO_LIMIT) -> 
     return text
 
 
-def _broken(text: str, characters: int) -> str:
-    r"""An address over several lines, which end where one of its parts does.
+def _wrapped(text: str, characters: int) -> str:
+    r"""An address over several lines, broken between its parts.
 
     Example:
-        >>> _broken("scores/split=train/model=m", 20)
+        >>> _wrapped("scores/split=train/model=m", 20)
         'scores/split=train/\nmodel=m'
     """
     first, *others = text.split("/")

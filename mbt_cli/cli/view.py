@@ -38,14 +38,14 @@ _LOOPBACK = "127.0.0.1"
 
 
 def find_page(path: Path | None) -> Path:
-    """The page's index.html: the newest one at or below a path, or of a manifest's study.
+    """The newest index.html of a report at or below a path, or of a manifest's study.
 
     Args:
-        path: A page, a folder, a manifest, or None for the folder with all runs.
+        path: A page, a folder, a manifest, or None for the folder of all runs.
 
     Raises:
-        UsageError: There is no such path.
-        MissingInputError: No report was made there.
+        UsageError: The path does not exist.
+        MissingInputError: There is no report.
     """
     folder = study_path(path)
     if folder.is_file():
@@ -61,10 +61,10 @@ def find_page(path: Path | None) -> Path:
 
 
 def study_path(path: Path | None) -> Path:
-    """Where to look: the path itself, the folder of a manifest or study by name, or all runs.
+    """The path itself, the folder of a manifest's or named study, or the folder of all runs.
 
     Raises:
-        UsageError: There is no such path.
+        UsageError: The path does not exist.
     """
     runs = read_machine().runs
     if path is None:
@@ -79,15 +79,15 @@ def study_path(path: Path | None) -> Path:
     if manifest_file(path) != path:
         return study_path(manifest_file(path))
     known = [folder.name for folder in runs.glob("[!.]*")]
-    hint = nearest(str(path), known) if known else "mbt run MANIFEST makes one"
+    hint = nearest(str(path), known) if known else "run `mbt run MANIFEST` first"
     raise UsageError(f"no file, folder or study `{path}`", hint=hint)
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Files of one folder, for pages that came from here only."""
+    """Serves the files of one folder to its own pages only."""
 
     def do_GET(self) -> None:
-        # a page of another site may have its own name point here
+        # the name of another site may resolve to this address (DNS rebinding)
         host = (self.headers.get("Host") or "").rpartition(":")[0]
         if host not in (_LOOPBACK, "localhost"):
             self.send_error(403, "only for this machine")
@@ -98,13 +98,13 @@ class _Handler(SimpleHTTPRequestHandler):
         self.send_error(405)
 
     def end_headers(self) -> None:
-        # the data are scripts, which any site could include otherwise
+        # without it any site could include the data, which are scripts
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not worth a line."""
+        """Do not log requests."""
 
 
 def serve_page(page: Path) -> NoReturn:
@@ -112,13 +112,13 @@ def serve_page(page: Path) -> NoReturn:
     handler = partial(_Handler, directory=str(page.parent))
     with ThreadingHTTPServer((_LOOPBACK, 0), handler) as server:
         address = f"http://{_LOOPBACK}:{server.server_port}/{_INDEX}"
-        _say(f"serving {page.parent}/ on {address} (Ctrl-C ends it)")
+        _say(f"serving {page.parent}/ on {address} (Ctrl-C to stop)")
         server.serve_forever()
-    raise AssertionError("the server only ends by a signal")
+    raise AssertionError("the server stops only on a signal")
 
 
 def open_page(page: Path) -> None:
-    """Open the page as a file, or say what to open where there is no browser."""
+    """Open the page in a browser, or print its address if there is none."""
     uri = page.resolve().as_uri()
     _say(f"opened {uri}" if webbrowser.open(uri) else f"open this in a browser: {uri}")
 
@@ -127,13 +127,13 @@ def _say(text: str) -> None:
     printer().print(Text(text))
 
 
-_UNSAID = ("reply", "failure", "vote", "asked")
+_COMMON_COLUMNS = ("reply", "failure", "vote", "asked")
 
 
 def print_traces(path: Path | None, question: str | None, limit: int) -> None:
     """Print `trace_views`, page by page on a terminal."""
     out = printer()
-    # what git sets: colours as they are, and no page to leave where one screen is enough
+    # the settings of git: keep colours, and exit if the text fits on one screen
     os.environ.setdefault("LESS", "-FRX")
     views = trace_views(study_path(path), question, limit)
     with out.pager(styles=True) if out.is_terminal else nullcontext():
@@ -141,15 +141,15 @@ def print_traces(path: Path | None, question: str | None, limit: int) -> None:
 
 
 def trace_views(path: Path, question: str | None, limit: int) -> list[RenderableType]:
-    """Traces of the rollouts at or below a path, or of those that its cells were made from.
+    """Traces of the rollouts at or below a path, or of those its cells were made from.
 
     Args:
         path: Folder of a study, a stage or a cell.
-        question: Id of the one question wanted.
-        limit: Traces of each rollout cell.
+        question: Id of a single question.
+        limit: Most traces of each rollout cell.
 
     Raises:
-        MissingInputError: There are none.
+        MissingInputError: There are no traces.
     """
     views = [
         view
@@ -165,7 +165,7 @@ def trace_views(path: Path, question: str | None, limit: int) -> list[Renderable
 
 
 def _cells(path: Path) -> list[TraceCell]:
-    """Rollout cells, with every judge of the study that looked at them."""
+    """Rollout cells, with every verdict of the study on them."""
     chosen = [(folder, require_lineage(folder)) for folder in cells_below(path)]
     folder, first = chosen[0]
     study = folder.parents[first.address.count("/")]
@@ -212,7 +212,7 @@ def _trace_view(cell: TraceCell, trace: Trace, question: dict[str, Any]) -> Rend
 
 
 def _marked(cell: TraceCell, trace: Trace, parts: Sequence[str]) -> Iterator[RenderableType]:
-    """Paragraphs in green where the answer is reached, dim where they are redundant."""
+    """Paragraphs, green where the answer is reached, yellow where they are redundant."""
     marks = _marks(trace)
     for number, part in enumerate(parts, start=1):
         names, style = [], ""
@@ -236,7 +236,7 @@ def _verdicts(cell: TraceCell, trace: Trace) -> Iterator[RenderableType]:
             said = ", ".join(
                 f"{name} {value}"
                 for name, value in vote.items()
-                if name not in _UNSAID and value is not None
+                if name not in _COMMON_COLUMNS and value is not None
             )
             failed = vote["failure"]
             words = f"{cell.judges[number]}: {failed or said or 'nothing to judge'}"

@@ -1,8 +1,8 @@
-"""One process a cell: a lock that is taken over when its holder is gone, and only then.
+"""Locks: one process per cell; a lock is taken over only when its holder is gone.
 
-The file `lock` (or `lock-3-of-8` for a shard) names its holder, and its time of change is the
-holder's heartbeat. Every change to it happens under an flock on `lock.guard`, so of two processes
-that find the same dead holder exactly one takes over.
+The file `lock` (or `lock-3-of-8` for a shard) names its holder; its modification time is
+the heartbeat. Every change happens under an flock on `lock.guard`, so if two processes find the
+same dead holder, exactly one takes over.
 """
 
 import errno
@@ -37,22 +37,22 @@ def host_name() -> str:
 
 @lru_cache(maxsize=1)
 def process_space() -> str:
-    """Names the set of processes within which a pid means one process.
+    """Name of the set of processes within which a pid is unique.
 
-    Equal for two processes only when they run on the same machine, since the same start of it,
-    and in the same container.
+    Two processes have the same name only on the same machine, since the same boot, and in the
+    same container.
     """
     try:
         space = f"{_BOOT.read_text(encoding='ascii').strip()}/{_PROCESS_SPACE.readlink()}"
     except OSError:
-        space = ""  # not Linux: the host name alone must do
+        space = ""  # not Linux: only the host name is known
     return f"{host_name()}/{space}"
 
 
 def start_of(pid: int) -> int | None:
-    """When a living process began, in clock ticks since boot; None for a dead one.
+    """Start of a running process in clock ticks since boot; None if it is not running.
 
-    Where the system does not tell, a living process gives 0.
+    If the system does not report it, a running process gives 0.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -82,18 +82,18 @@ _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
 
 class Holder(Settings):
-    """Who holds a lock."""
+    """The holder of a lock."""
 
     token: str
-    """Names this one holding."""
+    """Unique id of this lock."""
     host: str
     """Machine."""
     space: str
-    """See `processes.process_space`."""
+    """See `process_space`."""
     pid: int
     """Process."""
     process_start: int
-    """See `processes.start_of`: tells a pid that was used again."""
+    """See `start_of`; detects a reused pid."""
     launcher: str | None = None
     """Kind of the launcher that started the holder's job."""
     job: str | None = None
@@ -102,7 +102,7 @@ class Holder(Settings):
     """When the lock was taken."""
 
     def is_alive_here(self) -> bool | None:
-        """Whether the process lives; None where this process cannot see it."""
+        """Whether the process runs; None if it is not visible from here."""
         if self.space != process_space():
             return None
         return start_of(self.pid) == self.process_start
@@ -118,17 +118,17 @@ class Lock:
         self._thread = threading.Thread(target=self._beat, name="mbt-heartbeat", daemon=True)
 
     def check(self) -> None:
-        """Make sure that nobody took the lock over, before something is written for good.
+        """Check that the lock was not taken over; called before anything final is written.
 
         Raises:
-            LockedError: Another process holds it now, since this one slept for too long.
+            LockedError: Another process holds it, because this one was suspended for too long.
         """
         now = _read(self.path)
         if now is None or now.token != self.holder.token:
             raise LockedError(
                 f"the lock of `{self.path.parent}` was taken over"
-                + (f" by {_told(now)}" if now else ""),
-                hint="this process stood still for too long; run the same command again",
+                + (f" by {_description(now)}" if now else ""),
+                hint="this process was suspended for too long; run the same command again",
             )
 
     def _beat(self) -> None:
@@ -136,7 +136,7 @@ class Lock:
             try:
                 os.utime(self.path)
             except OSError:
-                continue  # a network file system that comes back; `check` tells a lost lock
+                continue  # a network file system may recover; `check` detects a lost lock
 
 
 @contextmanager
@@ -148,10 +148,10 @@ def holding(
     is_gone: Callable[[JobId], bool] = lambda _: False,
     stale_after_seconds: float = STALE_AFTER_SECONDS,
 ) -> Iterator[Lock]:
-    """Hold the lock of a cell, or of one shard of it, for a while.
+    """Hold the lock of a cell or of one shard of it.
 
     Args:
-        folder: The cell's folder; made if it is not there.
+        folder: The cell's folder, created if missing.
         shard: (number from 0, of how many). A whole cell and its shards exclude each other, and
             so do shards of different counts.
         job: The job that this process belongs to. A holder of the same job on another machine
@@ -169,7 +169,7 @@ def holding(
     with writing_to(path):
         folder.mkdir(parents=True, exist_ok=True)
         with _guarded(folder):
-            for other in _in_the_way(folder, path):
+            for other in _conflicting(folder, path):
                 _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
                 other.unlink(missing_ok=True)
             _put(path, lock.holder)
@@ -183,7 +183,7 @@ def holding(
 
 
 def holders(folder: Path) -> list[Holder]:
-    """Everybody who says to hold the cell or a shard of it, dead or alive."""
+    """All recorded holders of the cell and its shards, running or not."""
     return [holder for path in _locks(folder) if (holder := _read(path)) is not None]
 
 
@@ -204,8 +204,8 @@ def _locks(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("lock*")) if path.name != _GUARD]
 
 
-def _in_the_way(folder: Path, mine: Path) -> list[Path]:
-    """Locks that exclude `mine`: all of them, but for other shards of the same count."""
+def _conflicting(folder: Path, mine: Path) -> list[Path]:
+    """Locks that conflict with `mine`: all except other shards of the same count."""
     count = mine.name.partition("-of-")[2]
     return [
         path
@@ -224,13 +224,15 @@ def _refuse_if_held(
     holder = _read(path)
     age = _age_seconds(path)
     if holder is None:
-        is_held = age is not None and age < HEARTBEAT_SECONDS  # torn by a crash, or being written
+        is_held = (
+            age is not None and age < HEARTBEAT_SECONDS
+        )  # damaged by a crash, or being written
     else:
         if holder.job is not None and holder.job == mine.job:  # this job, before a requeue
             stale_after_seconds = min(stale_after_seconds, REQUEUED_AFTER_SECONDS)
         is_held = _is_held(holder, age, is_gone, stale_after_seconds)
     if is_held:
-        who = _told(holder) if holder else "a process that is starting"
+        who = _description(holder) if holder else "a process that is starting"
         raise LockedError(
             f"`{folder}` is being made by {who}",
             hint="wait for it or stop it, then run the same command again",
@@ -252,7 +254,7 @@ def _is_held(
 
 
 def _age_seconds(path: Path) -> float | None:
-    """Time since the last heartbeat by the clock of the file system, which all hosts share."""
+    """Seconds since the last heartbeat, by the file system's clock, which all hosts share."""
     probe = path.with_name(f".{uuid.uuid4().hex}.probe")
     probe.touch()
     try:
@@ -264,7 +266,7 @@ def _age_seconds(path: Path) -> float | None:
 
 
 def _put(path: Path, holder: Holder) -> None:
-    """Create the lock whole: nobody ever reads a part of it."""
+    """Write the lock atomically."""
     draft = path.with_name(f".{holder.token}.draft")
     draft.write_bytes(orjson.dumps(holder.model_dump(mode="json")))
     draft.replace(path)
@@ -286,7 +288,7 @@ def _release(folder: Path, lock: Lock) -> None:
             lock.path.unlink(missing_ok=True)
 
 
-def _told(holder: Holder) -> str:
+def _description(holder: Holder) -> str:
     job = f", job {holder.job}" if holder.job else ""
     since = f"{holder.since:%Y-%m-%d %H:%M:%S} UTC"
     return f"process {holder.pid} on {holder.host}{job}, since {since}"
@@ -294,14 +296,14 @@ def _told(holder: Holder) -> str:
 
 @contextmanager
 def _guarded(folder: Path) -> Iterator[None]:
-    """Be the only one who changes locks in `folder`; the system frees it when a process dies."""
+    """Exclusive access to the locks in `folder`; the system releases it when a process dies."""
     path = folder / _GUARD
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         try:
             _flock(descriptor)
             if not _is_same_file(descriptor, path):
-                continue  # its last user removed it meanwhile
+                continue  # its last user removed it
             try:
                 yield
             finally:
@@ -317,8 +319,8 @@ def _flock(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in _NO_FLOCK:
             raise
-        # a file system without flock: two that find a dead holder at once may both take over,
-        # and `Lock.check` stops the first of them
+        # without flock two processes that find a dead holder may both take over; `Lock.check` then
+        # stops the first one
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

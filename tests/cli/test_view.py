@@ -72,14 +72,14 @@ def read_cells(study):
     return trace_cells_below(study, addresses)
 
 
-def test_view_names_the_page_where_no_browser_can_be_opened(ran, workplace):
+def test_view_prints_the_address_if_there_is_no_browser(ran, workplace):
     viewed = ran("view", "study.toml", BROWSER="/bin/false")
 
     assert viewed.code == 0, viewed.err
     assert f"{(workplace / REPORT).resolve().as_uri()}/index.html" in viewed.out
 
 
-def test_view_says_what_to_run_where_there_is_no_report(mbt):
+def test_view_says_what_to_run_if_there_is_no_report(mbt):
     viewed = mbt("view", "study.toml")
 
     assert viewed.code == 2
@@ -136,12 +136,12 @@ def test_a_number_is_traced_to_its_cell_questions_and_raw_rows(ran):
     [
         (("main", "1", "tokens"), "`main_results`"),
         (("main_results", "9", "tokens"), "2  parrot / metacognitive"),
-        (("main_results", "parrot", "tokens"), "several rows are `parrot`"),
+        (("main_results", "parrot", "tokens"), "several rows match `parrot`"),
         (("main_results", "1", "tokns"), "`tokens`"),
     ],
     ids=["table", "row", "unclear row", "column"],
 )
-def test_what_cannot_be_traced_is_answered_with_what_there_is(ran, asked, told):
+def test_a_wrong_trace_lists_what_exists(ran, asked, told):
     traced = ran("report", "study.toml", "--trace", *asked)
 
     assert traced.code == 2

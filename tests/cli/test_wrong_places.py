@@ -68,7 +68,7 @@ NOT_MADE = (
     Wrong(
         "a number before its table",
         "report study.toml --trace main_results 1 f1_score",
-        ["no report is made yet", "mbt report MANIFEST"],
+        ["no report exists yet", "mbt report MANIFEST"],
     ),
     Wrong(
         "rows of shards that never ran",
@@ -122,7 +122,7 @@ ASKED = (
     Wrong("an unknown table", "report study.toml --trace main 1 n", ["`main`", "`main_results`"]),
     Wrong("an unknown row", "report study.toml --trace main_results 9 n", ["`9`", "1  parrot"]),
     Wrong("an unknown column", "report study.toml --trace main_results 1 x", ["`x`", "`f1_score`"]),
-    Wrong("a prompt of no model", f"show {SCORES} --prompt q", ["asked no model", "mbt show runs"]),
+    Wrong("a prompt of no model", f"show {SCORES} --prompt q", ["has no prompts", "mbt show runs"]),
     Wrong("a prompt of no question", f"show runs/small/{CELL} --prompt q", ["no question `q`"]),
     Wrong("a trace of no question", "view --terminal runs/small --question q", ["question `q`"]),
     Wrong(
