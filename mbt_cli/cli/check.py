@@ -16,11 +16,14 @@ from mbt_cli.core.addresses import axes_of
 from mbt_cli.engine.plan import UnusedCells, unused_cells
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.docs import schema_text
-from mbt_cli.manifest.load import Manifest
+from mbt_cli.manifest.load import Manifest, load_plugins
+from mbt_cli.manifest.toml import read_manifest_tree
 
 
-def print_schema() -> None:
-    """Print the JSON Schema of manifests."""
+def print_schema(paths: Sequence[Path]) -> None:
+    """Print the JSON Schema of manifests; with the plug-ins of a manifest, if one is given."""
+    if paths:
+        load_plugins(paths[0], read_manifest_tree(paths[0], ()))
     typer.echo(schema_text())
 
 

@@ -157,7 +157,7 @@ def check(
     from mbt_cli.cli import check
 
     if schema:
-        check.print_schema()
+        check.print_schema(manifests or ())
     else:
         check.check(manifests or (), overrides, presets, as_json=as_json)
 

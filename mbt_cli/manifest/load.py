@@ -97,7 +97,17 @@ def _check_head(path: Path, tree: Mapping[str, Any]) -> None:
         what = f"`{needed}`: needs mbt {needed} or newer; this is mbt {own}"
         hint = 'python -m pip install --upgrade "mbt-cli"'
         raise ManifestError(str(path), [Problem("study.mbt", what)], hint=hint)
-    written = study.get("plugins")
+    load_plugins(path, tree)
+
+
+def load_plugins(path: Path, tree: Mapping[str, Any]) -> None:
+    """Load the plug-ins of a study's own files.
+
+    Raises:
+        ManifestError: A file cannot be used.
+    """
+    study = tree.get("study")
+    written = study.get("plugins") if isinstance(study, dict) else None
     files = [file for file in written if isinstance(file, str)] if isinstance(written, list) else []
     wrong = use_study_plugins([Path(file).expanduser() for file in files])
     found = [
