@@ -148,8 +148,8 @@ DAMAGE = (
     ("cut rows, verified", "rows.parquet", b"PAR1", "show --verify runs/small/base", "is damaged"),
     ("cut rows, read", "rows.parquet", b"PAR1", "show runs/small/base --prompt q", "4 bytes"),
     ("a broken lineage", "lineage.json", b"{oops", "show runs/small/base", "is damaged"),
-    ("a broken lineage, run", "lineage.json", b"{oops", "run study.toml", "replies that its rows"),
-    ("a lineage that is a list", "lineage.json", b"[]", "show runs/small/base", "no JSON object"),
+    ("a broken lineage, run", "lineage.json", b"{oops", "run study.toml", "replies in its rows"),
+    ("a lineage that is a list", "lineage.json", b"[]", "show runs/small/base", "not a JSON object"),
     (
         "a lineage of a newer mbt",
         "lineage.json",
@@ -170,7 +170,7 @@ def test_a_damaged_artifact_is_named_and_how_to_go_on(study, capfd, name, conten
     held(wrong, typed(wrong.words_typed, study, {}, capfd))
 
 
-def test_without_its_damaged_lineage_a_cell_is_made_anew_from_its_own_replies(study, capfd):
+def test_without_its_damaged_lineage_a_cell_is_made_again_from_its_own_replies(study, capfd):
     (study / "runs/small" / CELL / "lineage.json").unlink()
 
     done = typed(["rollout", "study.toml", "--only", "base/prompt=answer"], study, {}, capfd)
