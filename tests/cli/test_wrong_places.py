@@ -34,7 +34,9 @@ DATA = (
     data("an empty list", "q.json", "[]", "`q.json` has no records", code=2),
     data("broken JSON", "q.json", "[{]", "`q.json`, record 1: is not JSON"),
     data("a broken line", "q.jsonl", "{oops\n", "q.jsonl:1: is not JSON"),
-    data("another layout", "q.json", '[{"frage": "a"}]', "q.json:record 1", "`_id`", "another `kind`"),
+    data(
+        "another layout", "q.json", '[{"frage": "a"}]', "q.json:record 1", "`_id`", "another `kind`"
+    ),
     data("Latin-1", "q.json", '[{"question": "é"}]'.encode("latin-1"), "`q.json` is not UTF-8"),
     data("another ending", "q.csv", "question,answer\n", "ends in `.csv`", ".json, .jsonl", code=2),
     data("a cut-off Parquet file", "q.parquet", b"PAR1 x", "`q.parquet` is not a whole Parquet"),
@@ -149,7 +151,13 @@ DAMAGE = (
     ("cut rows, read", "rows.parquet", b"PAR1", "show runs/small/base --prompt q", "4 bytes"),
     ("a broken lineage", "lineage.json", b"{oops", "show runs/small/base", "is damaged"),
     ("a broken lineage, run", "lineage.json", b"{oops", "run study.toml", "replies in its rows"),
-    ("a lineage that is a list", "lineage.json", b"[]", "show runs/small/base", "not a JSON object"),
+    (
+        "a lineage that is a list",
+        "lineage.json",
+        b"[]",
+        "show runs/small/base",
+        "not a JSON object",
+    ),
     (
         "a lineage of a newer mbt",
         "lineage.json",
