@@ -11,9 +11,6 @@ from rich.markdown import Markdown
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.names import nearest
 from mbt_cli.errors import UsageError
-from mbt_cli.manifest.docs import field_docs, manifest_reference, metric_reference, preset_reference
-from mbt_cli.manifest.presets import PresetFolders
-from mbt_cli.settings import Machine, read_machine
 
 _FIRST = ("quickstart", "manifest", "data", "metrics", "presets", "paper")
 _WIDEST = 100
@@ -21,8 +18,6 @@ _LIVE = re.compile(r"^<!-- live: (\w+) -->$", re.MULTILINE)
 _FILE = re.compile(r"^(```\w+) (\S+\.\S+)$", re.MULTILINE)
 """A fenced block with a file name, which Rich would not show."""
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
-
-
 _ALIASES = {"cluster": "slurm", "clusters": "slurm"}
 """Other names of sections."""
 
@@ -132,22 +127,29 @@ def _folder() -> Path:
 
 
 def _manifest() -> str:
+    from mbt_cli.manifest.docs import manifest_reference
 
     return manifest_reference()
 
 
 def _metrics() -> str:
+    from mbt_cli.manifest.docs import metric_reference
 
     return metric_reference()
 
 
 def _presets() -> str:
+    from mbt_cli.manifest.docs import preset_reference
+    from mbt_cli.manifest.presets import PresetFolders
+    from mbt_cli.settings import read_machine
 
     machine = read_machine()
     return preset_reference(PresetFolders.usual(extra=machine.presets, config=machine.config))
 
 
 def _variables() -> str:
+    from mbt_cli.manifest.docs import field_docs
+    from mbt_cli.settings import Machine
 
     docs = field_docs(Machine)
     return "\n".join(f"- `MBT_{name.upper()}`: {docs[name]}" for name in Machine.model_fields)

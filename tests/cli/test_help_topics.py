@@ -1,4 +1,4 @@
-"""`mbt help`: every topic prints, its live parts are whole, a wrong name is told the nearest."""
+"""`mbt help`: every topic prints with its generated parts; a wrong name gets a suggestion."""
 
 import re
 import subprocess
@@ -66,7 +66,7 @@ def test_the_topics_are_listed_with_one_line_each(mbt):
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_every_topic_is_whole(topic):
+def test_every_topic_has_its_generated_parts(topic):
     text = topic_text(topic)
 
     assert text.startswith("# ")
@@ -74,14 +74,14 @@ def test_every_topic_is_whole(topic):
     assert sections(text)
 
 
-def test_a_pipe_gets_markdown(mbt):
+def test_a_pipe_receives_markdown(mbt):
     ran = mbt("help", "conventions")
 
     assert (ran.code, ran.err) == (0, "")
     assert ran.out == topic_text("conventions")
 
 
-def test_the_list_of_topics_loads_none_of_what_it_tells_of():
+def test_the_list_of_topics_loads_no_heavy_package():
     code = (
         "import sys\n"
         "sys.argv = ['mbt', 'help']\n"
@@ -96,7 +96,7 @@ def test_the_list_of_topics_loads_none_of_what_it_tells_of():
     assert done.stdout.startswith("Topics:")
 
 
-def test_a_terminal_gets_it_rendered(mbt):
+def test_a_terminal_receives_rendered_text(mbt):
     ran = mbt("help", "conventions", FORCE_COLOR="1", NO_COLOR="")
 
     assert "\x1b[" in ran.out
@@ -117,20 +117,20 @@ def test_a_terminal_gets_it_rendered(mbt):
     ],
     ids=" ".join,
 )
-def test_one_section_can_be_asked_for(words, opens):
+def test_a_section_is_shown_alone(words, opens):
     text = found(*words, *[None] * (2 - len(words)), commands=())
 
     assert text.startswith(opens)
     assert text.count("\n## ") == 0
 
 
-def test_a_name_of_two_things_shows_both():
+def test_a_name_with_two_meanings_shows_both():
     shown = found("answer_hit", None, commands=())
 
     assert list(sections(shown)) == ["judges.answer_hit", "answer_hit"]
 
 
-def test_a_command_shows_its_options_and_what_the_manifest_says_of_it(mbt):
+def test_a_command_shows_its_options_and_its_manifest_keys(mbt):
     ran = mbt("help", "rollout")
 
     assert "--retry-failed" in ran.out
@@ -146,7 +146,7 @@ def test_a_command_shows_its_options_and_what_the_manifest_says_of_it(mbt):
     ],
     ids=" ".join,
 )
-def test_an_unknown_name_is_told_the_nearest(words, nearest):
+def test_an_unknown_name_gets_the_nearest_as_hint(words, nearest):
     with pytest.raises(UsageError) as caught:
         found(*words, *[None] * (2 - len(words)), commands=())
 
@@ -174,7 +174,7 @@ def test_the_manifest_topic_names_every_field_of_every_table(table):
 
 
 @pytest.mark.parametrize("table", sorted(every_table(), key=lambda cls: cls.__name__))
-def test_the_doc_of_every_field_stands_in_the_manifest_topic(table):
+def test_the_manifest_topic_documents_every_field(table):
     text = topic_text("manifest")
 
     for name, doc in field_docs(table).items():
@@ -183,19 +183,19 @@ def test_the_doc_of_every_field_stands_in_the_manifest_topic(table):
 
 
 @pytest.mark.parametrize("family", SECTIONS)
-def test_every_kind_has_a_place_in_the_manifest_topic(family):
+def test_the_manifest_topic_lists_every_kind(family):
     there = sections(topic_text("manifest"))
 
     for kind in SECTIONS[family].kinds():
         assert f"{family}.{kind}" in there or f"- `{kind}`: " in there[family]
 
 
-def test_a_field_is_told_with_type_default_and_mark():
+def test_a_field_is_listed_with_type_default_and_mark():
     lines = sections(topic_text("manifest"))["run"].splitlines()
 
     assert (
         "- `concurrency` (whole number, at least 1, at most 10000; default `64`): "
-        "Requests in flight at once."
+        "Maximum number of requests in flight."
     ) in lines
     assert (
         "- `max_bad_rows` (whole number, at least 0; default `0`; never changes results)"
@@ -206,7 +206,7 @@ def test_a_field_is_told_with_type_default_and_mark():
 
 
 @pytest.mark.parametrize("kind", SCORES)
-def test_every_score_says_formula_unit_columns_and_holes(kind):
+def test_every_score_documents_formula_unit_columns_and_holes(kind):
     parts = {name.partition(",")[0]: text for name, text in docstring_parts(SCORES[kind])}
 
     for part in ("Formula", "Unit", "Reads", "Known holes"):
@@ -227,7 +227,7 @@ def test_every_preset_and_prompt_is_listed():
         assert f"`{name}`" in there["prompts"], name
 
 
-def test_ones_own_preset_is_marked(mbt, workplace):
+def test_a_preset_of_the_user_is_marked(mbt, workplace):
     folder = workplace / "presets" / "models"
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text('# My own model. More words.\n[backend]\nkind = "scripted"\n')
