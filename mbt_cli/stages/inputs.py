@@ -47,7 +47,7 @@ def joined_with_questions(rollouts: pl.LazyFrame, questions: pl.LazyFrame) -> pl
     lost = joined.filter(pl.col("question").is_null())
     if lost.height:
         raise StageError(
-            f"{lost.height} rollouts have no question, the first is `{lost['question_id'][0]}`"
+            f"{lost.height} rollouts have no question; first: `{lost['question_id'][0]}`"
         )
     twice = joined.filter(pl.struct("question_id", "sample").is_duplicated())
     if twice.height:

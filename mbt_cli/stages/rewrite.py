@@ -220,7 +220,7 @@ def _with_gold(work: Work, *, reply: bool) -> pl.DataFrame:
     lost = found.filter(pl.col("question_row").is_null())
     if lost.height:
         first = lost["question_id"][0]
-        raise StageError(f"{lost.height} rollouts have no question, the first is `{first}`")
+        raise StageError(f"{lost.height} rollouts have no question; first: `{first}`")
     twice = found.filter(pl.struct(_KEY).is_duplicated())
     if twice.height:
         raise StageError(

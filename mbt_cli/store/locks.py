@@ -234,7 +234,7 @@ def _refuse_if_held(
     if is_held:
         who = _description(holder) if holder else "a process that is starting"
         raise LockedError(
-            f"`{folder}` is being made by {who}",
+            f"`{folder}` is locked by {who}",
             hint="wait for it or stop it, then run the same command again",
         )
 

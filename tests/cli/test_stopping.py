@@ -116,5 +116,5 @@ def test_another_process_on_the_same_cell_is_refused_while_the_first_lives(workp
         third = mbt("rollout", "study.toml", PARROT_KEY="sk-parrot-secret-123456")
 
     assert second.code == 1
-    assert "is being made by process" in second.err
+    assert "is locked by process" in second.err
     assert third.code == 0, third.err

@@ -245,7 +245,7 @@ def test_solutions_of_another_benchmark_stop_the_cell_before_any_request(tmp_pat
     ("rollouts", "words"),
     [
         ([rollout(0), rollout(0)], "`q0` has sample 0 twice"),
-        ([rollout(0), rollout(9)], "1 rollouts have no question, the first is `q9`"),
+        ([rollout(0), rollout(9)], "1 rollouts have no question; first: `q9`"),
     ],
     ids=["twice", "no question"],
 )
