@@ -1,4 +1,4 @@
-# Every target works on a fresh machine with Python 3.11+: it makes .venv and installs what it needs.
+# Every target works on a new machine with Python 3.11+: it creates .venv and installs what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,38 +19,38 @@ $(SETUP): pyproject.toml .ci/constraints.txt
 	@$(PIP) -e '.[embedded,dev]'
 	@touch $@
 
-setup: $(SETUP) ## make .venv with mbt, the embedded model's runtime and the developer's tools
+setup: $(SETUP) ## create .venv with mbt, the runtime of the embedded model and the development tools
 	@echo "ready; next:  source $(BIN)/activate  and  mbt run quickstart"
 
-quickstart: $(SETUP) ## run the whole quickstart study on the embedded model and print its table
+quickstart: $(SETUP) ## run the quickstart study on the embedded model and print its table
 	@$(BIN)/mbt run manifests/quickstart.toml
 	@echo
-	@echo "use mbt from here on with:  source $(BIN)/activate"
+	@echo "to use mbt in this shell:  source $(BIN)/activate"
 
-format: $(SETUP) ## format the code
+format: $(SETUP) ## format the code and fix lint errors
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lint: $(SETUP) ## format check and lint
+lint: $(SETUP) ## check format and lint
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 
-types: $(SETUP) ## strict types
+types: $(SETUP) ## check types (mypy, strict)
 	@$(BIN)/mypy
 
-layers: $(SETUP) ## imports point down only
+layers: $(SETUP) ## check import layers
 	@$(BIN)/lint-imports
 
-check: lint types layers ## everything but the tests: format, lint, types, import layers
+check: lint types layers ## all checks except the tests: format, lint, types, import layers
 
-test: $(SETUP) ## the tests that need nothing but this machine
+test: $(SETUP) ## run the tests that need only this machine
 	@$(BIN)/python -m pytest -n auto --dist loadgroup
 
-test-quickstart: $(SETUP) ## the main job on the real embedded model
+test-quickstart: $(SETUP) ## test the quickstart study on the real embedded model
 	@$(BIN)/python -m pytest tests/integration/quickstart -q
 
 .PHONY: tiny-mbt
-tiny-mbt: $(SETUP_TRAIN) ## the whole method on the embedded model: traces, three trainings, one table (under an hour)
+tiny-mbt: $(SETUP_TRAIN) ## run the whole method on the embedded model: traces, three trainings, one table (under an hour)
 	@.venv-train/bin/mbt run manifests/tiny-mbt.toml
 
 clean: ## remove environments and caches (artifacts in runs/ stay)
@@ -61,25 +61,25 @@ clean: ## remove environments and caches (artifacts in runs/ stay)
 	@.venv-browser/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e . selenium==4.51.0 pytest hypothesis
 	@touch $@
 
-test-browser: .venv-browser/.installed ## the HTML report in Chromium (needs the packages chromium and chromium-driver)
+test-browser: .venv-browser/.installed ## test the HTML report in Chromium (needs the packages chromium and chromium-driver)
 	@.venv-browser/bin/python -m pytest tests/integration/browser -q
 
 $(SETUP_TRAIN): pyproject.toml .ci/constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the CPU build of torch used here is for Python 3.11: make PYTHON=python3.11 test-train"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the pinned CPU build of torch needs Python 3.11; run: make PYTHON=python3.11 test-train"; exit 2; }
 	@test -x .venv-train/bin/python || $(PYTHON) -m venv .venv-train
 	@echo "installing torch, transformers and trl into .venv-train ..."
 	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,train,dev]' 'transformers[serving]' gguf tensorboard
 	@touch $@
 
-test-train: $(SETUP_TRAIN) ## real trainings on this machine: SFT and GRPO, killed, resumed, served
+test-train: $(SETUP_TRAIN) ## test real trainings on this machine: SFT and GRPO, killed, resumed, served
 	@MBT_NO_SKIPS=1 .venv-train/bin/python -m pytest tests/integration/train -q
 
 .PHONY: test-slurm slurm-demo tables
-test-slurm: $(SETUP) ## plan and submit on a real one-node Slurm (Debian, as root: starts it)
+test-slurm: $(SETUP) ## test plan and submit on a real one-node Slurm (Debian, as root; starts Slurm)
 	@slurm/one_node.sh start
 	@MBT_NO_SKIPS=1 $(BIN)/python -m pytest tests/integration/slurm -q
 
-slurm-demo: $(SETUP) ## the quickstart study as Slurm jobs on this machine (start slurm/one_node.sh first)
+slurm-demo: $(SETUP) ## run the quickstart study as Slurm jobs on this machine (run `slurm/one_node.sh start` first)
 	@$(BIN)/mbt plan $(MANIFEST) | $(BIN)/mbt submit --slurm --preset one-node
 	@$(BIN)/mbt status --watch
 
@@ -92,5 +92,5 @@ tables: $(SETUP) ## print the tables of a study: make tables MANIFEST=manifests/
 	@touch $@
 
 .PHONY: test-vllm
-test-vllm: .venv-vllm/.installed ## rollouts on a real vLLM (its CPU build; Python 3.11, 8 GB of memory)
+test-vllm: .venv-vllm/.installed ## test rollouts on a real vLLM (CPU build; Python 3.11, 8 GB of memory)
 	@MBT_NO_SKIPS=1 .venv-vllm/bin/python -m pytest tests/integration/vllm -q

