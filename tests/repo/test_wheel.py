@@ -140,7 +140,7 @@ def test_a_path_that_is_only_in_a_checkout_says_how_to_name_it(mbt):
     checked = mbt("check", "manifests/quickstart.toml")
 
     assert checked.returncode == 2
-    assert "say `quickstart.toml` without a folder" in checked.stderr
+    assert "use `quickstart.toml` without a folder" in checked.stderr
 
 
 def test_every_shipped_manifest_is_right_in_an_empty_folder(mbt):

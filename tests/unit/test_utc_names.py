@@ -5,7 +5,7 @@ from mbt_cli.core.names import own_utc_name
 
 
 def test_two_processes_have_names_of_their_own_whatever_the_second():
-    program = "from mbt_cli.core.utc_names import own_utc_name; print(own_utc_name())"
+    program = "from mbt_cli.core.names import own_utc_name; print(own_utc_name())"
     other = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.strip()
