@@ -3,6 +3,7 @@
 import json
 
 import polars as pl
+import pytest
 
 from tests.conftest import SMALL_STUDY
 
@@ -26,7 +27,7 @@ def test_a_second_run_asks_nothing_and_says_so(mbt):
     again = mbt("run", "study.toml")
 
     assert again.code == 0
-    assert "0 cells made" in again.out
+    assert "0 cells run" in again.out
     assert "0 model calls" in again.out
 
 
@@ -247,21 +248,30 @@ def test_too_many_failed_rows_fail_the_stage_and_keep_the_replies(mbt, workplace
     assert allowed.code == 0, allowed.err
 
 
-def test_five_mistakes_print_five_lines_and_exit_2(mbt, workplace):
+TABLES = (("samples = 2", "sampels = 2"), ("max_tokens = 32", "max_tokens = -1"))
+NAMES = (
+    ("samples = 2", "samples = 0"),
+    ('judge_model = "judge"', 'judge_model = "jugde"'),
+    ('scores = "scores"', 'scores = "score"'),
+)
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "count"),
+    [(TABLES, 2), (NAMES, 3), (TABLES + NAMES[1:], 2)],
+    ids=["tables", "names", "both"],
+)
+def test_each_mistake_is_one_line_and_tables_come_before_names(mbt, workplace, mistakes, count):
     text = (workplace / "study.toml").read_text()
-    wrong = (
-        text.replace("samples = 2", "sampels = 2\nsamples = 0")
-        .replace("max_tokens = 32", "max_tokens = -1")
-        .replace('judge_model = "judge"', 'judge_model = "jugde"')
-        .replace('scores = "scores"', 'scores = "score"')
-    )
-    (workplace / "study.toml").write_text(wrong)
+    for right, wrong in mistakes:
+        text = text.replace(right, wrong)
+    (workplace / "study.toml").write_text(text)
 
     ran = mbt("check", "study.toml")
 
     assert ran.code == 2
     lines = [line for line in ran.err.splitlines() if line.startswith("  `")]
-    assert len(lines) == 5, ran.err
+    assert len(lines) == count, ran.err
     assert "Traceback" not in ran.err
 
 

@@ -166,7 +166,7 @@ ANSWERS = (
         error("Incorrect key"),
         ["answered 401: Incorrect", "the key in `MY_KEY`"],
     ),
-    ("a key for others", 403, {}, error("no access"), ["answered 403: no access", "may not use"]),
+    ("a key for others", 403, {}, error("no access"), ["answered 403: no access", "has no access to this model"]),
     ("an unknown model", 404, {}, error("no `x`"), ["answered 404: no `x`", "the model's `id`"]),
     ("a redirect", 302, {"Location": "https://x.org/v1"}, b"", ["302", "`https://x.org/v1`"]),
     ("a web page", 200, {}, b"<html>", ["max_failed_share", "6 bytes that are not JSON"]),

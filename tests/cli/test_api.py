@@ -41,7 +41,7 @@ def test_a_wrong_manifest_raises_with_every_problem(here):
     with pytest.raises(ManifestError) as caught:
         load_manifest("study.toml", overrides=["study.sead=1", "sampling.plain.max_tokens=-1"])
 
-    assert [problem.where for problem in caught.value.problems] == [
+    assert sorted(problem.where for problem in caught.value.problems) == [
         "sampling.plain.max_tokens",
         "study.sead",
     ]
