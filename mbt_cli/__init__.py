@@ -1,6 +1,6 @@
 """mbt: one manifest from models to paper tables.
 
-`from mbt_cli import load_manifest, run, scan` is the door for scripts and notebooks. They are
+`from mbt_cli import load_manifest, run, scan` is the API for scripts and notebooks. They are
 looked up when they are used (types stand in `__init__.pyi`): a command line that only prints its
 help must not wait for Polars.
 """
@@ -11,10 +11,10 @@ __all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]
 
 
 def __getattr__(name: str) -> object:
-    """What `api` has to offer.
+    """Load a name of `api` on first use.
 
     Raises:
-        AttributeError: It offers nothing of that name.
+        AttributeError: `api` has no such name.
     """
     if name in __all__:
         return getattr(import_module("mbt_cli.api"), name)

@@ -1,4 +1,4 @@
-"""`python -m mbt_cli` is `mbt`."""
+"""Run `mbt` as `python -m mbt_cli`."""
 
 from mbt_cli.app import main
 

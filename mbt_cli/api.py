@@ -27,7 +27,7 @@ __all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]
 
 @dataclass(frozen=True)
 class StudyReport:
-    """What a run did, and the state of every cell after it.
+    """The result of a run, and the state of every cell after it.
 
     Args:
         study: Name of the study.

@@ -95,4 +95,4 @@ class Interrupted(MbtError):
 
 
 class JudgeReplyError(ValueError):
-    """A judge's reply cannot be read with certainty; fails one row and is never scored as zero."""
+    """A judge's reply cannot be parsed; its row fails and never scores zero."""

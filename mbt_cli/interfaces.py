@@ -54,7 +54,7 @@ class Benchmark(BenchmarkFiles, Plugin):
         """One record of the official file as a question; ValueError says what is wrong with it."""
 
     def tier(self, record: Mapping[str, Json]) -> str | None:
-        """`easy`, `medium` or `hard` by the data set's own labels; None if they do not tell."""
+        """`easy`, `medium` or `hard` by the labels of the data set; None if it has none."""
         return None
 
     def official_size(self, split: str) -> int | None:
@@ -62,7 +62,7 @@ class Benchmark(BenchmarkFiles, Plugin):
         return self.official_sizes.get(split) if self.source == "hub" else None
 
     def generate(self, split: str) -> Iterator[Question] | None:
-        """Questions made by rule, for benchmarks without files."""
+        """Generated questions, for benchmarks without files."""
         return None
 
 
@@ -74,9 +74,9 @@ class Backend(Plugin):
     own_flags: ClassVar[Mapping[str, Json]] = {}
     """Flags that mbt itself passes to the server; those of preset and manifest override them."""
     has_model: ClassVar[bool] = True
-    """False if replies are written by rule or in advance, inside mbt's own process."""
+    """False if replies are rule-based or prepared, inside mbt's own process."""
     toy_label: ClassVar[str] = ""
-    """What notes of tables call a toy, whose numbers mean nothing; empty if it is none."""
+    """Label in the notes of tables for a toy, whose numbers mean nothing; empty otherwise."""
 
     @classmethod
     def is_toy(cls, fields: Mapping[str, Json]) -> bool:
@@ -85,11 +85,11 @@ class Backend(Plugin):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Json]:
-        """What the model is, whatever machine serves it; enters every request key."""
+        """The identity of the model, independent of the machine; enters every request key."""
 
     @abstractmethod
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint | Responder]:
-        """The endpoint, ready while the context lasts; BackendError if it will not come."""
+        """The endpoint, ready while the context is open; BackendError if it does not start."""
 
     @classmethod
     def doctor(cls, environment: Mapping[str, str], cache: Path) -> Iterator[Finding]:
@@ -97,11 +97,11 @@ class Backend(Plugin):
         return iter(())
 
     def check(self, environment: Mapping[str, str]) -> None:
-        """Refuse, before a run begins, what cannot be asked in this environment; UsageError."""
+        """Check, before a run, that requests are possible in this environment; UsageError."""
         return
 
     def warnings(self) -> Iterator[str]:
-        """What is valid and yet likely to fail; `mbt check` prints it."""
+        """Settings that are valid but likely to fail; `mbt check` prints them."""
         return iter(())
 
     def key_variable(self) -> str | None:
@@ -113,11 +113,11 @@ class Backend(Plugin):
         return 0
 
     def download(self, cache: Path) -> Download | None:
-        """The file that `weights` downloads by itself; None if its weights are elsewhere."""
+        """The file that `weights` downloads itself; None if the weights are elsewhere."""
         return None
 
     def weights(self, place: ServerPlace) -> Weights | None:
-        """Where the weights are that it serves, for training; None if it has none."""
+        """The weights that it serves, for training; None if it has none."""
         return None
 
     def serving(self, folder: str, sha256: str) -> "Backend":
@@ -160,7 +160,7 @@ class Judge(Plugin):
         """The verdict's columns; JudgeReplyError if the reply is not unambiguous."""
 
     def verdict_without_model(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The verdict that holds by definition, so that no request is sent; None: ask the model."""
+        """The verdict if it needs no request, as for an empty reply; None: ask the model."""
         return None
 
 
@@ -188,7 +188,7 @@ class Score(Plugin):
     """Whether the verifier of the benchmark enters the fingerprint."""
 
     def needs(self) -> Collection[str]:
-        """What it needs to give any number: quantities of judges, `baseline`."""
+        """Inputs that it requires: quantities of judges, `baseline`."""
         return ()
 
     @abstractmethod
@@ -197,7 +197,7 @@ class Score(Plugin):
 
 
 class Trainer(Plugin):
-    """A training method. Its fields stand in a preset beside those of `Recipe`."""
+    """A training method. A preset has its fields in addition to those of `Recipe`."""
 
     family: ClassVar[str] = "trainers"
 
@@ -216,7 +216,7 @@ class Trainer(Plugin):
         return iter(())
 
     def uses_verifier(self) -> bool:
-        """Whether it learns from what the benchmark's verifier decides."""
+        """Whether it learns from decisions of the benchmark's verifier."""
         return False
 
     def spec(self, recipe: Recipe) -> dict[str, Json]:
@@ -230,8 +230,8 @@ class Trainer(Plugin):
 class Launcher(Plugin):
     """A place where jobs run; its fields are the keys of its presets, files in presets/KIND/.
 
-    The id that `submit` returns names a job for good, host or region included where there are
-    several: what follows `finish` gets ids alone, on another day and without a preset.
+    The id that `submit` returns names a job for good, including host or region if there are
+    several: the methods after `finish` receive only ids, later and without a preset.
     """
 
     family: ClassVar[str] = "launchers"
@@ -264,7 +264,7 @@ class Launcher(Plugin):
         """Queue the script until the jobs `after` have succeeded; returns the job's id."""
 
     def finish(self, note: Callable[[str], None]) -> None:
-        """Called after the last `submit`; a place without a queue runs its jobs here."""
+        """Called after the last `submit`; a launcher without a queue runs its jobs here."""
         return
 
     @classmethod
@@ -304,7 +304,7 @@ class Table(Plugin):
     family: ClassVar[str] = "tables"
 
     shows_metrics: ClassVar[bool] = True
-    """Whether its columns are metrics as they are, so that published ones can stand beside them."""
+    """Whether its columns are metrics, so that published values can be shown next to them."""
 
     @abstractmethod
     def build(self, inputs: ReportInputs) -> TableData:

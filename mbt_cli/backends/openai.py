@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint that is already running: hosted, or a server of your own."""
+"""An OpenAI-compatible endpoint that is already running: hosted or your own."""
 
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping

@@ -258,7 +258,7 @@ def report(
         typer.Option(
             metavar="TABLE ROW COLUMN",
             autocompletion=complete_table,
-            help="Show what is behind a number of a finished report: its cell, lineage and raw "
+            help="Show the data behind a number of a finished report: its cell, lineage and raw "
             "rows. ROW is a number from 1, or the row's labels joined by /.",
         ),
     ] = None,

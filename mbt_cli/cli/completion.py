@@ -116,7 +116,7 @@ class Entry:
             partial.write_text(json.dumps(kept), encoding="utf-8")
             partial.replace(path)
         except OSError:
-            return  # without a cache completion is slower; a key press is not the place for errors
+            return  # completion also works without a cache; print no errors on a key press
 
     def _path(self) -> Path:
         name = crc32("\n".join(self._seen()).encode())

@@ -26,13 +26,13 @@ def hints_for(path: Path, presets: PresetFolders) -> Hints | None:
 
     Args:
         path: The manifest.
-        presets: Where its presets are looked for.
+        presets: Folders with presets.
     """
     try:
         manifest = load_manifest(path, presets=presets)
         files = list(_files(path))
     except MbtError:
-        return None  # in the middle of an edit; `mbt check` tells what is wrong
+        return None  # in the middle of an edit; `mbt check` reports the problems
     stages = _stages(manifest.tree)
     return Hints(
         cells=list(manifest.cells),
@@ -55,9 +55,9 @@ def stage_names(path: Path) -> Sequence[str]:
 
 
 def set_keys(manifest: Manifest) -> Mapping[str, Sequence[str]]:
-    """Keys that `--set` takes, each with the values that are known for it, what it has now first.
+    """Keys that `--set` takes, each with its known values, the current one first.
 
-    Keys that would have to be quoted (names with a dot) are left out.
+    Keys that need quotes (names with a dot) are left out.
     """
     keys: dict[str, list[str]] = {}
     for place, model in _tables_of(manifest):
@@ -91,7 +91,7 @@ def _tables_of(manifest: Manifest) -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def _leaves(tree: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything that stands in the manifest."""
+    """Dotted key and value of everything in the manifest."""
     for key, value in tree.items():
         if place == "" and key == "stage":
             for stage in _stages(tree):
@@ -104,7 +104,7 @@ def _leaves(tree: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any
 
 
 def _choices(annotation: object) -> list[object]:
-    """Values that a type names."""
+    """Values that a type lists."""
     if annotation is bool:
         return [True, False]
     if get_origin(annotation) is Literal:
@@ -115,7 +115,7 @@ def _choices(annotation: object) -> list[object]:
 
 
 def _shown(value: object) -> list[str]:
-    """A value as it is typed after `KEY=`; nothing for what no shell word should hold."""
+    """A value as it is typed after `KEY=`; None if it does not fit into a shell word."""
     if isinstance(value, bool):
         return [str(value).lower()]
     if isinstance(value, str):

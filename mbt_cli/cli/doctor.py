@@ -41,7 +41,7 @@ Look = Callable[[Iterator[Finding]], list[Finding]]
 
 @contextmanager
 def looking() -> Iterator[Look]:
-    """Collect findings; on a terminal, show on stderr what was just checked."""
+    """Collect findings; on a terminal, show the current check on stderr."""
     with Console(stderr=True).status("checking") as status:
 
         def look(findings: Iterator[Finding]) -> list[Finding]:
@@ -55,7 +55,7 @@ def looking() -> Iterator[Look]:
 
 
 def findings_json(found: Sequence[Finding]) -> str:
-    """A JSON object: whether nothing is broken, and every finding."""
+    """A JSON object: whether all checks passed, and every finding."""
     is_fine = all(finding.state != "broken" for finding in found)
     return orjson.dumps({"ok": is_fine, "findings": list(found)}).decode()
 

@@ -1,6 +1,6 @@
 """`mbt doctor MANIFEST`: whether a study can run on this machine.
 
-Every part of a study checks itself (`Plugin.findings`); here are the checks that belong to no part.
+Every part of a study checks itself (`Plugin.findings`); this file has the other checks.
 """
 
 import shutil
@@ -55,7 +55,7 @@ def needed_variables(manifest: Manifest, environment: Mapping[str, str]) -> dict
 
 
 def notes(manifest: Manifest, environment: Mapping[str, str]) -> list[str]:
-    """What is valid in a manifest and would still make a run fail here."""
+    """Valid settings that would make a run fail on this machine."""
     lines = [
         f"`{variable}` is not set: model {name} needs it (more: mbt doctor {manifest.path})"
         for variable, name in needed_variables(manifest, environment).items()
@@ -126,7 +126,7 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
 
 
 def _cached_path(needed: Needed, machine: Machine) -> Path | None:
-    """Where all of it is on this machine; None if something is missing."""
+    """Its path on this machine; None if something is missing."""
     if isinstance(needed.files, Download):
         return needed.files.path if needed.files.path.is_file() else None
     try:

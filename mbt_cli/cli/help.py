@@ -44,7 +44,7 @@ def overview() -> str:
 
 
 def topic_text(topic: str) -> str:
-    """A topic as Markdown, with its live parts generated."""
+    """A topic as Markdown, including its generated parts."""
     text = (_folder() / f"{topic}.md").read_text(encoding="utf-8")
     return _LIVE.sub(lambda part: _MAKERS[part[1]](), text)
 

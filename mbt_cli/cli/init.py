@@ -140,7 +140,7 @@ def _study_text(options: InitOptions, model: _Model, questions: _Questions, file
         "metrics": metrics,
     }
     text = (_TEMPLATES / f"{options.kind}.toml").read_text(encoding="utf-8").partition("\n")[2]
-    if benchmark.official is None:  # a rule decides; nothing is judged
+    if benchmark.official is None:  # a rule decides; no judge is needed
         text = re.sub(r"\[\[stage\]\]  # judged\n.*?\n\n", "", text, flags=re.DOTALL)
         text = re.sub(r"\[sampling\.judge\]\n.*?\n\n", "", text, flags=re.DOTALL)
     text = text.replace("[[stage]]  # judged\n", "[[stage]]\n")
@@ -179,7 +179,7 @@ def _key(name: str) -> str:
 
 
 def _defaults(kind: str) -> Mapping[str, str]:
-    """What the first line of a template says: default model and benchmark, backend, prompt."""
+    """The first line of a template: default model and benchmark, backend, prompt."""
     with (_TEMPLATES / f"{kind}.toml").open(encoding="utf-8") as lines:
         line = next(lines).removeprefix("#!").strip()
     defaults: dict[str, str] = tomllib.loads(f"defaults = {{ {line} }}")["defaults"]
@@ -371,7 +371,7 @@ _LEAST = 'each record needs at least {"question": "...", "answer": "..."}'
 
 
 def _read_questions(file: str, layout: str | None) -> _Questions:
-    """The layout of a file, as given or found by trial, and what its questions are like.
+    """The layout of a file, given or detected, and a summary of its questions.
 
     Args:
         file: Path as the user typed it.
@@ -462,7 +462,7 @@ def _next_commands(
             (f"mbt plan {path}", "the work, job by job"),
             (f"{submit} --dry-run", "print each script, submit nothing"),
             (submit, "copy presets/slurm/one-gpu.toml and adapt it to your cluster"),
-            (f"mbt status {options.study} --watch", "what the jobs are doing"),
+            (f"mbt status {options.study} --watch", "state of the jobs"),
         ]
     else:
         lines.append((f"mbt run {path}", "every stage, down to the table"))

@@ -1,4 +1,4 @@
-"""The doctor on tokens: whether they are there, never what they are."""
+"""Checks of this machine for `mbt doctor`: disk, GPUs, Python, extras, plug-ins, tokens."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
 
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps what it fetched, by its own rules."""
+    """The cache folder of huggingface_hub, by its own rules."""
     if named := environment.get("HF_HUB_CACHE"):
         return Path(named).expanduser()
     base = environment.get("XDG_CACHE_HOME") or "~/.cache"
@@ -64,7 +64,7 @@ def _folder(what: str, folder: Path, variable: str, *, is_needed: bool) -> Findi
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder itself, or what is there of the way to it."""
+    """The folder, or its nearest existing parent."""
     path = folder.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -75,7 +75,7 @@ def _execution(temporary: Path) -> Finding:
     if os.statvfs(temporary).f_flag & os.ST_NOEXEC:
         found = f"{temporary} forbids execution; vLLM's caches go to mbt's cache"
         return absent("disk", "execution", found, "export TMPDIR=/path/that/may/execute")
-    return ok("disk", "execution", f"{temporary} may execute what it holds")
+    return ok("disk", "execution", f"{temporary} allows execution")
 
 
 _FIELDS = "index,name,memory.total,memory.used,driver_version"
@@ -85,7 +85,7 @@ _WITHOUT = "nothing to do: hosted and embedded models need no GPU"
 
 @dataclass(frozen=True, slots=True)
 class GPU:
-    """One GPU; memory in MiB, null where the driver does not tell."""
+    """One GPU; memory in MiB, null if the driver does not report it."""
 
     index: str
     name: str
@@ -95,7 +95,7 @@ class GPU:
 
 
 def gpu_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Each GPU, or why there is none."""
+    """Each GPU, or the reason why there is none."""
     if shutil.which("nvidia-smi", path=environment.get("PATH")) is None:
         yield absent("GPU", "driver", "no `nvidia-smi`", _WITHOUT)
         return
@@ -115,7 +115,7 @@ def gpu_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def gpus_of(text: str) -> Sequence[GPU]:
-    """What `nvidia-smi --query-gpu` printed, a GPU a line.
+    """Parse the output of `nvidia-smi --query-gpu`, one GPU per line.
 
     Example:
         >>> gpus_of("0, NVIDIA H200, 143771, 4, 570.86.15")[0].memory
@@ -205,7 +205,7 @@ def _finding(
     if environment.get(name, "").strip():
         return ok("tokens", name, f"is set: for {purpose}")
     if name == "HF_TOKEN" and _is_logged_in():
-        return ok("tokens", name, f"`hf auth login` left one: for {purpose}")
+        return ok("tokens", name, f"set by `hf auth login`: for {purpose}")
     found = f"is not set: for {purpose}"
     wrong = broken if is_needed else absent
     return wrong("tokens", name, found, f"export {name}=..., or a line of .env")

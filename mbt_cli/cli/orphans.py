@@ -79,7 +79,7 @@ def find_orphans() -> Sequence[Orphans]:
 
 
 def orphan_findings() -> Iterator[Finding]:
-    """One finding per orphan, or one that says there are none."""
+    """One finding per orphan, or one finding if there are none."""
     found = find_orphans()
     if not found:
         yield ok("servers", "left behind", "none")

@@ -1,4 +1,4 @@
-"""The options of `mbt` itself, and what makes it start quickly.
+"""The options of `mbt` itself, and settings for a quick start.
 
 Typer imports Pydantic to convert every value that is not a plain bool. `Group` avoids that for
 `--help`.
@@ -112,9 +112,9 @@ _ALLOCATIONS_A_COLLECTION = 50_000
 
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
-    """Collect garbage rarely: imports create none, rows hold no cycles, and every search costs.
+    """Collect garbage rarely: imports and rows create no cycles, and each collection takes time.
 
-    At exit nothing is collected: Python would search several times, a sixth of a second in all.
+    Skip the collections at exit, which take a sixth of a second.
     """
     usual = gc.get_threshold()
     gc.set_threshold(_ALLOCATIONS_A_COLLECTION, 10, 10)

@@ -49,7 +49,7 @@ class CommandOptions:
 
 
 def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
-    """Run the unfinished cells of one kind, or of all kinds, and print what came of it.
+    """Run the unfinished cells of one kind, or of all kinds, and print the result.
 
     Args:
         path: The manifest.
@@ -179,7 +179,7 @@ def dry_runs_json(cells: Sequence[DryRun]) -> str:
 
 
 def result_json(manifest: Manifest, machine: Machine, report: RunReport) -> str:
-    """What a run did, and its tables, as JSON."""
+    """The result of a run and its tables as JSON."""
     folders = [
         cell_folder(machine.runs, manifest.study, address) / "files"
         for address in (*report.made, *report.done)

@@ -45,7 +45,7 @@ def screen(quiet: bool, verbose: bool) -> Iterator[Progressing]:
 
 
 class _Label(ProgressColumn):
-    """The column that shrinks on a narrow terminal."""
+    """A column that shrinks on a narrow terminal."""
 
     def render(self, task: Task) -> Text:
         """An address without the names of its axes."""

@@ -75,7 +75,7 @@ def complete(app: typer.Typer) -> None:
     try:
         typer.echo(asked.complete())
     except MbtError:
-        sys.exit(1)  # an unfinished line is not the place for errors; the command reports them
+        sys.exit(1)  # do not print errors for an unfinished line; the command reports them
     sys.exit(0)
 
 

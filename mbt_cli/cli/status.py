@@ -35,7 +35,7 @@ _STYLES: Mapping[Doing, str] = {"failed": "red", "cancelled": "yellow", "running
 
 
 def status(study: str | None, *, watch: bool, as_json: bool) -> None:
-    """Print what the cells of one submitted study, or of all, are doing.
+    """Print the state of the cells of one submitted study, or of all.
 
     Raises:
         UsageError: Nothing was submitted.

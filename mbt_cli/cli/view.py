@@ -146,7 +146,7 @@ def trace_views(path: Path, question: str | None, limit: int) -> list[Renderable
     Args:
         path: Folder of a study, a stage or a cell.
         question: Id of a single question.
-        limit: Most traces of each rollout cell.
+        limit: Maximum number of traces per rollout cell.
 
     Raises:
         MissingInputError: There are no traces.

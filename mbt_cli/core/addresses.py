@@ -16,7 +16,7 @@ def axes_of(address: str) -> dict[str, str]:
 
 
 def short_names(addresses: Sequence[str]) -> list[str]:
-    """Addresses by what tells them apart: the stage where it differs, and such axes' values.
+    """Short, distinct names of addresses: the stage if it differs, and the axis values that differ.
 
     Example:
         >>> short_names(["sft/model=a/variant=x", "sft/model=a/variant=y"])
@@ -31,7 +31,7 @@ def short_names(addresses: Sequence[str]) -> list[str]:
 
 
 def matches(pattern: str, address: str) -> bool:
-    """Whether an address fits: axes in any order; those not named match all, as does a bare `*`.
+    """Whether an address matches: axes in any order; missing axes and a bare `*` match all.
 
     Example:
         >>> matches("*/*/model=qwen*", "base/benchmark=b/model=qwen3")

@@ -57,7 +57,7 @@ class BenchmarkFiles(Settings):
     limit: Annotated[PerSplit | None, Grows] = None
     """The first N questions in the official order."""
     sample: Annotated[PerSplit | None, Grows] = None
-    """N questions drawn at random by `sample_seed`."""
+    """N questions sampled with `sample_seed`."""
     sample_seed: int = 0
     """Seed of `sample`."""
     difficulty: str | None = None

@@ -60,8 +60,8 @@ class Reply:
 
 
 Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
-"""Sends a body once and returns status, headers and content of the response; raises TimeoutError
-without a response in time, OSError without a connection, BrokenReplyError for half a response."""
+"""Sends a body once and returns status, headers and content of the response. Raises TimeoutError
+without a response in time, OSError without a connection, BrokenReplyError for a partial one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Responder:
-    """A backend that answers in this process, for tests, demos and data made by rule.
+    """A backend that answers in this process, for tests, demos and rule-based data.
 
     `respond` takes a request and returns a chat completion object as a server would send it.
     """

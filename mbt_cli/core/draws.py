@@ -1,4 +1,4 @@
-"""Random draws that are the same on every platform and with every version of Python."""
+"""Random draws that are reproducible on every platform and Python version."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _WORD_BITS = 32
 
 
 class Draws:
-    """A stream of draws that a key decides: sha256 of the key and a counter.
+    """A stream of draws determined by a key: sha256 of the key and a counter.
 
     Example:
         >>> Draws("tinyhop", 0).below(10) == Draws("tinyhop", 0).below(10)
@@ -35,11 +35,11 @@ class Draws:
         return items[self.below(len(items))]
 
     def chance(self, numerator: int, denominator: int) -> bool:
-        """True in `numerator` of `denominator` cases."""
+        """True with probability numerator / denominator."""
         return self.below(denominator) < numerator
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """The items in another order (Fisher and Yates)."""
+        """The items in random order (Fisher-Yates)."""
         mixed = list(items)
         for last in range(len(mixed) - 1, 0, -1):
             other = self.below(last + 1)

@@ -30,7 +30,7 @@ def spec_of(settings: object) -> Json:
 
     Args:
         settings: A model, or models within mappings and sequences. A model whose class has a
-            `version` (every plug-in) gets that as a key of its own, and so does `file_sha256`.
+            `version` (every plug-in) gets it as a separate key; so does `file_sha256`.
 
     Raises:
         TypeError: A value has no stable JSON (a set, a path, NaN, ...); the message has its key
@@ -176,7 +176,7 @@ def _marked(value: object, path: str, mark: type) -> Iterator[tuple[str, Any]]:
 
 
 class _Same:
-    """Makes a frozen object the key of a cache by identity, since equal ones are rare."""
+    """A cache key that compares frozen objects by identity, since equal ones are rare."""
 
     __slots__ = ("value",)
 

@@ -1,4 +1,4 @@
-"""How much memory this process holds, and what the C library does with what it frees."""
+"""Memory of this process: its use, its limit, and the allocator of the C library."""
 
 import contextlib
 import ctypes
@@ -10,19 +10,19 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 
 
 def return_freed_memory() -> None:
-    """Give freed memory back to the operating system; what follows then has room.
+    """Return freed memory to the operating system.
 
-    The C library keeps what thousands of buffers in flight have freed, some 70 MiB after 2,048
-    of them. Does nothing where the C library has no such call.
+    The C library keeps the memory of freed buffers, about 70 MiB after 2,048 requests in flight.
+    Does nothing if the C library has no such call.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory for what is allocated next, until it is given back by hand.
+    """Keep freed memory for later allocations, until `return_freed_memory` is called.
 
-    Does nothing where the C library has no such call.
+    Does nothing if the C library has no such call.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -31,7 +31,7 @@ def keep_freed_memory() -> None:
 
 
 def held_share() -> float:
-    """Share of the memory that it may take which this process holds; 0 where nobody says."""
+    """Fraction of the memory limit in use; 0 if unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -40,7 +40,7 @@ def held_share() -> float:
 
 
 def allowed_bytes(root: Path = Path("/")) -> int:
-    """Memory that this process may take: the machine's, or less by its control groups.
+    """Memory limit of this process: the machine's memory, or a lower limit of its control groups.
 
     Args:
         root: Where `proc` and `sys` are.
@@ -52,8 +52,8 @@ def allowed_bytes(root: Path = Path("/")) -> int:
         return allowed
     own = next((line[len("0::/") :] for line in groups if line.startswith("0::/")), "")
     folder = Path("sys/fs/cgroup", own)
-    for group in (folder, *folder.parents):  # a job's limit may stand above its step's
+    for group in (folder, *folder.parents):  # a parent group may have the lower limit
         with contextlib.suppress(OSError, ValueError):
             text = (root / group / "memory.max").read_text(encoding="ascii")
-            allowed = min(allowed, int(text))  # `max` is no limit, and no number
+            allowed = min(allowed, int(text))  # `max` means no limit
     return allowed

@@ -39,7 +39,7 @@ class Settings(BaseModel):
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
-        defer_build=True,  # a command uses few of them
+        defer_build=True,  # most commands validate only a few
     )
 
 

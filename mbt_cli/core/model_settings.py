@@ -1,4 +1,4 @@
-"""How replies are sampled, and how a model is run, which never changes results."""
+"""Sampling settings, and run settings, which never change results."""
 
 from typing import Annotated, Literal
 

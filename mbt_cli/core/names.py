@@ -43,7 +43,7 @@ def closest(name: str, valid: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """What to say after an unknown name: the closest valid one, or all there are.
+    """Hint for an unknown name: the closest valid one, or all valid ones.
 
     Example:
         >>> nearest("temprature", ["temperature", "top_p"])

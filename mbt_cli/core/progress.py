@@ -1,4 +1,4 @@
-"""What a long stage tells while it runs; the screen that shows it is in `commands`."""
+"""Progress of a long stage; `cli/screen.py` displays it."""
 
 from typing import Protocol
 
@@ -7,17 +7,17 @@ class Progress(Protocol):
     """Receives counts; must return at once, since it is called in the hot path."""
 
     def start(self, label: str, total: int | None) -> None:
-        """A piece of work begins, of `total` rows where that is known."""
+        """Start a task of `total` rows, if known."""
 
     def advance(self, *, done: int = 0, failed: int = 0, reused: int = 0, tokens: int = 0) -> None:
-        """So many more rows are done (failed and reused ones included), with so many tokens."""
+        """Count finished rows (failed and reused ones included) and their tokens."""
 
     def note(self, text: str) -> None:
-        """One line worth telling, such as a server restart."""
+        """Show one line, such as a server restart."""
 
 
 class Silent:
-    """Shows nothing."""
+    """Progress that shows nothing."""
 
     def start(self, label: str, total: int | None) -> None:
         """Show nothing."""

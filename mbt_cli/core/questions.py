@@ -20,7 +20,7 @@ class Question:
     Args:
         supporting: (title, number of the sentence from 0) pairs that hold the answer.
         difficulty: `easy`, `medium` or `hard`, by the benchmark's own rule.
-        metadata: What else the record held; JSON values.
+        metadata: Other fields of the record; JSON values.
     """
 
     question_id: str
@@ -36,7 +36,7 @@ class Question:
 
 
 def documents_text(context: Iterable[Mapping[str, Any]]) -> str:
-    """Documents as the published prompts list them, one a line, numbered from 0.
+    """Documents in the format of the published prompts: one per line, numbered from 0.
 
     Args:
         context: Structs of `rows.QUESTIONS["context"]`: title and sentences.

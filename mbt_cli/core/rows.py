@@ -27,7 +27,7 @@ QUESTIONS = pl.Schema(
         "question_type": _TEXT,
         "hops": _COUNT,
         "difficulty": _TEXT,  # easy, medium or hard
-        "metadata": _TEXT,  # JSON object of what else the record held
+        "metadata": _TEXT,  # JSON object with the other fields of the record
     }
 )
 
@@ -51,12 +51,12 @@ REPLY = pl.Schema(
 ROLLOUTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "answer": _TEXT, **REPLY})
 
 UNREADABLE = "unreadable_verdict"
-"""Begins a failure of a verdict that cannot be read: the reply itself came as it should."""
+"""Prefix of the failure of a verdict that cannot be parsed, although a reply arrived."""
 
 GATE = "gate_"
-"""Begins a failure that a gate gave to a trace: the reply itself came as it should."""
+"""Prefix of the failure of a trace that a gate stopped, although a reply arrived."""
 
-# one worked solution or trace; `rollout_*` and `solution_*` name what it was made from
+# one worked solution or trace; `rollout_*` and `solution_*` name its inputs
 TRACES = pl.Schema(
     {
         "question_id": _TEXT,
@@ -71,7 +71,7 @@ TRACES = pl.Schema(
     }
 )
 
-# a judge's own columns stand beside these
+# in addition to the judge's own columns
 VERDICTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "vote": _COUNT, **REPLY})
 
 SCORES = pl.Schema(
@@ -104,7 +104,7 @@ SUMMARY = pl.Schema(
     }
 )
 
-# a train cell's rows: what its run logged
+# rows of a train cell: the log of its run
 TRAINING_LOG = pl.Schema(
     {
         "step": _COUNT,
@@ -115,14 +115,14 @@ TRAINING_LOG = pl.Schema(
         "reward": pl.Float64(),  # GRPO: mean over completions
         "kl": pl.Float64(),  # GRPO
         "completion_length": pl.Float64(),  # GRPO: mean tokens
-        "tokens": pl.Float64(),  # seen so far, prompts too
+        "tokens": pl.Float64(),  # seen so far, prompts included
         "tokens_per_second": pl.Float64(),
-        "memory_bytes": _COUNT,  # most that was taken at once: of a GPU, else of the process
-        "seconds": pl.Float64(),  # since this process began
+        "memory_bytes": _COUNT,  # peak: of a GPU, else of the process
+        "seconds": pl.Float64(),  # since this process started
     }
 )
 
-# what may be trained on, before tokens are counted; `dropped` is null or a short typed reason
+# candidate training rows, before tokenization; `dropped` is null or a short typed reason
 EXAMPLES = pl.Schema(
     {
         "source": _TEXT,  # address of the cell
@@ -144,7 +144,7 @@ TRAINING_SET = pl.Schema(
         "sample": _COUNT,
         "trace_id": _COUNT,
         "prompt": _TEXT,  # as rendered by the chat template
-        "completion": _TEXT,  # what is trained, end of turn included
+        "completion": _TEXT,  # trained text, end of turn included
         "tokens": _COUNT,
         "trained_tokens": _COUNT,
         "dropped": _TEXT,
@@ -153,10 +153,10 @@ TRAINING_SET = pl.Schema(
 
 
 def frame_of_rows(rows: Sequence[Mapping[str, Any]], schema: pl.Schema) -> pl.DataFrame:
-    """Rows of one schema as a frame; what a row does not say is null.
+    """Rows of one schema as a frame; missing values are null.
 
-    By way of Arrow: for messages and documents (lists of structs), that takes a third of the
-    time that Polars' own constructor needs.
+    Builds the frame through Arrow: for messages and documents (lists of structs), that takes a
+    third of the time of Polars' own constructor.
 
     Raises:
         pyarrow.ArrowException: A value is not of its column's type.

@@ -52,7 +52,7 @@ class YesNo(Scale):
     """A Boolean column: 1 for true, 0 for false.
 
     Args:
-        if_null: What a null counts as in a verdict that did not fail; None: no value.
+        if_null: Value of a null in a verdict that did not fail; None: no value.
     """
 
     if_null: bool | None = None

@@ -1,4 +1,4 @@
-"""Values that must not be written anywhere: which they are, and how they are masked."""
+"""Secrets: values that are never written, and how they are masked."""
 
 import re
 from collections.abc import Mapping
@@ -23,11 +23,13 @@ class Secrets:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         named = [value for name, value in environment.items() if is_secret(name)]
-        # logs come by the line, and a private key has several
+        # logs are masked line by line, and a private key has several lines
         lines = (line.strip() for value in named for line in (value, *value.splitlines()))
         values = {line for line in lines if len(line) >= _SHORTEST_SECRET}
         quoted = {quote(value, safe="", errors="surrogateescape") for value in values}
-        self._values = sorted(values | quoted, key=len, reverse=True)  # one may hold another
+        self._values = sorted(
+            values | quoted, key=len, reverse=True
+        )  # one secret may contain another
 
     def mask(self, text: str) -> str:
         """The text with every secret replaced."""
@@ -37,7 +39,7 @@ class Secrets:
 
 
 def without_secrets(words: str) -> str:
-    """Words with anything that looks like a key taken out: servers like to quote them.
+    """The text with everything that looks like a key masked; servers often quote keys.
 
     Example:
         >>> without_secrets("Incorrect key: sk-abcdef123456.")

@@ -1,4 +1,4 @@
-"""What a backend gets from this machine, and what it downloads to it."""
+"""The place where a backend runs its server, and the files that it downloads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class ServerPlace:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file that a backend downloads by itself.
+    """A file that a backend downloads itself.
 
     Args:
         path: Where it is after the download.

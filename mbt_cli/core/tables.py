@@ -24,7 +24,7 @@ CELLS = pl.Schema(
         "notes": pl.String(),  # the stage's notes, a JSON object
     }
 )
-"""What the lineages of finished cells record, one row per cell of any kind."""
+"""Facts from the lineages of finished cells, one row per cell of any kind."""
 
 
 @dataclass(frozen=True, slots=True)

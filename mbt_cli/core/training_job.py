@@ -51,9 +51,9 @@ class TrainingJob(Settings):
     study: str
     """Name of the study, for messages."""
     weights: Weights
-    """What is trained."""
+    """The model to train."""
     template: dict[str, Json]
-    """Arguments of the chat template, as the model is served with."""
+    """Arguments of the chat template, the same as when the model is served."""
     recipe: Recipe
     """The settings that all methods share."""
     method: dict[str, Json]

@@ -28,7 +28,7 @@ def pairs(first: Sequence[Path], second: Sequence[Path]) -> list[tuple[Path, Pat
     """Pairs of cells from two sets: equal on every axis on which the sets have a value in common.
 
     Raises:
-        UsageError: There is no such pair.
+        UsageError: No pair matches.
     """
     ours = {folder: axes_of(require_lineage(folder).address) for folder in first}
     theirs = {folder: axes_of(require_lineage(folder).address) for folder in second}

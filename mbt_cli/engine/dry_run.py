@@ -1,4 +1,4 @@
-"""`--dry-run`: what a verb would send, without sending it or writing anything."""
+"""`--dry-run`: the requests that a verb would send; nothing is sent or written."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ from mbt_cli.store.lineage import ROWS
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a run would do with one cell.
+    """The work that a run would do for one cell.
 
     Args:
         requests: First requests that would be sent, and those whose reply would be reused; null
@@ -48,7 +48,7 @@ class DryRun:
 def dry_run(
     manifest: Manifest, machine: Machine, addresses: Sequence[str], *, retry_failed: bool = False
 ) -> Iterator[DryRun]:
-    """What a run would do with each cell, in order."""
+    """The work that a run would do for each cell, in order."""
     states = States(manifest, machine.runs)
     for address in addresses:
         yield _dry_run(states, states[address], machine, retry_failed=retry_failed)
@@ -58,7 +58,7 @@ def check_complete(manifest: Manifest, machine: Machine, addresses: Sequence[str
     """Refuse to merge shards before every request has its reply: merging sends nothing.
 
     Raises:
-        StageError: Replies are missing; names the cell and their number.
+        StageError: Replies are missing; the message has the cell and their number.
     """
     for cell in dry_run(manifest, machine, addresses):
         new, known = cell.requests or (0, 0)

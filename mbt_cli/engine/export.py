@@ -98,7 +98,7 @@ def publish(export: Export, to: str, access: HubAccess, *, private: bool) -> str
 
 
 def refusal(to: str, access: HubAccess) -> str:
-    """Why `publish` could not write there now, with a hint; empty if it could."""
+    """Why `publish` cannot write there, with a hint; empty if it can."""
     try:
         if to.startswith(HUB):
             check_push(to.removeprefix(HUB), access)
@@ -233,7 +233,7 @@ def _data_card(parts: Sequence[_Part]) -> str:
 
 
 def _model_words(model: Mapping[str, Json]) -> str:
-    """A model with its backend; replies made by rule are never presented as a model's."""
+    """A model with its backend; rule-based replies are never presented as those of a model."""
     backend = model.get("backend") or {}
     kind = backend.get("kind")
     which = backend.get("model") or model.get("id") or ""

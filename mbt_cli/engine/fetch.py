@@ -1,4 +1,4 @@
-"""What a study downloads before it runs: weights, benchmarks and published data."""
+"""The downloads of a study: weights, benchmarks and published data."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Needed:
     Args:
         name: Its name in the manifest, such as `model qwen3-0.6b`.
         what: Its source, for messages.
-        files: Its files on the hub, or the file that its backend downloads by itself.
+        files: Its files on the hub, or the file that its backend downloads itself.
         backend: The backend of a model.
     """
 
@@ -111,7 +111,7 @@ def cached_size(needed: Needed, machine: Machine) -> CachedSize:
 def fetch_all(
     needed: Sequence[Needed], machine: Machine, begin: Callable[[Needed], None]
 ) -> Iterator[Fetched]:
-    """Download one after the other; an error does not stop the rest.
+    """Download one after another; an error does not stop the rest.
 
     Args:
         needed: What to download.

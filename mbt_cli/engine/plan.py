@@ -74,7 +74,7 @@ class PlannedJob(Settings):
 
 
 class Plan(Settings):
-    """The work that is left for a study, and the work that is done."""
+    """The finished and the remaining work of a study."""
 
     schema_version: int = PLAN_VERSION
     """Layout of this document."""
@@ -91,7 +91,7 @@ class Plan(Settings):
     fingerprint: str
     """Hash of the manifest with overrides and of every cell's fingerprint."""
     replace: bool = False
-    """Whether stale cells are made again."""
+    """Whether stale cells are rerun."""
     cells: tuple[PlannedCell, ...]
     """Every cell, inputs before the cells that read them."""
     jobs: tuple[PlannedJob, ...]
@@ -191,7 +191,7 @@ def make_plan(
 
 
 def plan_fingerprint(manifest: Manifest, states: States) -> str:
-    """Changes with the manifest's text, its overrides, presets, prompts and data files."""
+    """Hash that changes with the manifest, its overrides, presets, prompts and data files."""
     fingerprints = {state.cell.address: state.fingerprint for state in states.all()}
     return sha256_of({"text": sha256_of(dict(manifest.tree)), "cells": fingerprints})
 
@@ -254,7 +254,7 @@ def read_plan(text: str, where: str) -> Plan:
 
 
 def _check_jobs(plan: Plan) -> None:
-    """Raise ValueError unless every job is there once, and every job that it needs."""
+    """Raise ValueError unless every job is listed once and all its dependencies exist."""
     known = Counter(job.id for job in plan.jobs)
     if twice := [name for name, count in known.items() if count > 1]:
         raise ValueError(f"job `{twice[0]}` is listed twice")
@@ -319,7 +319,7 @@ def _draft_jobs(
                 shards = -(-size.rows // max_rows)
                 drafts.append(JobDraft(state.cell.kind, model, gpus, [address], hours, shards))
                 drafts.append(JobDraft(state.cell.kind, "", 0, [address], merges=True))
-                draft = None  # a job may not hold cells from before and after a merge
+                draft = None  # cells from before and after a merge cannot share a job
                 continue
             if draft is None or len(draft.cells) >= max_cells or draft.hours + hours > max_hours:
                 draft = JobDraft(state.cell.kind, model, gpus)
@@ -401,7 +401,7 @@ def asked_model(state: CellState) -> Model | None:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a cell; None where it is not known before the data is there.
+    """The size of a cell; None if it is unknown before the data exists.
 
     Args:
         rows: Rows that the cell will have.
@@ -479,7 +479,7 @@ class UnusedCells:
     Args:
         of: Number of all cells of the stage.
         apart: Axis values that only these cells have, such as `benchmark=musique`; empty if no
-            axis tells them from the others, or if there are no others.
+            axis distinguishes them from the others, or if there are no others.
     """
 
     stage: str

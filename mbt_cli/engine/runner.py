@@ -1,4 +1,4 @@
-"""Runs the cells of a study that are not done, inputs first."""
+"""Run the unfinished cells of a study, inputs first."""
 
 import logging
 from collections import Counter
@@ -83,7 +83,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run did.
+    """The result of a run.
 
     Args:
         made: Addresses of the cells that it made.
@@ -408,7 +408,7 @@ def load_input(folder: Path, address: str) -> LoadedInput:
 
 
 def server_place(machine: Machine, folder: Path, run: RunSettings) -> ServerPlace:
-    """Where a server that a cell starts keeps its log, and what it may use of this machine."""
+    """The place of a server that a cell starts: its log, cache and environment."""
     return ServerPlace(
         log=folder / "logs" / f"{own_utc_name()}.server.log",
         cache=machine.cache,

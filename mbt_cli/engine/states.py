@@ -12,7 +12,7 @@ from mbt_cli.store.cells import cell_folder, read_failure
 from mbt_cli.store.lineage import Lineage, read_lineage
 
 Status = Literal["done", "grown", "stale", "missing", "failed"]
-"""`grown`: finished, but more rows are wanted now; `failed`: the last run failed."""
+"""`grown`: finished, but the manifest asks for more rows; `failed`: the last run failed."""
 
 
 @dataclass(frozen=True)

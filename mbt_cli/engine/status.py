@@ -1,6 +1,6 @@
-"""What the jobs of submitted studies are doing: cells, logs, and what to cancel.
+"""The state of submitted studies: their cells, logs, and cancelling their jobs.
 
-It comes from lineages, journals, locks, the records of submissions and the launchers' queues.
+Sources: lineages, journals, locks, the records of submissions and the queues of launchers.
 """
 
 import re
@@ -48,7 +48,7 @@ class CellStatus:
         rows: Rows it will have, if known.
         tokens: Tokens of the replies in its journal.
         job: The launcher's id of the job that makes it; empty if there is none.
-        why: Why it waits, or what went wrong.
+        why: Why it waits or failed.
         log: The last lines of its job's log, for a failed cell.
     """
 
@@ -129,7 +129,7 @@ class _Status:
         self._ended: dict[str, EndedJob | None] = {}
         try:
             found = queued_jobs(runs, study, records.values())
-        except MbtError as error:  # the disk still knows most of it
+        except MbtError as error:  # most of the status comes from the disk
             self.no_answer = error.message
             return
         # of the tasks of an array, a running one counts
@@ -173,7 +173,7 @@ class _Status:
         return replace(status, job="")
 
     def _failure(self, address: str, folder: Path) -> Mapping[str, Json] | None:
-        """What stopped a cell, unless it was submitted again since."""
+        """Why a cell stopped, unless it was submitted again since."""
         failure = read_failure(folder)
         if failure is None or address not in self._jobs:
             return failure

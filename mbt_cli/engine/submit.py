@@ -129,7 +129,7 @@ def load_launcher(
         settings: Settings from the command line; override the preset's.
 
     Raises:
-        UsageError: There is no such launcher or preset.
+        UsageError: The launcher or the preset does not exist.
         ManifestError: The preset has problems; names all of them.
     """
     launcher = LAUNCHERS.find(kind)

@@ -16,7 +16,7 @@ _SHOWN = 80
 
 
 def judged_text(reply: str) -> str:
-    """The reply without its thinking, stripped.
+    """The reply without its reasoning, stripped.
 
     Raises:
         JudgeReplyError: The rest is empty.
@@ -81,7 +81,7 @@ def stated_choice(
     """The one choice that a plain reply states.
 
     A choice counts after a label, alone on the first or the last line, or at the start of a first
-    line that goes on.
+    line with more text.
 
     Args:
         plain: Undecorated text.

@@ -19,7 +19,7 @@ _FREE_MIB = 1_000
 
 
 class LocalLauncher(Launcher):
-    """Run jobs on this machine, in this process: there is no queue that outlives it."""
+    """Run jobs on this machine, in this process; its queue ends with the process."""
 
     has_presets: ClassVar[bool] = False
 
@@ -124,7 +124,7 @@ class LocalLauncher(Launcher):
 
 
 def _start(script: Path, gpus: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start the script in its own process group, with these GPUs; its output is beside it."""
+    """Start the script in its own process group, with these GPUs; the log is next to the script."""
     visible = ["env", f"CUDA_VISIBLE_DEVICES={','.join(gpus)}"] if gpus else []
     with script.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(

@@ -26,7 +26,9 @@ from mbt_cli.interfaces import Launcher
 
 def _one_word(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.,:=@%/+*\[\]&|()-]+", value):
-        raise ValueError("cannot stand in an #SBATCH line: write one word without spaces or quotes")
+        raise ValueError(
+            "cannot be part of an #SBATCH line: write one word without spaces or quotes"
+        )
     return value
 
 
@@ -168,7 +170,7 @@ class SlurmLauncher(Launcher):
     kind: Literal["slurm"] = "slurm"
     """Name of the launcher."""
     note: str | None = None
-    """For people: the cluster it describes, and what was not tested."""
+    """Comment for readers: the cluster that it describes, and what was not tested."""
     gpu_job: SlurmResources
     """Resources of a job that serves or trains a model."""
     train_job: SlurmResources | None = None
@@ -386,7 +388,7 @@ class SlurmLauncher(Launcher):
 def _answer(
     command: Sequence[str], seconds: float = _SECONDS
 ) -> subprocess.CompletedProcess[str] | FileNotFoundError | None:
-    """The finished command; an error if there is no such program, None after `seconds`."""
+    """The finished command; an error if the program does not exist, None after `seconds`."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except FileNotFoundError as error:
@@ -420,7 +422,7 @@ def _worst_state(text: str) -> str:
 def _directives(preset: SlurmLauncher, job: Job, resources: SlurmResources) -> list[str]:
     context = job.context
     log = str(context.record / "logs" / job.id)
-    if re.search(r"""[\s"'\\#%]""", log):  # Slurm splits at spaces and has its own quotes
+    if re.search(r"""[\s"'\\#%]""", log):  # Slurm splits at spaces and has its own quoting
         raise MbtError(
             f"no #SBATCH line can name `{log}`: it contains a space, a quote, `#` or `%`",
             hint="set MBT_RUNS to a folder without them",
@@ -470,7 +472,7 @@ def _site_commands(commands: Sequence[str]) -> list[str]:
 
 
 def _join_nodes(multi_node: str, resources: SlurmResources, job: Job) -> list[str]:
-    """What connects the nodes of an allocation with several."""
+    """Commands that connect the nodes of an allocation with several."""
     if resources.nodes == 1 or (multi_node == "none" and not job.trains):
         return []
     head = [

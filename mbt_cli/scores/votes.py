@@ -12,7 +12,7 @@ _ROLLOUT = ("question_id", "sample")
 _VOTE = (*_ROLLOUT, "vote")
 
 NO_VERDICT = ("unread", "missing")
-"""Values in a confusion table for a reply that could not be parsed, and for no verdict at all."""
+"""Values in a confusion table for an unparsed reply, and for a missing verdict."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How every stage that asks a model does it: programs in, durable rows out, in bounded memory."""
+"""Requests of stages: programs in, durable rows out, in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -21,10 +21,10 @@ RetryOn = Literal["length", "empty", "content_filter", "malformed_reply"]
 
 @runtime_checkable
 class AsksModel(Protocol):
-    """A stage that asks a model, so that a dry run can show what it would ask."""
+    """A stage that asks a model; a dry run shows its requests."""
 
     def request_batch(self, work: Work) -> RequestBatch:
-        """What the cell asks."""
+        """The requests of the cell."""
 
 
 def request_batch(
@@ -35,7 +35,7 @@ def request_batch(
     tasks: Callable[[], Iterable[Task]],
     total: int,
 ) -> RequestBatch:
-    """What a cell asks its model of this role, with the model's sampling and settings."""
+    """The requests of a cell to its model of this role, with the model's sampling and settings."""
     model = work.resolution.models[role]
     work.result.model = {"name": model.name, "role": role, **model.spec()}
     return RequestBatch(
@@ -62,7 +62,7 @@ def ask_model(
     columns: pl.Schema,
     row_of: Callable[[Task, Reply], Mapping[str, Any]],
 ) -> Iterator[pl.DataFrame]:
-    """Ask what is not known yet, and make each reply a row with the stage's own columns.
+    """Send the requests without a known reply, and make a row of each reply.
 
     Rows are made in the order of the tasks and written while later requests are in flight; the
     last ones are yielded.

@@ -72,7 +72,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What the names in one cell stand for.
+    """The resolved names of one cell.
 
     Args:
         axes: Axis to value, in the order of the address.
@@ -134,12 +134,12 @@ class StageResult:
 
 @dataclass(frozen=True)
 class Work:
-    """Everything that a run of one cell may use.
+    """Everything that a run of one cell uses.
 
     Args:
         inputs: Input field to the cells it reads, in the order of their addresses.
         journal: Folder in which replies are kept until the rows are written.
-        files: Folder for what is not rows: a summary, a checkpoint, tables.
+        files: Folder for other files: a summary, a checkpoint, tables.
         place: Where a server's log and caches go, given how the model is run.
         open: A backend's endpoint; a server that already runs is used again.
         write: Takes rows that are ready while others are still asked for; those that the stage
@@ -205,7 +205,7 @@ VERIFIED: tuple[Keep, ...] = ("correct", "wrong")
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """What an input field of a stage may read.
+    """Constraints on an input field of a stage.
 
     Args:
         kinds: Stage kinds whose cells it reads.
@@ -234,7 +234,7 @@ class Stage(Settings, ABC):
     axes: ClassVar[tuple[str, ...]] = ()
     """Axes that a cell must have, from the matrix or the leading input."""
     inputs: ClassVar[Mapping[str, InputRule]] = {}
-    """Input field to what it may read."""
+    """Input field to its constraints."""
     reads_questions: ClassVar[bool] = False
     """Whether the questions of the cell's benchmark and split are an input."""
     models: ClassVar[tuple[str, ...]] = ()
@@ -246,7 +246,7 @@ class Stage(Settings, ABC):
     needed: ClassVar[tuple[str, ...]] = ()
     """Fields that it needs, unless it has a `source`."""
     resolved: ClassVar[tuple[str, ...]] = ()
-    """Fields that enter the spec as what they stand for, not as written."""
+    """Fields that enter the spec resolved, not as written."""
 
     kind: str
     """Kind of the stage, which is the verb that runs it."""
@@ -258,7 +258,7 @@ class Stage(Settings, ABC):
         """Columns of the rows it writes."""
 
     def problems(self, read: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
-        """What is wrong with fields and inputs together: field and message.
+        """Problems of fields and inputs together: field and message.
 
         Args:
             read: Input field to the kinds of the cells that it reads.
@@ -266,7 +266,7 @@ class Stage(Settings, ABC):
         return iter(())
 
     def uses_verifier(self, resolution: Resolution) -> bool:
-        """Whether the rows depend on what the verifier of a benchmark decides."""
+        """Whether the rows depend on the verifier of a benchmark."""
         return False
 
     @abstractmethod

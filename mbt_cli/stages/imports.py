@@ -60,7 +60,7 @@ def imported_rows(stage: Stage, work: Work) -> Iterator[pl.DataFrame]:
     """The cell's rows from its source.
 
     Rows about other questions, and samples or traces beyond the stage's numbers, are left out and
-    counted. Rows that the source does not have become failed rows: `not_in_source`.
+    counted. Rows that the source lacks become failed rows: `not_in_source`.
 
     Raises:
         StageError: No row is about a question of the cell.

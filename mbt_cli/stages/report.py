@@ -32,7 +32,7 @@ class ReportStage(Stage):
     figures: list[AnyFigure] = Field(default_factory=list)
     """Figures to make, each by name or as a TOML table with settings."""
     reference: str | None = None
-    """CSV file with published numbers, which are shown beside the study's."""
+    """CSV file with published numbers, shown next to those of the study."""
     traces: Annotated[int, Field(ge=0)] | Literal["all", "auto"] = "auto"
     """Traces per rollout cell on the page, in the order of the questions; `auto` divides 10,000
     among the cells, 0 shows none."""
@@ -52,7 +52,7 @@ class ReportStage(Stage):
         write_tables(work.files, shown)
         for figure in self.figures:
             if not figure.draw(inputs, work.files):
-                work.progress.note(f"no figure `{figure.kind}`: no score has what it shows")
+                work.progress.note(f"no figure `{figure.kind}`: no score has its data")
         write_page(work.files, self._page_inputs(work, inputs, shown))
         counts = [{"table": table.name, "rows": table.rows.height} for table in built]
         yield pl.DataFrame(counts, schema=_ROWS)

@@ -105,7 +105,7 @@ verdicts; it is the only one where there is no such choice."""
 
 
 def judge_views(own: JudgedCell, baseline: JudgedCell | None) -> JudgeViews:
-    """A cell and its baseline, once per judge model that has to be told apart."""
+    """A cell and its baseline, once per judge model if there are several."""
     sides = [side for side in (own, baseline) if side is not None]
     shared = {
         quantity

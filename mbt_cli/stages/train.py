@@ -87,7 +87,7 @@ class TrainStage(Stage):
     """Stage of `data` to its share. The largest mixture with these shares is drawn by the seed;
     by default all rows of all stages are used."""
     questions: dict[str, AxisValues] | None = None
-    """Axes of the questions that reinforcement learning asks."""
+    """Axes of the questions for reinforcement learning."""
     reward: str | dict[str, float] | None = None
     """Name of the reward to maximise, or several with their weights."""
     start: StageInput | None = None

@@ -85,7 +85,7 @@ def own_columns(source: str, schema: pl.Schema, columns: ColumnMap) -> ColumnMap
     """The map with every column of the schema that the files have under the same name.
 
     Raises:
-        MissingInputError: There is no such file.
+        MissingInputError: The file does not exist.
         ArtifactError: The file cannot be read.
     """
     names = _column_names(data_files(pattern_of(source))[0])

@@ -42,7 +42,7 @@ def data_files(pattern: str | Path) -> list[Path]:
     """Files that a path or a glob pattern names, sorted by name.
 
     Raises:
-        MissingInputError: There is no such file.
+        MissingInputError: The file does not exist.
     """
     path = Path(pattern)
     # an existing path whose name contains `*` or `[` is not a pattern

@@ -42,7 +42,7 @@ _SET_BY_MBT = {
     "completion_only_loss": "the completion mask",
     "assistant_only_loss": "the completion mask",
     "chat_template_path": "the model's own chat template",
-    "resume_from_checkpoint": "mbt, which resumes by itself",
+    "resume_from_checkpoint": "mbt, which resumes automatically",
     "push_to_hub": "`mbt export`",
     "task_type": "mbt, which trains causal language models",
 }
@@ -63,7 +63,7 @@ def known_keys() -> Mapping[str, Any]:
 
 
 def wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -> str | None:
-    """What is wrong with one setting of a train stage; None if nothing is.
+    """The problem of one setting of a train stage; None if it is valid.
 
     Args:
         table: `trainer`, `lora` or `launch.flags`.

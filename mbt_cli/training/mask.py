@@ -1,6 +1,6 @@
 r"""The completion mask: only the completion and the token that ends its turn are trained.
 
-A training row is what a server would see: the prompt rendered with the start of the assistant's
+A training row equals the input of a server: the prompt rendered with the start of the assistant's
 turn, then the completion as written, then the template's end of turn. The completion itself is
 never rendered, so a template that strips or rewrites think blocks does not change it; what the
 template puts around an assistant's turn is found by rendering a stand-in.

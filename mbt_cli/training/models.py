@@ -137,7 +137,7 @@ def merged(weights: Weights, recipe: Recipe, adapter: Path) -> Any:
 
 
 def save(model: Any, tokenizer: Any, folder: Path, *, end_token: int) -> None:
-    """Write weights, tokenizer and configuration in hub layout, completely or not at all."""
+    """Write weights, tokenizer and configuration in hub layout, atomically."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.config.use_cache = True

@@ -1,4 +1,4 @@
-"""Answers to math questions in LaTeX: right if they mean the same, however they are written."""
+"""Answers to math questions in LaTeX: right if they are mathematically equal."""
 
 import importlib
 import logging

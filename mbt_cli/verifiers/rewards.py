@@ -30,7 +30,7 @@ class Reward(Protocol):
 
 
 def exact_match(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
-    """What the benchmark's verifier says of the completion, in [0, 1]."""
+    """Value of the benchmark's verifier for the completion, in [0, 1]."""
     return verifier.check(completion, question).value
 
 
