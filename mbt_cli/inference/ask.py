@@ -1,4 +1,4 @@
-"""Sends one cell's requests to one model: backend, retries, restarts, and stopping in order."""
+"""Send the requests of one cell to one model: backend, retries, restarts, and graceful stops."""
 
 import asyncio
 import random
@@ -36,12 +36,12 @@ def ask(
     writer: str = "0",
     emit: Emit | None = None,
 ) -> AskReport:
-    """Send what the journal does not hold, and journal every reply the moment it arrives.
+    """Send the requests without a reply in the journal, and journal every reply on arrival.
 
-    SIGINT, SIGTERM and SIGUSR1 stop it in order if it runs in the main thread.
+    SIGINT, SIGTERM and SIGUSR1 stop it gracefully if it runs in the main thread.
 
     Args:
-        batch: What is asked.
+        batch: The requests.
         journal: The cell's journal folder; created if needed.
         progress: Receives every row that is done.
         writer: Name of this writer's own file; each array task has its own.
@@ -57,7 +57,9 @@ def ask(
     stop = StopRequest()
     with raising(stop), JournalWriter(journal, writer) as file, JournalIndex(journal) as index:
         if index.damaged:
-            progress.note(f"{index.damaged} damaged lines in `{journal}`: asking again for them")
+            progress.note(
+                f"{index.damaged} damaged lines in `{journal}`: sending their requests again"
+            )
         loop = ProgramLoop(batch, index, file, progress, emit)
         report = loop.report
         try:
@@ -95,7 +97,7 @@ def _send_all(loop: ProgramLoop, stop: StopRequest) -> None:
 
 
 def _answer_in_process(loop: ProgramLoop, responder: Responder) -> None:
-    """Answer one request after the other.
+    """Answer one request after another.
 
     A LookupError of the responder (it has no reply to this request) becomes the failure
     `no_reply`; any other exception is a bug and propagates.
@@ -123,8 +125,8 @@ async def _send_over_http(loop: ProgramLoop, endpoint: Endpoint, stop: StopReque
     """Send everything to an endpoint.
 
     Raises:
-        ServerDiedError: The server died; what it did not answer is back in the queue.
-        BackendError: No request can succeed, or the endpoint cannot be reached any more.
+        ServerDiedError: The server died; unanswered requests are back in the queue.
+        BackendError: No request can succeed, or the endpoint is unreachable.
         ArtifactError: The journal cannot be written.
         Interrupted: SIGINT came.
         Stopped: SIGTERM or SIGUSR1 came.
@@ -139,7 +141,7 @@ async def _send_over_http(loop: ProgramLoop, endpoint: Endpoint, stop: StopReque
 
 
 _TASKS_AT_ONCE = 256
-"""Tasks that are started in a row before other coroutines get their turn."""
+"""Number of tasks to start before other coroutines run."""
 _WATCH_SECONDS = 1.0
 _EMIT_SECONDS = 0.01
 _EMITTED_AT_ONCE = 64
@@ -173,7 +175,7 @@ class _Dispatcher:
         self._drain_seconds = self._run.drain_seconds
 
     def stop(self, drain_seconds: float) -> None:
-        """Send nothing more and wait for what is in flight; a second call stops at once."""
+        """Send no more requests and wait for those in flight; a second call stops immediately."""
         if self._stopping.is_set():
             self._stopping_now.set()
         self._drain_seconds = drain_seconds
@@ -222,14 +224,14 @@ class _Dispatcher:
             await asyncio.wait(list(self._in_flight), timeout=0.05)
 
     async def _watch(self) -> None:
-        """Check that the server lives, and that the disk has what the journal wrote."""
+        """Check that the server is alive, and flush the journal to the disk."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             self._check_alive()
             await asyncio.to_thread(self._loop.sync)
 
     async def _emit_when_idle(self) -> None:
-        """Emit results while there is nothing to do but to wait for replies."""
+        """Emit results while waiting for replies."""
         clock = asyncio.get_running_loop().time
         while True:
             slept_from = clock()
@@ -265,7 +267,7 @@ class _Dispatcher:
                 self._concurrency.leave()
 
     async def _next_request(self) -> PendingRequest | None:
-        """The next request; null when there is none left or the run stops."""
+        """The next request; None when no request is left or the run stops."""
         clock = asyncio.get_running_loop().time
         loop = self._loop
         while not self._stopping.is_set():
@@ -277,13 +279,13 @@ class _Dispatcher:
                 self._wake(len(self._idle))
                 return None
             if loop.has_tasks:
-                await asyncio.sleep(0)  # the journal answers many tasks: let others have a turn
+                await asyncio.sleep(0)  # the journal answers many tasks: let other coroutines run
             else:
                 await self._wait_for_request()
         return None
 
     async def _wait_for_request(self) -> None:
-        """Wait until a program has more to ask, a retry is due, or everything is finished."""
+        """Wait until a program yields more requests, a retry is due, or everything is finished."""
         loop = asyncio.get_running_loop()
         news = loop.create_future()
         self._idle.add(news)
@@ -306,7 +308,9 @@ class _Dispatcher:
         if result.refused:
             self._concurrency.refused(now=now, wait_seconds=wait_seconds)
             if self._good_replies > pending.replies_seen:
-                pending.charged -= 1  # others get through: it is the limit, not this request
+                pending.charged -= (
+                    1  # other requests succeed: it is the rate limit, not this request
+                )
         elif result.reply.failure is None:
             self._good_replies += 1
             self._unreachable_in_a_row = 0
@@ -329,7 +333,7 @@ class _Dispatcher:
         return longest * random.uniform(0.5, 1.0)
 
     def _give_up_on_endpoint(self, pending: PendingRequest, reply: Reply) -> None:
-        """Stop when request after request reaches nobody."""
+        """Stop if consecutive requests do not reach the endpoint."""
         if self._good_replies > pending.replies_seen:
             return
         self._unreachable_in_a_row += 1

@@ -1,7 +1,7 @@
-"""Sends requests to an OpenAI-compatible endpoint.
+"""Send requests to an OpenAI-compatible endpoint.
 
 Plain `http` addresses get mbt's own pool of HTTP/1.1 connections: with a thousand short replies a
-second, a general HTTP client takes more time than anything else. TLS and proxies go through
+second, a general HTTP client takes most of the time. TLS and proxies go through
 aiohttp.
 """
 
@@ -36,7 +36,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Client:
-    """One endpoint, and the way to send a request to it."""
+    """A client of one endpoint."""
 
     def __init__(self, endpoint: Endpoint, batch: RequestBatch, post: Post) -> None:
         self._endpoint = endpoint
@@ -82,7 +82,7 @@ class Client:
         )
 
     def body(self, pending: PendingRequest) -> dict[str, Json]:
-        """The JSON body; the manifest's `request` table wins over everything but the model."""
+        """The JSON body; the manifest's `request` table overrides everything except the model."""
         endpoint, batch, request = self._endpoint, self._batch, pending.request
         body: dict[str, Json] = dict(endpoint.extra_body)
         limit: int | str | None = batch.max_tokens
@@ -214,10 +214,10 @@ class _Pool:
         async with asyncio.timeout(self._run.request_timeout_seconds):
             connection = self._waiting() or await self._connected()
             try:
-                # no variable for the bytes: thousands wait at once, and each would keep its own
+                # no variable for the bytes: thousands of waiting requests would each keep one
                 answer = await connection.send(self._request(body))
             except BaseException:
-                connection.abort()  # a late response must not meet the next request
+                connection.abort()  # a late response must not be read for the next request
                 raise
         if connection.is_open:
             self._idle.append(connection)

@@ -28,13 +28,13 @@ _OFFSET_BITS = 48
 _GOOD_LINE = re.compile(
     rb'{"key":"([0-9a-f]{64})","content_attempt":0,"failure":null,"finish_reason":"stop",'
 )
-"""How the record of most replies begins; such a line is indexed without parsing its long texts."""
+"""Prefix of most records; such a line is indexed without parsing its long texts."""
 _RECORD_ENDS = (b'"}\n', b"null}\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the journal knows of one request, without its texts.
+    """The record of one request, without its texts.
 
     Args:
         failure: The typed reason; null if there is a reply.
@@ -104,7 +104,7 @@ class JournalWriter:
         line = record_of(key, reply, content_attempt)
         try:
             written = os.write(self._file, line)
-            while written < len(line):  # a nearly full disk takes only a part
+            while written < len(line):  # a nearly full disk may take only a part
                 written += os.write(self._file, line[written:])
         except OSError as error:
             os.ftruncate(self._file, self._size)
@@ -138,7 +138,7 @@ class JournalWriter:
 
 
 class JournalIndex:
-    """Where the best record of each request is; texts are read on demand.
+    """The place of the best record of each request; texts are read on demand.
 
     Takes about 180 bytes of memory per record, whatever the length of the texts.
     """
@@ -181,14 +181,14 @@ class JournalIndex:
         return self._place(digest_of(key), standing, _packed(self._numbers[path], *extent))
 
     def standing(self, key: str) -> Standing | None:
-        """What is known of a request; null if it has no record."""
+        """The record of a request; None if there is none."""
         digest = digest_of(key)
         if digest not in self._places:
             return None
         return self._standings.get(digest, _GOOD)
 
     def reply(self, key: str) -> Reply | None:
-        """The best reply or failure of a request; null if it has no record."""
+        """The best reply or failure of a request; None if it has no record."""
         place = self._places.get(digest_of(key))
         if place is None:
             return None

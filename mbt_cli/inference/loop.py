@@ -1,4 +1,4 @@
-"""Runs the programs of one cell: their requests into the queue, their replies back, results out.
+"""The programs of one cell: their requests enter the queue, replies resume them, results leave.
 
 A reply is written to the journal before the program sees it. A request whose reply is in the
 journal is answered from there, so a run that was killed resumes by running the programs again.
@@ -32,12 +32,12 @@ _EMITTED_AT_ONCE = 64
 
 @dataclass(slots=True)
 class AskReport:
-    """What asking one cell's requests came to.
+    """Counts of the requests of one cell.
 
     Args:
         sent: Requests sent, retries included.
         retried: Of those, retries, for transport or content.
-        reused: Requests whose reply was there already.
+        reused: Requests whose reply existed already.
         failed: Requests that ended with a failure, reused ones included.
         prompt_tokens: Of the replies that came in this run.
         completion_tokens: Of the replies that came in this run.
@@ -84,7 +84,7 @@ class _Branch:
     Args:
         path: Place in the task's program; empty for the task's own.
         parent: The branch that yielded it, and the slot for its value there.
-        replies: What the program is sent next.
+        replies: The replies to send to the program next.
         missing: How many of them are not there yet.
     """
 
@@ -101,7 +101,7 @@ class ProgramLoop:
     """Runs the programs of one batch.
 
     Args:
-        emit: Takes the results in the order of the tasks; null if nobody needs them.
+        emit: Takes the results in the order of the tasks; None if they are not needed.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class ProgramLoop:
         return self._tasks is None and not self._waiting
 
     def next_request(self, now: float, *, tasks: int | None = None) -> PendingRequest | None:
-        """A request that can be sent now, found by starting at most so many `tasks`.
+        """The next request to send, after starting at most this many `tasks`.
 
-        Starting tasks that the journal answers takes time, in which others may want a turn.
+        The limit lets other coroutines run while the journal answers many tasks.
         """
         while (pending := self.queue.take(now)) is None:
             if tasks == 0 or not self._start_task():
@@ -211,7 +211,7 @@ class ProgramLoop:
         return True
 
     def _advance(self, branch: _Branch) -> None:
-        """Run a program until it waits for a reply that is not there, or returns."""
+        """Run a program until it waits for a missing reply, or returns."""
         while True:
             try:
                 items = (
@@ -223,7 +223,9 @@ class ProgramLoop:
                 self._return(branch, stop.value)
                 return
             branch.replies = [None] * len(items)
-            branch.missing = len(items) + 1  # so that no reply resumes it before all are asked
+            branch.missing = (
+                len(items) + 1
+            )  # so that no reply resumes it before all requests are made
             for slot, item in enumerate(items):
                 path = (*branch.path, branch.yields, slot)
                 if isinstance(item, Ask):
@@ -311,7 +313,7 @@ _NO_REPLY = Reply(failure="not_asked", attempts=0)
 
 
 class _Spill:
-    """A temporary file of pickled values; gone with the process, however that ends."""
+    """A temporary file of pickled values, which disappears with the process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What waits to be sent: the batch of one cell, its requests, retries, adaptive concurrency."""
+"""The request queue of one cell: its batch, pending requests, retries, adaptive concurrency."""
 
 import asyncio
 import heapq
@@ -19,21 +19,21 @@ _TRANSIENT = (
     *("timeout", "connection", "malformed_reply"),
     *("http_408", "http_409", "http_425", "http_429", "http_5"),
 )
-"""How failures begin that may be gone when the same request is sent another day."""
+"""Prefixes of failures that may not recur when the same request is sent later."""
 
 _FIRST_STEP = (0, 0)
 
 
 @dataclass(frozen=True)
 class RequestBatch:
-    """What one cell asks one model.
+    """The requests of one cell to one model.
 
     Args:
         tasks: Returns all tasks, not started and in the same order at each call.
         total: Number of tasks, if known.
-        purpose: What the stage asks for, such as `rollout`; enters every seed.
+        purpose: Purpose of the requests, such as `rollout`; enters every seed.
         study_seed: `[study] seed`.
-        identity: What the model is; enters every request key.
+        identity: Identity of the model; enters every request key.
         sampling: What changes the reply, token limit included; enters every request key.
         body: Fields that every request is sent with.
         open: Opens the backend; called only if something has to be sent.
@@ -91,11 +91,11 @@ class RequestBatch:
         """Content attempt to send for a request in the journal; null if its reply is final.
 
         Args:
-            standing: What the journal knows of the request.
+            standing: Record of the request in the journal.
             seed: The request's seed, of attempt 0.
         """
         attempt = standing.content_attempt
-        if attempt is None:  # an imported reply: only its seed says which attempt it was
+        if attempt is None:  # an imported reply: only its seed identifies the attempt
             tried = range(self.content_attempts)
             attempt = next((n for n in tried if standing.seed == retry_seed(seed, n)), 0)
         failure = standing.failure
@@ -178,7 +178,7 @@ class RequestQueue:
         heapq.heappush(self._retries, (due, self._retry_number, pending))
 
     def put_back(self, unanswered: Iterable[PendingRequest]) -> None:
-        """Add what was taken for a server that died; it and all retries are ready for the next."""
+        """Return unanswered requests of a server that died; they and all retries are due now."""
         waiting = [heapq.heappop(self._retries)[2] for _ in range(len(self._retries))]
         self._ready.extendleft(reversed([*unanswered, *waiting]))
         for pending in self._ready:
@@ -190,7 +190,7 @@ _REFUSALS_IN_A_ROW = 3
 
 
 class AdaptiveConcurrency:
-    """Limits the requests in flight, and adapts the limit to what the server accepts.
+    """Limit the requests in flight, and adapt the limit to the server.
 
     Each refusal (429) lowers the limit by one and eight successes raise it by one. A limit above
     what the server accepts falls to it within one round of requests, and a few stray refusals cost
@@ -246,7 +246,7 @@ class AdaptiveConcurrency:
             self._limit = min(self._most, self._limit + _GROWTH_PER_SUCCESS)
 
     def refused(self, *, now: float, wait_seconds: float) -> None:
-        """Record that the server refused a request because it gets too many."""
+        """Record that the server refused a request with 429."""
         self._refusals_in_a_row += 1
         self._limit = max(1.0, self._limit - 1.0)
         if self._refusals_in_a_row >= _REFUSALS_IN_A_ROW:

@@ -1,4 +1,4 @@
-"""Reads what servers send: a chat completion or an error becomes a Reply with typed failures.
+"""Parse responses: a chat completion or an error becomes a Reply with a typed failure.
 
 Reasoning is read from `reasoning`, `reasoning_content`, thinking parts of a list content, or an
 inline think block, in that order. The text itself is never altered.
@@ -20,12 +20,12 @@ _WORDS_KEPT = 500
 
 
 class MalformedReplyError(ValueError):
-    """The server sent something with status 200 that is not a chat completion."""
+    """A response with status 200 that is not a chat completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What the client knows about a reply.
+    """How a reply was requested.
 
     Args:
         seed: The seed that was sent; null if none was.
@@ -189,7 +189,7 @@ _FATAL_HINTS = {
 
 
 class ServerDiedError(BackendError):
-    """The server behind the endpoint is gone; unanswered requests are back in the queue."""
+    """The server died; unanswered requests are back in the queue."""
 
 
 class BrokenReplyError(Exception):
@@ -276,7 +276,7 @@ def result_of_status(
 def failed(
     reason: str, words: str, sending: Sending, *, can_retry: bool, unreachable: bool = False
 ) -> SendResult:
-    """The result without a reply, for a reason that mbt names."""
+    """The result of a request without a reply, for a reason named by mbt."""
     return SendResult(_failure(reason, words, sending), can_retry, unreachable=unreachable)
 
 

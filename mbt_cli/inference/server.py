@@ -1,4 +1,4 @@
-"""Starts servers and supervises them: port, key, readiness, and why one did not start."""
+"""Start and supervise servers: port, key, readiness, and the cause of a failed start."""
 
 import contextlib
 import http.client
@@ -34,7 +34,7 @@ _TAIL_LINES = 2_000
 
 
 class ServerProcess:
-    """A command that runs until `stop`, or until this process is gone for any reason.
+    """A command that runs until `stop`, or until this process exits for any reason.
 
     Args:
         command: Program and arguments; without secrets, since other users can read them.
@@ -191,7 +191,7 @@ class RunningServer:
     alive: Callable[[], None]
 
     def get(self, path: str) -> Json:
-        """The JSON that the server answers at a path; null if it does not."""
+        """The JSON response of the server at a path; None without one."""
         try:
             port = urlsplit(self.base_url).port or 0
             status, content = _exchange(port, "GET", path, key=self.api_key)
@@ -226,7 +226,7 @@ def running_server(
 
 @contextmanager
 def reserved_port(wanted: int | None = None) -> Iterator[int]:
-    """A loopback port that no other process gets while the context lasts.
+    """A loopback port that is reserved while the context is open.
 
     A bound socket that does not listen keeps the port from everyone but a server that binds it
     with SO_REUSEADDR or SO_REUSEPORT, as all servers here do.
@@ -236,7 +236,7 @@ def reserved_port(wanted: int | None = None) -> Iterator[int]:
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
         try:
-            # bound without the options first, so that nobody else holds this port
+            # first bind without the options, to make sure that the port is free
             holder.bind((LOOPBACK, wanted or 0))
         except OSError as error:
             raise BackendError(
@@ -312,7 +312,7 @@ class _Started:
 
 
 def _relevant_lines(lines: Sequence[str]) -> list[str]:
-    """The last lines, preceded by the last errors if those are further up."""
+    """The last lines, preceded by earlier errors."""
     shown = list(lines[-_LINES_SHOWN:])
     if any(_ERROR.search(line) for line in shown):
         return shown

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGUSR1 while requests are in flight: stop in order, keep every reply."""
+"""SIGINT, SIGTERM and SIGUSR1 while requests are in flight: stop gracefully, keep every reply."""
 
 import asyncio
 import signal
@@ -42,7 +42,7 @@ class StopRequest:
         return Stopped(f"stopped by {name}; every reply that had arrived is kept", hint=_HINT)
 
     def drain_seconds(self, usual: float) -> float:
-        """Time to wait for replies in flight; shorter after Ctrl-C, where a person waits."""
+        """Time to wait for replies in flight; shorter after Ctrl-C."""
         return min(usual, _INTERRUPT_DRAIN_SECONDS) if self.signal == signal.SIGINT else usual
 
 

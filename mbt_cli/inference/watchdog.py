@@ -2,9 +2,9 @@
 
     python watchdog.py LIFELINE NEWS GRACE COMMAND...
 
-The parent holds the write end of the pipe LIFELINE. When that closes, because the parent is done or
+The parent holds the write end of the pipe LIFELINE. When that closes, because the parent exited or
 was killed, the server's whole process group gets SIGTERM, and SIGKILL after GRACE seconds. When the
-server exits by itself, the watchdog writes its exit code to the pipe NEWS at once and stops the
+server exits on its own, the watchdog writes its exit code to the pipe NEWS at once and stops the
 rest of its process group in the same way. It imports only the standard library, so that it starts
 fast.
 """

@@ -17,7 +17,7 @@ _PER_SPLIT = ("splits", "limit", "sample", "size")
 
 @dataclass(frozen=True)
 class Cell:
-    """Everything that one artifact is made from."""
+    """Everything that determines one artifact."""
 
     stage: Stage
     resolution: Resolution
@@ -39,7 +39,7 @@ class Cell:
 
     @cached_property
     def spec(self) -> dict[str, Json]:
-        """Everything except inputs that changes its rows, with names replaced by what they mean."""
+        """Everything except inputs that changes its rows, with all names resolved."""
         return self._spec(spec_of)
 
     @cached_property

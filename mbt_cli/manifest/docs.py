@@ -1,4 +1,4 @@
-"""What the code documents: Markdown for `mbt help`, and the JSON Schema of manifests."""
+"""Reference generated from the code: Markdown for `mbt help`, and the JSON Schema of manifests."""
 
 import ast
 import inspect
@@ -58,7 +58,7 @@ _LIMITS = (
     ("exclusiveMaximum", "below"),
 )
 _NO_LIMIT = 1e15
-"""Larger limits are those of the computer, not worth showing."""
+"""Larger limits come from the number type and are not shown."""
 _MARKS = (
     (RunOnly, "never changes results"),
     (Grows, "a larger value only adds rows"),
@@ -76,7 +76,7 @@ def field_lines(
 
     Args:
         model: The settings class.
-        elsewhere: Classes with a section of their own, which are only named here.
+        elsewhere: Classes with their own section, which are only named here.
         leave_out: Fields described elsewhere.
         needed: Fields that are required although the class has a default for them.
     """
@@ -116,7 +116,7 @@ def _table_inside(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Any], elsewhere: Words) -> str:
-    """What a JSON Schema allows, in words for people who write TOML.
+    """The values that a JSON Schema allows, in the terms of TOML.
 
     Example:
         >>> type_words({"type": "integer", "minimum": 1}, {}, {})
@@ -354,7 +354,7 @@ _PRESETS: dict[str, str] = {
 
 
 def preset_reference(folders: PresetFolders) -> str:
-    """A section for each family, a line for each preset; `yours` marks those not shipped."""
+    """A section for each family, a line for each preset; presets of the user are marked `yours`."""
     sections = [
         f"The shipped presets are files in `{shipped('presets')}`; copy one to write your own."
     ]

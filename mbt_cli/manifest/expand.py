@@ -15,7 +15,7 @@ HUB = "hub:"
 
 
 def expand(document: Document, problems: Problems) -> list[CellDraft]:
-    """Every cell of a manifest, inputs before what reads them."""
+    """Every cell of a manifest, inputs before the cells that read them."""
     expansion = _Expansion(document, problems)
     for block in document.blocks:
         expansion.add(block)
@@ -31,7 +31,7 @@ class _Expansion:
         self.matching = InputMatching(document, problems, _cycles(document.blocks, problems))
 
     def add(self, block: Block) -> None:
-        """Expand a stage into its cells and make them known to later stages."""
+        """Expand a stage into its cells and add them for later stages."""
         excluded = [
             self.matching.where(f"stage.{block.name}.exclude[{number}]", table)
             for number, table in enumerate(block.envelope.exclude)
@@ -225,7 +225,7 @@ def without_missing_sources(drafts: Sequence[CellDraft]) -> tuple[list[CellDraft
     """Leave out optional cells whose source does not exist, and cells that need them.
 
     Args:
-        drafts: Inputs before what reads them.
+        drafts: Inputs before the cells that read them.
 
     Returns:
         The cells that stay, and the addresses of the others.

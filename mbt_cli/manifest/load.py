@@ -1,4 +1,4 @@
-"""Load a manifest: from its text to checked cells, or to a list of everything that is wrong."""
+"""Load a manifest: from its text to checked cells, or to a list of all problems."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ class Manifest:
     """A checked study.
 
     Args:
-        cells: Address to cell, inputs before what reads them.
+        cells: Address to cell, inputs before the cells that read them.
         left_out: Addresses of optional cells whose source does not exist.
         tree: The merged text, as a dictionary.
     """
@@ -85,7 +85,7 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
 
 
 def _check_head(path: Path, tree: Mapping[str, Any]) -> None:
-    """What must be right before any table can be read: its version of mbt, and its plug-ins."""
+    """Check the required version of mbt and load the plug-ins, before any table is read."""
     if not tree:
         what = "is empty; a manifest starts with `[study]`"
         raise ManifestError(str(path), [Problem("file", what)], hint="mbt help manifest")

@@ -39,7 +39,7 @@ class CellDraft:
 
     @property
     def joined_axes(self) -> dict[str, str]:
-        """Axes of the cell among those of other stages: the stage's name stands for a variant."""
+        """Axes of the cell among joined stages: the stage's name replaces a missing variant."""
         return {"variant": self.stage, **self.axes}
 
 
@@ -66,8 +66,8 @@ class InputMatching:
 
     Args:
         document: The manifest's tables.
-        problems: Where mistakes are collected.
-        cycle: Names of stages that read each other in a cycle, which is reported already.
+        problems: Collects the problems.
+        cycle: Names of stages that read each other in a cycle, which are reported already.
     """
 
     def __init__(self, document: Document, problems: Problems, cycle: Collection[str]) -> None:

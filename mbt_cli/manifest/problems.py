@@ -1,4 +1,4 @@
-"""Problems in a user's words: key paths, values, and the nearest valid name."""
+"""Problems of a manifest: key paths, values, and the nearest valid name."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ Names = Mapping[str, Any] | Iterable[str]
 
 
 class Problems:
-    """Collects problems, each once, so that a user sees all of them in one go."""
+    """Collect problems, each once, so that a user sees all of them together."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Problem] = {}
@@ -32,7 +32,7 @@ class Problems:
         return len(self._found)
 
     def add(self, where: str, what: str) -> None:
-        """Note that something at key path `where` is wrong."""
+        """Add a problem at key path `where`."""
         self._found.setdefault((where, what), Problem(where, what))
 
     def add_validation(
@@ -44,7 +44,7 @@ class Problems:
         *,
         misspelled: Collection[str] = (),
     ) -> None:
-        """Note everything that Pydantic found below key path `where`.
+        """Add everything that Pydantic found below key path `where`.
 
         A required key that is missing because it is misspelled is one problem, not two.
 
@@ -70,7 +70,7 @@ class Problems:
             self.add(f"{where}.{path}" if path else where, _message(detail, valid[path]))
 
     def all(self, overrides: Sequence[str] = ()) -> Sequence[Problem]:
-        """What was found, in order; problems in a value of `--set` name that option."""
+        """All problems, in order; those in a value of `--set` name that option."""
         found = []
         for problem in self._found.values():
             for override in overrides:

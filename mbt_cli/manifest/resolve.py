@@ -1,4 +1,4 @@
-"""From drafts to cells: every name in a stage is replaced by what it stands for."""
+"""From drafts to cells: resolve every name in a stage."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ class Resolver:
     Args:
         document: The manifest's tables.
         presets: Where presets are found.
-        problems: Where mistakes are collected.
+        problems: Collects the problems.
         folder: The manifest's folder, where its own prompts are.
         text: The manifest's text, which reports show.
     """
@@ -207,7 +207,7 @@ class Resolver:
         return Model(name, table.id or name, backend, sampling, table.request, run)
 
     def _table(self, name: str) -> ModelTable | None:
-        """The model's table laid on its preset."""
+        """The model's table merged into its preset."""
         if name not in self._tables:
             table: ModelTable | None = self._document.models[name]
             if table is not None and table.preset is not None:
@@ -243,7 +243,7 @@ class Resolver:
             return None
 
     def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
-        """A sampling by its name, or one that is like another."""
+        """A sampling by its name, or one derived from another with `like`."""
         if isinstance(choice, str):
             choice = {"like": choice}
         table = {k: v for k, v in choice.items() if k != "like"}
@@ -379,7 +379,7 @@ class Resolver:
         return (recipe, trainer) if len(self._problems) == found else None
 
     def _recipe(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
-        """The preset with the stage's tables laid on it."""
+        """The preset with the stage's tables merged into it."""
         tree: Mapping[str, Any] = {}
         if stage.preset is not None:
             path = self._preset("train", stage.preset, f"{where}.preset")

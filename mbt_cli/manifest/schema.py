@@ -1,7 +1,7 @@
 """The tables of a manifest: their fields, and reading them one by one.
 
-A wrong table hides no mistake in another one. The fields of a stage's own kind are checked later,
-for each cell, since axes and variants fill some of them in.
+A wrong table does not hide problems in another one. The fields of a stage's own kind are checked
+later, for each cell, since axes and variants fill some of them in.
 """
 
 import re
@@ -89,7 +89,7 @@ class ModelTable(Settings):
 
 
 class StageBlock(Settings):
-    """The keys that every `[[stage]]` may have, beside those of its kind."""
+    """The keys that every `[[stage]]` may have, in addition to those of its kind."""
 
     kind: str
     name: Name
@@ -170,7 +170,7 @@ class Document:
 
 
 _NO_STUDY = StudyTable(name="study", seed=0, max_failed_share=0)
-"""Stands for a wrong `[study]` while the other tables are checked."""
+"""Replaces a wrong `[study]` while the other tables are checked."""
 
 
 def read_document(tree: Mapping[str, Any], problems: Problems) -> Document:
@@ -291,7 +291,7 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
 
 
 def _unknown_key(key: str, kind: type[Stage], known: Collection[str]) -> str:
-    """What to say of a key that the stage does not have; keys of a training may be elsewhere."""
+    """The message for an unknown key of a stage; a key of a training may belong elsewhere."""
     if kind is TrainStage:
         methods = TRAINERS.kinds().values()
         tables: Mapping[str, Collection[str]] = {

@@ -1,4 +1,4 @@
-"""The text of a manifest: reading it, what it extends, and `--set`."""
+"""The text of a manifest: reading, `extends`, and `--set`."""
 
 import difflib
 import re
@@ -48,7 +48,7 @@ def _text_of(path: Path) -> str:
 
 
 def _not_toml(text: str, error: str) -> Problem:
-    """What the parser reports, with the line in question."""
+    """The parser's message, with the line in question."""
     place = _PLACE.search(error)
     if place is None:
         return Problem("file", f"is not TOML: {error}")
@@ -75,7 +75,7 @@ def _similar_files(path: Path) -> str:
 
 
 def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
-    """A manifest with what it extends merged in and `--set` applied.
+    """A manifest with `extends` and `--set` applied.
 
     Raises:
         ManifestError: `extends` leads back to the manifest, or to no file.

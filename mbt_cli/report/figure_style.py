@@ -93,7 +93,7 @@ def panels(
 
 
 def names(found: Sequence[Panel], column: str) -> list[str]:
-    """The methods or models of all panels, so that each looks the same in every panel."""
+    """The methods or models of all panels, so that each has the same style in every panel."""
     return list(dict.fromkeys(name for panel in found for name in panel.rows[column]))
 
 
@@ -120,7 +120,7 @@ def drawing(panels: int, columns: Columns, *, across: int = 3) -> Iterator[tuple
     Args:
         panels: Number of panels.
         columns: Width of the figure.
-        across: Most panels side by side in a figure of two columns; half as many in one column.
+        across: Maximum panels per row in a figure of two columns; half as many in one column.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -232,7 +232,7 @@ def line_handles(names: Sequence[str], *, markers: bool = False) -> list[Any]:
 
 
 def _with_interval(row: dict[str, Any], metric: str) -> tuple[float, list[list[float]] | None]:
-    """The value as shown, and the distances to the ends of its interval."""
+    """The displayed value, and the distances to the ends of its interval."""
     factor = scale(metric)
     value, low, high = (row[f"{metric}{part}"] for part in ("", "_low", "_high"))
     if low is None or high is None:
@@ -242,7 +242,7 @@ def _with_interval(row: dict[str, Any], metric: str) -> tuple[float, list[list[f
 
 
 def legend(figure: Any, handles: Sequence[Any], *, columns: Columns) -> None:
-    """Add one legend below all panels, and the room for it."""
+    """Add one legend below all panels, with space for it."""
     if not handles:
         return
     longest = max(len(handle.get_label()) for handle in handles)

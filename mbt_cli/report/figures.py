@@ -250,11 +250,11 @@ def _lengths(inputs: ReportInputs) -> dict[str, npt.NDArray[np.float64]]:
 
 
 class TrainingCurves(Figure):
-    """One line per trained cell: a value that its run logged at each step."""
+    """One line per trained cell: a logged value at each step."""
 
     kind: Literal["training_curves"] = "training_curves"
     metric: str = "loss"
-    """The value to draw: a name that the run logged, such as `loss` or `reward`."""
+    """Name of the logged value, such as `loss` or `reward`."""
     columns: style.Columns = 1
     """Width in columns of a two-column paper."""
 

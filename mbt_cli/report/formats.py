@@ -18,7 +18,7 @@ Rank = Literal["best", "second", ""]
 
 @dataclass(frozen=True, slots=True)
 class FormattedCell:
-    """One cell of a table as every format shows it.
+    """One formatted cell of a table, the same in every format.
 
     Args:
         text: The rounded number, the label, or a dash.
@@ -56,7 +56,7 @@ def heading(column: Column) -> str:
 
 
 def notes_with_legend(table: TableData, *, underlines: bool = False) -> list[str]:
-    """How to read a cell, then the notes of the table, for formats that show intervals."""
+    """A legend of the cells, then the notes of the table, for formats that show intervals."""
     has_intervals = any(name.endswith("_low") for name in table.rows.columns)
     brackets = ["In brackets: 95 % intervals over questions."] if has_intervals else []
     legend = "Bold: best; underlined: second best." if underlines else "Bold: best."
@@ -279,7 +279,7 @@ def escape_latex(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Digits:
-    """What siunitx needs to align a column: the most digits on either side of the point."""
+    """The column format of siunitx: the maximum number of digits on either side of the point."""
 
     before: int
     after: int

@@ -160,7 +160,7 @@ def write_page(folder: Path, inputs: PageInputs) -> Path:
 
 
 def _limit(inputs: PageInputs, cells: int) -> int | None:
-    """Most traces of each cell; None for all."""
+    """Maximum number of traces per cell; None for all."""
     if inputs.traces == "auto":
         return -(-_AUTO_TRACES // max(1, cells))
     return None if inputs.traces == "all" else inputs.traces

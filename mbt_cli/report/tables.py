@@ -47,7 +47,7 @@ class AnswerInclusiveErrorsTable(_MetricTable):
 
 
 class DegenerationTable(_MetricTable):
-    """Share of replies cut at the token limit, share that end in a loop, and the accuracy."""
+    """Share of truncated replies, share that end in a loop, and the accuracy."""
 
     kind: Literal["degeneration"] = "degeneration"
     title = "Degeneration"
@@ -354,7 +354,7 @@ class TokensByStage(Table):
 
 
 class TrainingRuns(Table):
-    """One row per trained cell; the columns are what the runs recorded, common ones first."""
+    """One row per trained cell; the columns are the recorded facts, common ones first."""
 
     kind: Literal["training_runs"] = "training_runs"
 

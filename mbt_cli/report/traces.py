@@ -37,7 +37,7 @@ _COMMON_COLUMNS = ("reply", "failure", "vote", "asked")
 
 
 def page_trace(row: Mapping[str, Any], verdicts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Json:
-    """Everything that the page shows of a rollout.
+    """The data of a rollout on the page.
 
     Args:
         row: A row of `rows.ROLLOUTS` without `messages`.
@@ -188,7 +188,7 @@ def read_traces(
 
     Args:
         cell: The cell to read.
-        limit: Most rollouts; None for all.
+        limit: Maximum number of rollouts; None for all.
         questions: Ids of questions; None for all.
 
     Raises:
@@ -220,7 +220,7 @@ def _traces(
 ) -> Iterator[Trace]:
     try:
         values: Sequence[float | None] = verifier.values(frame).to_list()
-    except UsageError:  # a package that the verifier needs is missing here
+    except UsageError:  # a package of the verifier is not installed
         values = [None] * frame.height
     keys = frame.select(_KEY)
     judged = [of_judge.join(keys.lazy(), on=_KEY).collect() for of_judge in verdicts]

@@ -56,7 +56,7 @@ class ArtifactWriter:
         self._tally = _Tally()
         self._finished = False
         self.files = folder / f"{FILES}{_PARTIAL}"
-        """Folder for everything but rows; becomes `files/`."""
+        """Folder for all other files; becomes `files/`."""
 
     def __enter__(self) -> "ArtifactWriter":
         with writing_to(self._folder):

@@ -18,7 +18,7 @@ _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Turn an OSError while `path` is written into an ArtifactError that says what to do.
+    """Turn an OSError while `path` is written into an ArtifactError with a hint.
 
     Raises:
         ArtifactError: The disk or quota is full, the folder is not writable, or the write failed

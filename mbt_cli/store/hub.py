@@ -28,7 +28,7 @@ class HubAccess:
     Args:
         cache: Folder of the hub cache; None for the default of huggingface_hub.
         offline: Never use the network, only the cache.
-        endpoint: URL of another hub than huggingface.co (HF_ENDPOINT).
+        endpoint: URL of a hub other than huggingface.co (HF_ENDPOINT).
         token: Access token for private and gated repositories.
     """
 
@@ -77,7 +77,7 @@ class HubSize:
 
 
 def local_folder(repo: str) -> Path | None:
-    """The local folder that a repository's name is the path of, if there is one."""
+    """The local folder if the name of a repository is a path."""
     path = Path(repo).expanduser()
     return path if path.is_dir() else None
 
@@ -211,7 +211,7 @@ def _named(request: HubRequest) -> str:
 
 @contextmanager
 def _errors_of(request: HubRequest, access: HubAccess) -> Iterator[None]:
-    """Turn errors of huggingface_hub into errors that say what to do."""
+    """Turn errors of huggingface_hub into errors with hints."""
     from huggingface_hub import errors
 
     try:

@@ -13,7 +13,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class MaskingFormatter(logging.Formatter):
-    """Formats a record and its traceback, with secrets masked."""
+    """Format a record and its traceback, with secrets masked."""
 
     def __init__(self, secrets: Secrets) -> None:
         super().__init__(_FORMAT)

@@ -53,7 +53,7 @@ def check_split(benchmark: BenchmarkFiles, split: str, *, generate: Generate) ->
 def source_fingerprint(
     benchmark: BenchmarkFiles, split: str, *, generate: Generate
 ) -> Mapping[str, Json]:
-    """What determines the rows of a split, besides the benchmark's own fields.
+    """Everything that determines the rows of a split, besides the fields of the benchmark.
 
     Local files count by their sha256, wherever they are (so that `files` and `difficulty` need
     not enter a fingerprint), the hub by repository, files and revision. A generator adds nothing,

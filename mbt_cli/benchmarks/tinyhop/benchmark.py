@@ -43,9 +43,9 @@ class TinyHop(Benchmark):
     kind: Literal["tinyhop"] = "tinyhop"
     """Names the benchmark in a manifest."""
     seed: int = Field(default=0, ge=0)
-    """Another seed makes other questions."""
+    """Seed of the questions."""
     size: Annotated[PerSplit, Grows] = Field(default={"train": 2000, "validation": 500})
-    """Questions in a split; a larger number adds questions and changes none."""
+    """Number of questions in a split; a larger number only adds questions."""
     hops: tuple[Literal[2, 3, 4], ...] = (2, 3, 4)
     """Numbers of hops that occur, each equally often."""
     documents: int = Field(default=9, ge=4, le=40)
@@ -102,7 +102,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One step of the reasoning; `side` tells the two sides of a comparison apart."""
+    """One step of the reasoning; `side` distinguishes the two sides of a comparison."""
 
     subject: Entity
     relation: str
@@ -116,7 +116,7 @@ class Outline:
 
     Args:
         form: `bridge`, `comparison` or `yes_no`.
-        pick: What decides between two sides: `earlier`, `later` or `same`; None for a bridge.
+        pick: How two sides compare: `earlier`, `later` or `same`; None for a bridge.
     """
 
     form: str
@@ -270,7 +270,7 @@ def _side(namer: Namer, kind: str, is_described: bool) -> tuple[list[Fact], Enti
 
 
 def _described(draws: Draws, hops: int) -> tuple[bool, bool]:
-    """Whether each side is described by way of another thing instead of named."""
+    """Whether each side is described through another thing instead of named."""
     if hops == 3:
         first = draws.chance(1, 2)
         return first, not first
@@ -291,7 +291,7 @@ def _comparable(
 
 
 def _object(namer: Namer, relation: Relation, *, may_have_old_name: bool = False) -> Entity:
-    """A new object of a relation; some places have an older name, which a document tells."""
+    """A new object of a relation; some places have an older name, which a document states."""
     if relation.object == "year":
         return namer.year()
     found = namer.entity(relation.object)

@@ -10,7 +10,7 @@ from mbt_cli.core.draws import Draws
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Something with a name. A year is one too, so that all facts have the same shape."""
+    """A named thing. A year is one too, so that all facts have the same shape."""
 
     kind: str
     name: str

@@ -1,4 +1,4 @@
-"""The `scripted` backend: a teacher for tinyhop that writes by rule from each question's facts.
+"""The `scripted` backend: a rule-based teacher that writes from the facts of each tinyhop question.
 
 It stands in for a strong model, so that the whole chain of solutions, traces and rewrites can run
 anywhere. The wording varies with the draws; the facts come from the question's own chain.
@@ -47,7 +47,7 @@ class Step:
         return f"the {kinds[0]} {self.subject}" if kinds[0] in ("novel", "film") else self.subject
 
     def goal(self, subject: str | None = None) -> str:
-        """What the step finds, such as `the author of the novel The Silent Orchard`."""
+        """The thing that the step finds, such as `the author of the novel The Silent Orchard`."""
         relation = RELATIONS[self.relation]
         pattern = _YEAR_GOALS.get(self.relation) or relation.wordings["train"].phrases[0]
         return pattern.format(s=subject or self.subject_called)
@@ -87,7 +87,7 @@ class Lesson:
 
     @property
     def wanted(self) -> str:
-        """What kind of answer the question asks for."""
+        """The kind of answer that the question asks for."""
         if self.pick == "same":
             return "yes or no"
         if self.pick:
@@ -96,7 +96,7 @@ class Lesson:
         return "a year" if noun == "year" else f"the name of a {noun}"
 
     def goals(self) -> list[str]:
-        """What each step looks for, in words that give no result away."""
+        """The goal of each step, in words that do not reveal the result."""
         goals = []
         for side in self.sides:
             for number, step in enumerate(side):
@@ -155,7 +155,7 @@ _STUDENT_ENDS = "--- the student's thinking ends ---"
 
 
 class ScriptedBackend(Backend):
-    """Writes solutions, traces, rewrites and answers of tinyhop questions by rule."""
+    """Write solutions, traces, rewrites and answers of tinyhop questions by rule."""
 
     kind: Literal["scripted"] = "scripted"
     """Names the backend in a manifest."""
@@ -226,7 +226,7 @@ def guess_in(trace: str, lesson: Lesson) -> str | None:
     places = {name: trace.rfind(name) for name in names}
     for alias in question.answer_aliases:
         places[question.answer] = max(places[question.answer], trace.rfind(alias))
-    # by place; of two names at the same place the longer one
+    # by position; the longer one of two names at the same position
     last = max(places, key=lambda name: (places[name], len(name), name))
     return last if places[last] >= 0 else None
 
@@ -349,7 +349,7 @@ def _right_findings(lesson: Lesson, student: str) -> str:
 
 
 def _correction(lesson: Lesson, guess: str | None, draws: Draws) -> str:
-    """A student's wrong end, noticed and put right."""
+    """The student's wrong conclusion, noticed and corrected."""
     notices = draws.pick(("But wait.", "Something is wrong here.", "Let us stop for a moment."))
     last = lesson.steps[-1]
     back = draws.pick(("We go back to the steps.", "We return to what the documents say."))
