@@ -44,7 +44,7 @@ _NEUTRAL: Mapping[str, Json] = {"cache_prompt": False, "top_k": 0, "min_p": 0.0}
 
 _CAUSES = (
     Cause("failed to allocate|out of memory", "lower the model's `context` or `parallel`"),
-    Cause("failed to load model|invalid magic", "`model` must be a whole GGUF file"),
+    Cause("failed to load model|invalid magic", "`model` must be a complete GGUF file"),
 )
 
 

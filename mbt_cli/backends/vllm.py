@@ -35,7 +35,7 @@ CAUSES = (
     Cause(
         r"larger than the available KV cache|no available memory for the cache blocks|"
         r"KV cache is needed",
-        "lower `serve.max_model_len`, or raise `place.gpu_memory_utilization` (on a processor: "
+        "lower `serve.max_model_len`, or raise `place.gpu_memory_utilization` (on a CPU: "
         "VLLM_CPU_KVCACHE_SPACE in `place.environment`)",
     ),
     Cause(

@@ -125,12 +125,12 @@ def _notes(plan: Plan) -> list[str]:
         planned = len({address for job in plan.jobs for address in job.cells})
         lines.append(f"{planned} of {len(plan.cells)} cells: those of `--only` and what they need")
     if stale and not plan.replace:
-        lines.append(f"{counted(stale, 'stale cell')} not planned; `--replace` makes them again")
+        lines.append(f"{counted(stale, 'stale cell')} not planned; `--replace` reruns them")
     if plan.unread:
         lines.append(f"{counted(len(plan.unread), 'cell')} that nothing reads")
     if plan.left_out:
         left_out = counted(len(plan.left_out), "optional cell")
-        lines.append(f"{left_out} left out: the source does not exist")
+        lines.append(f"{left_out} excluded: the source does not exist")
     if plan.jobs:
         lines.append(f"submit: {plan.command()} | mbt submit --slurm")
     return lines

@@ -208,7 +208,7 @@ class Runner:
             if state.status == "stale":
                 move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
             made = writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
-        _log.info("%s is done: %d rows, %d failed", made.address, made.rows, made.failed_rows)
+        _log.info("%s: done, %d rows, %d failed", made.address, made.rows, made.failed_rows)
         return made
 
     def _check_failures(self, cell: Cell, failures: Counter[str], rows: int) -> None:

@@ -176,7 +176,7 @@ def check_plan(plan: Plan, manifest: Manifest, states: States, submit: str) -> N
     stale = [c.address for c in plan.cells if c.status == "stale" and c.address in chosen]
     if stale and not plan.replace:
         raise StaleError(
-            f"{len(stale)} finished cells were made with other settings, the first is `{stale[0]}`",
+            f"{len(stale)} finished cells were made with other settings; first: `{stale[0]}`",
             hint=f"{plan.command(replace=True)} | {submit}",
         )
 

@@ -18,7 +18,7 @@ ADDRESS = "address"
 SIGNIFICANT = 0.05
 """Differences with a corrected p value below this are significant."""
 _JUDGED = "judge_accuracy"
-_COUNTS_NOTE = "n: questions; failed: rollouts without a reply, left out of every number."
+_COUNTS_NOTE = "n: questions; failed: rollouts without a reply, excluded from every number."
 
 
 @dataclass(frozen=True, slots=True)

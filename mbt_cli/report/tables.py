@@ -60,8 +60,8 @@ class DegenerationTable(_MetricTable):
         "tokens",
     )
     notes = (
-        "A reply that was cut has no answer, so it counts as wrong in every accuracy.",
-        "A reply can be both cut and looping; neither share includes the other.",
+        "A truncated reply has no answer, so it counts as wrong in every accuracy.",
+        "A reply can be both truncated and looping; neither share includes the other.",
     )
 
 
@@ -129,8 +129,8 @@ class RRPTable(_MetricTable):
     )
     notes = (
         "Arrival: share of a trace's sentences up to the answer, 1 if it is never reached.",
-        "A trace of one paragraph that reaches the answer has arrival 1, however early it does.",
-        "Not judged: rollouts that were cut or have no trace; no mean includes them.",
+        "A trace of one paragraph that reaches the answer always has arrival 1.",
+        "Not judged: truncated rollouts and those without a trace; no mean includes them.",
     )
 
 

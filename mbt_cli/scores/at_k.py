@@ -47,7 +47,7 @@ def checked_k(samples: Samples, wanted: Sequence[int] | None) -> list[int]:
     if wanted and max(wanted) > fewest:
         question = samples.ids[int(counts.argmin())]
         raise StageError(
-            f"k = {max(wanted)} needs that many samples per question; `{question}` has {fewest}",
+            f"k = {max(wanted)} exceeds the samples per question: `{question}` has {fewest}",
             hint=f"raise `samples` on the rollout stage, or set `k` to at most {fewest}",
         )
     return sorted(set(wanted))

@@ -105,6 +105,6 @@ def refuse_repeats(frame: pl.DataFrame, key: tuple[str, ...], what: str) -> None
         first = keys.filter(repeated).sort(key).row(0, named=True)
         where = ", ".join(f"{name} `{value}`" for name, value in first.items())
         raise StageError(
-            f"{what} have {int(repeated.sum())} rows that share a key, the first is {where}",
+            f"{what} have {int(repeated.sum())} rows that share a key; first: {where}",
             hint="one row per question and sample: remove the repeated rows from the source",
         )

@@ -83,8 +83,8 @@ def _examples_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | Non
     lost = joined.filter(pl.col("gold_answer").is_null())
     if lost.height:
         raise StageError(
-            f"{lost.height} rows of `{cell.address}` have no question in `{questions.address}`, "
-            f"the first is `{lost['question_id'][0]}`"
+            f"{lost.height} rows of `{cell.address}` have no question in `{questions.address}`; "
+            f"first: `{lost['question_id'][0]}`"
         )
     if "trace_id" not in joined.columns:
         joined = joined.with_columns(pl.lit(0, dtype=pl.Int64).alias("trace_id"))

@@ -249,7 +249,7 @@ def _not_reached(request: HubRequest, access: HubAccess, error: Exception | None
     return kind(
         f"{message}, and the hub does not answer",
         hint=f"check that this machine can reach {access.endpoint or 'https://huggingface.co'} "
-        "(HTTPS_PROXY, HF_ENDPOINT), or copy the cache (HF_HOME) from one that can",
+        "(HTTPS_PROXY, HF_ENDPOINT), or copy the cache (HF_HOME) from a machine that can",
     )
 
 

@@ -205,6 +205,6 @@ def lineage_json(lineage: Lineage) -> bytes:
 def _damaged(path: Path, reason: str) -> ArtifactError:
     return ArtifactError(
         f"`{path}` is damaged: {reason}",
-        hint="restore the file; or move it away and run the same command again: the cell is made "
-        "again from the replies in its rows.parquet",
+        hint="restore the file; or move it away and run the same command again: the cell is "
+        "rebuilt from the replies in its rows.parquet",
     )

@@ -201,6 +201,6 @@ def row_count(path: Path) -> int:
 
 def _cut_off(path: Path) -> ArtifactError:
     return ArtifactError(
-        f"`{path}` is not a whole Parquet file",
+        f"`{path}` is not a complete Parquet file",
         hint="restore the file, or move its cell's folder away and run the same command again",
     )

@@ -141,7 +141,7 @@ def _parquet(path: Path) -> Iterator[Record]:
 
 
 def _damaged_parquet(path: Path, error: Exception) -> ArtifactError:
-    return ArtifactError(f"`{path}` is not a whole Parquet file: {error}")
+    return ArtifactError(f"`{path}` is not a complete Parquet file: {error}")
 
 
 def _json_lines(path: Path) -> Iterator[Record]:

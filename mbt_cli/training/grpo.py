@@ -128,7 +128,7 @@ def _questions(job: TrainingJob, tokenizer: models.ModelTokenizer) -> tuple[Any,
 def _can_vllm() -> bool:
     can = find_spec("vllm") is not None and torch.cuda.is_available()
     if not can:
-        print("transformers draws the replies: no vLLM or no GPU here", flush=True)  # noqa: T201
+        print("replies are sampled with transformers: vLLM or a GPU is missing", flush=True)  # noqa: T201
     return can
 
 

@@ -114,12 +114,12 @@ def test_a_k_above_the_samples_present_is_an_error_that_names_the_question():
     rows = [("q", n, "x", 1.0) for n in range(7)] + [("r", n, "x", 1.0) for n in range(5)]
     samples, _, _, _ = parts(rows)
 
-    with pytest.raises(StageError, match="k = 6 needs that many samples per question; `r` has 5"):
+    with pytest.raises(StageError, match="k = 6 exceeds the samples per question: `r` has 5"):
         checked_k(samples, [6])
 
 
 def test_a_row_that_stands_twice_is_refused():
-    with pytest.raises(StageError, match="share a key, the first is question_id `q`, sample `0`"):
+    with pytest.raises(StageError, match="share a key; first: question_id `q`, sample `0`"):
         samples_of(frame([("q", 0, "x", 1.0), ("q", 0, "x", 1.0)]))
 
 

@@ -248,7 +248,7 @@ def test_a_damaged_parquet_file_is_an_error(tmp_path):
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"PAR1 and not more")
 
-    with pytest.raises(ArtifactError, match="not a whole Parquet file"):
+    with pytest.raises(ArtifactError, match="not a complete Parquet file"):
         read(hotpotqa(files={"validation": str(path)}))
 
 

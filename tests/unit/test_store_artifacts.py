@@ -189,7 +189,7 @@ def test_a_file_whose_footer_is_gone_is_not_read(tmp_path):
     path = tmp_path / "rows.parquet"
     path.write_bytes(path.read_bytes()[:-4] + b"xxxx")
 
-    with pytest.raises(ArtifactError, match="not a whole Parquet file"):
+    with pytest.raises(ArtifactError, match="not a complete Parquet file"):
         read_rows(tmp_path)
 
 
