@@ -30,7 +30,7 @@ TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in (PACKAGE / "hel
 FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|`|\| |\$\()(mbt [a-z][^`|)\n]*)", re.MULTILINE)
 SOURCES = "\n".join(
-    # a message that is broken over lines of code is one text
+    # join messages that span several lines of code
     re.sub(r"[\"']\s*\n\s*(?:\+ )?f?[\"']", "", path.read_text(encoding="utf-8"))
     for path in PACKAGE.rglob("*.py")
 )
@@ -47,12 +47,12 @@ class Block:
     """A fenced block: `toml study.toml`, `sh run`, `python`."""
 
     language: str
-    told: str
+    label: str
     text: str
 
     @property
     def file(self) -> str | None:
-        return self.told if "." in self.told else None
+        return self.label if "." in self.label else None
 
 
 def blocks(topic: str) -> list[Block]:
@@ -77,7 +77,7 @@ def command_lines() -> list[str]:
 
 @pytest.mark.parametrize("line", command_lines())
 def test_every_command_line_parses(line):
-    """The verb, each option and the number of arguments; values are looked at by the verb."""
+    """The verb, each option and the number of arguments; the verb checks the values."""
     verb, *words = shlex.split(line.split(" < ")[0].split(" > ")[0])[1:]
     root = get_command(app)
     command = root.commands[verb]
@@ -87,7 +87,7 @@ def test_every_command_line_parses(line):
 
     known = {option for p in command.params for option in p.opts}
     assert {word.split("=")[0] for word in words if word.startswith("-") and word != "-"} <= known
-    if words:  # a bare `mbt run` in a sentence names the command
+    if words:  # a bare `mbt run` in a sentence only names the command
         command.make_context(f"mbt {verb}", list(words))
 
 
@@ -95,12 +95,12 @@ QUOTED = re.findall(r'"([^"\n]+)"\*\*', TEXTS.get("troubleshooting", ""))
 
 
 @pytest.mark.parametrize("message", QUOTED)
-def test_what_troubleshooting_quotes_is_what_the_code_says(message):
+def test_troubleshooting_quotes_messages_of_the_code(message):
     assert [part for part in message.split("…") if part.strip() not in SOURCES] == []
 
 
 @pytest.mark.parametrize("block", tagged("toml"))
-def test_every_piece_of_toml_is_right(block):
+def test_every_toml_block_is_valid(block):
     tree = tomllib.loads(block.text)
     problems = Problems()
 
@@ -123,7 +123,7 @@ def test_every_piece_of_toml_is_right(block):
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """A folder with a study in it and with what mbt ships beside a checkout."""
+    """A folder with a study and the folders of a checkout."""
     (tmp_path / "study.toml").write_text(SMALL_STUDY, encoding="utf-8")
     for name in ("presets", "manifests", "slurm"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
@@ -132,7 +132,7 @@ def workplace(tmp_path, monkeypatch):
 
 
 def register(folder: Path, family: str, module: str, name: str) -> None:
-    """What the topic says to do in registry.py: one import, one member of the family."""
+    """Register a class as the topic describes: one import, one member of the family."""
     path = folder / "mbt_cli" / "registry.py"
     text = path.read_text(encoding="utf-8")
     imported = f"from mbt_cli.{module} import {name}\n"
@@ -158,7 +158,7 @@ ADDED = (
 
 @pytest.fixture
 def extended(workplace):
-    """A copy of the package with every example of the topic in it and registered."""
+    """A copy of the package with every example of the topic added and registered."""
     lay_out("extend", workplace)
     for added in ADDED:
         register(workplace, *added)
@@ -169,7 +169,7 @@ def mbt_here(folder: Path, *words: str) -> str:
     return run_here([sys.executable, "-m", "mbt_cli", *words], folder)
 
 
-def test_the_added_parts_make_the_numbers_of_a_study(extended):
+def test_the_added_plugins_compute_the_numbers_of_a_study(extended):
     printed = mbt_here(extended, "run", "extended.toml", "-q")
 
     (path,) = extended.glob("runs/extended/scores/**/summary.parquet")
@@ -187,7 +187,7 @@ def test_the_added_trainer_makes_a_checkpoint(extended):
     assert checkpoint.read_text() == (extended / "small/config.json").read_text()
 
 
-def test_the_added_parts_are_written_as_the_house_is(extended):
+def test_the_added_plugins_pass_lint_and_format(extended):
     added = [str(extended / b.file) for b in blocks("extend") if b.file and b.language == "python"]
     settings = ["--config", str(REPOSITORY / "pyproject.toml"), "--no-cache"]
 
@@ -195,7 +195,7 @@ def test_the_added_parts_are_written_as_the_house_is(extended):
         run_here([sys.executable, "-m", "ruff", *command, *settings, *added], extended)
 
 
-def test_help_knows_the_added_parts(extended):
+def test_help_lists_the_added_plugins(extended):
     shown = mbt_here(extended, "help", "hedging")
 
     assert "## `judges.hedging`" in shown
@@ -203,7 +203,7 @@ def test_help_knows_the_added_parts(extended):
     assert "`backends.first_choice`" in mbt_here(extended, "help", "manifest")
 
 
-def test_a_wrong_record_of_the_added_benchmark_is_told(extended):
+def test_a_wrong_record_of_the_added_benchmark_is_reported(extended):
     (extended / "choices.jsonl").write_text(
         '{"id": "q", "question": "?", "choices": [], "label": 0}'
     )
@@ -217,7 +217,7 @@ def test_a_wrong_record_of_the_added_benchmark_is_told(extended):
     assert "`label` is 0, and there are 0 choices" in done.stderr
 
 
-def test_the_added_launcher_runs_jobs_after_those_they_need(extended):
+def test_the_added_launcher_runs_jobs_after_their_dependencies(extended):
     (extended / "presets").unlink()
     (extended / "presets" / "spool").mkdir(parents=True)
     (extended / "presets" / "spool" / "mine.toml").write_text('folder = "jobs"\n')
@@ -249,7 +249,7 @@ def test_the_added_verifier_compares_choices(extended):
 
 @pytest.mark.parametrize("place", ["file", "package"])
 def test_the_same_benchmark_works_without_touching_mbt(place, workplace):
-    example = {block.told: block.text for block in blocks("extend")}
+    example = {block.label: block.text for block in blocks("extend")}
     code, study = example["mbt_cli/benchmarks/choices.py"], example["outside.toml"]
     (workplace / "choices.jsonl").write_text(example["choices.jsonl"])
     if place == "file":
@@ -302,13 +302,13 @@ WITH_EXAMPLES = sorted(t for t in TEXTS if any(b.language in ("python", "sh") fo
 
 
 FIRST = {"troubleshooting": "mbt run study.toml -q"}
-"""What has been done before the topic's own lines."""
+"""Commands to run before those of the topic."""
 
 
 @pytest.mark.parametrize("topic", [t for t in WITH_EXAMPLES if t != "extend"])
-def test_what_a_topic_tells_to_run_runs(topic, workplace):
+def test_the_examples_of_a_topic_run(topic, workplace):
     lay_out(topic, workplace)
-    typed = [b.text for b in blocks(topic) if (b.language, b.told) == ("sh", "run")]
+    typed = [b.text for b in blocks(topic) if (b.language, b.label) == ("sh", "run")]
     if topic in FIRST:
         typed.insert(0, FIRST[topic])
 
