@@ -1,8 +1,7 @@
 """mbt: one manifest from models to paper tables.
 
-`from mbt_cli import load_manifest, run, scan` is the API for scripts and notebooks. They are
-looked up when they are used (types stand in `__init__.pyi`): a command line that only prints its
-help must not wait for Polars.
+`from mbt_cli import load_manifest, run, scan` is the API for scripts and notebooks. These names are
+loaded on first use (their types are in `__init__.pyi`), so `mbt --help` does not import Polars.
 """
 
 from importlib import import_module

@@ -43,13 +43,13 @@ def _run() -> None:
 
 def _print_usage_error(error: typer.TyperException) -> int:
     """Print Typer's usage error as mbt prints errors."""
-    said = error.format_message()
-    if said.startswith("Usage:"):  # a group without a command
-        typer.echo(said, err=True)
+    message = error.format_message()
+    if message.startswith("Usage:"):  # a group without a command
+        typer.echo(message, err=True)
         return UsageError.exit_code
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "mbt"
-    words = f"{said[:1].lower()}{said[1:]}".rstrip(".").replace("'", "`")
+    words = f"{message[:1].lower()}{message[1:]}".rstrip(".").replace("'", "`")
     return _print_error(UsageError(words, hint=f"{command} --help"))
 
 

@@ -40,7 +40,7 @@ class Family(Generic[P]):
     Args:
         name: Name of the family, as its interface has it.
         shipped: The classes that mbt ships.
-        by_name: Whether a bare name stands for a table with that `kind` and nothing else.
+        by_name: Whether a bare name is short for `{ kind = NAME }`.
     """
 
     def __init__(self, name: str, *shipped: type[P], by_name: bool = False) -> None:

@@ -89,7 +89,7 @@ class _Questions:
 def write_first_study(
     path: Path, options: InitOptions, presets: Path | None, *, is_asking: bool
 ) -> None:
-    """Ask for what the options leave open, write the manifest, and print the next commands.
+    """Ask for missing options, write the manifest, and print the next commands.
 
     Raises:
         UsageError: The file exists or cannot be written, or an option is wrong.

@@ -51,9 +51,9 @@ def sample_view(folder: Path, *, rows: int = 1) -> RenderableType | None:
     found = next((path for path in places if path.is_file()), None)
     if found is None:
         return None
-    told = pl.read_parquet(found)
-    kept = told.filter(pl.col("dropped").is_null())
-    return Group(*_parts(kept.head(rows)), _counts(folder, told, kept))
+    every = pl.read_parquet(found)
+    kept = every.filter(pl.col("dropped").is_null())
+    return Group(*_parts(kept.head(rows)), _counts(folder, every, kept))
 
 
 def _parts(shown: pl.DataFrame) -> Iterator[Text]:
@@ -68,7 +68,7 @@ def _parts(shown: pl.DataFrame) -> Iterator[Text]:
         yield text
 
 
-def _counts(folder: Path, told: pl.DataFrame, kept: pl.DataFrame) -> Text:
+def _counts(folder: Path, every: pl.DataFrame, kept: pl.DataFrame) -> Text:
     trained, tokens = int(kept["trained_tokens"].sum()), int(kept["tokens"].sum())
-    rows = f"{kept.height:,} rows of {told.height:,}"
+    rows = f"{kept.height:,} rows of {every.height:,}"
     return Text(f"{folder}: {rows}, {trained:,} trained tokens of {tokens:,}")

@@ -114,5 +114,5 @@ def find_command(command: str, environment: Mapping[str, str]) -> str | None:
     """Path of a command on the search path or next to this Python; None if there is none."""
     if found := shutil.which(command, path=environment.get("PATH")):
         return found
-    beside = Path(sys.executable).parent / command
-    return str(beside) if beside.is_file() else None
+    neighbour = Path(sys.executable).parent / command
+    return str(neighbour) if neighbour.is_file() else None

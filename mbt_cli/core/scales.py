@@ -58,8 +58,8 @@ class YesNo(Scale):
     if_null: bool | None = None
 
     def number(self) -> pl.Expr:
-        said = pl.col(self.column)
-        return (said if self.if_null is None else said.fill_null(self.if_null)).cast(pl.Float64)
+        value = pl.col(self.column)
+        return (value if self.if_null is None else value.fill_null(self.if_null)).cast(pl.Float64)
 
 
 @dataclass(frozen=True)

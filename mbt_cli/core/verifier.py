@@ -71,7 +71,7 @@ class Verifier(Plugin):
         """Whether two answers are the same."""
 
     def prepare(self) -> None:
-        """Import what it needs; UsageError if a package is missing."""
+        """Import its packages; UsageError if one is missing."""
         return
 
     def check(self, reply: str, question: Question, *, tagged: str | None = None) -> Check:
@@ -114,7 +114,7 @@ class Verifier(Plugin):
     def votes(self, rollouts: pl.DataFrame, words: pl.Series) -> pl.Series:
         """One text per rollout, equal for the same answer to the same question; "" without one.
 
-        The first answer by sample number stands for all that are the same.
+        The first answer by sample number represents all equal ones.
 
         Args:
             rollouts: `question_id`, `sample`, `answer`, `reply`.

@@ -216,13 +216,13 @@ class NewSubmission:
             for path in sorted(folder.glob("*/*")):
                 if path.is_file() and path.parent.name not in LAUNCHERS.kinds():
                     copies.setdefault(Path("presets", path.parent.name, path.name), path)
-        beside = self.manifest.path.parent
+        home = self.manifest.path.parent
         for cell in self.manifest.cells.values():
             for template in cell.resolution.templates.values():
                 name = Path(template.name)
-                is_beside = not name.is_absolute() and ".." not in name.parts
-                if is_beside and (beside / name).is_file():
-                    copies[name] = beside / name
+                is_relative = not name.is_absolute() and ".." not in name.parts
+                if is_relative and (home / name).is_file():
+                    copies[name] = home / name
         plugins: list[str] = []
         for number, file in enumerate(self.manifest.document.study.plugins):
             copy = Path("plugins", str(number), Path(file).name)

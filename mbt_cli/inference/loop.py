@@ -148,7 +148,7 @@ class ProgramLoop:
         return pending
 
     def has_request(self) -> bool:
-        """Start tasks until a request has to be sent; False if the journal answers all of them."""
+        """Start tasks until there is a request to send; False if the journal answers all."""
         while not self.queue:
             if not self._start_task():
                 return False

@@ -36,7 +36,7 @@ class RequestBatch:
         identity: Identity of the model; enters every request key.
         sampling: What changes the reply, token limit included; enters every request key.
         body: Fields that every request is sent with.
-        open: Opens the backend; called only if something has to be sent.
+        open: Opens the backend; called only if there is a request to send.
         place: Where its server keeps its files.
         max_tokens: Token limit of a reply; `rest` is what the context leaves.
         run: Concurrency and time limits on this machine.
@@ -192,10 +192,10 @@ _REFUSALS_IN_A_ROW = 3
 class AdaptiveConcurrency:
     """Limit the requests in flight, and adapt the limit to the server.
 
-    Each refusal (429) lowers the limit by one and eight successes raise it by one. A limit above
-    what the server accepts falls to it within one round of requests, and a few stray refusals cost
-    nothing. Several refusals without a success between them pause all sending until the time that
-    the server named.
+    Each refusal (429) lowers the limit by one and eight successes raise it by one. A limit
+    that is too high falls to that of the server within one round of requests, and a few stray
+    refusals cost nothing. Several refusals in a row pause all sending until the time that the
+    server named.
 
     Args:
         most: Upper limit of the requests in flight.

@@ -67,7 +67,7 @@ _KEY_OF_OPTION = {
 class SlurmResources(Settings):
     """Resources of every job; a missing key leaves the choice to the cluster.
 
-    `[job]` is laid under `[gpu_job]` and `[small_job]`, which have the same keys.
+    `[gpu_job]` and `[small_job]` have the same keys and override those of `[job]`.
     """
 
     partition: Word | None = None
@@ -222,7 +222,7 @@ class SlurmLauncher(Launcher):
     def from_preset(
         cls, tree: Mapping[str, Any], refuse: Callable[[str, str], None]
     ) -> Mapping[str, Any]:
-        """Lay `[job]` under `[gpu_job]` and `[small_job]`, and `[gpu_job]` under `[train_job]`."""
+        """Merge `[gpu_job]` and `[small_job]` into `[job]`, and `[train_job]` into `[gpu_job]`."""
         shared = tree.get("job", {})
         keys = SlurmResources.model_fields
         for key in tree:

@@ -91,7 +91,7 @@ def signs(
 
     Args:
         row: A rollout.
-        value: The verifier's value of it, None where it has none.
+        value: Value of the verifier; None without one.
         verdicts: All verdicts on it.
         answer_votes: The parsed votes on its answer, as verdict and as number from 0 to 1.
     """

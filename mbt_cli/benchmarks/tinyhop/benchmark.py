@@ -359,15 +359,15 @@ def _look_alikes(outline: Outline, namer: Namer) -> list[Fact]:
     return facts
 
 
-def _unrelated(told: Fact, namer: Namer) -> Fact:
+def _unrelated(fact: Fact, namer: Namer) -> Fact:
     """Another fact about the same subject."""
     others = [
         relation
         for relation in RELATIONS.values()
-        if told.subject.kind in relation.subjects and relation.name != told.relation
+        if fact.subject.kind in relation.subjects and relation.name != fact.relation
     ]
     relation = namer.draws.pick(others)
-    return Fact(told.subject, relation.name, _object(namer, relation))
+    return Fact(fact.subject, relation.name, _object(namer, relation))
 
 
 def _sentence(fact: Fact, namer: Namer) -> str:
