@@ -116,8 +116,8 @@ def _choice_of(completion: Json) -> tuple[Mapping[str, Json], Mapping[str, Json]
         raise MalformedReplyError("the body is not a JSON object")
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
-        message = server_words(completion) if "error" in completion else "the body has no choices"
-        raise MalformedReplyError(message)
+        problem = server_words(completion) if "error" in completion else "the body has no choices"
+        raise MalformedReplyError(problem)
     choice = choices[0]
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
