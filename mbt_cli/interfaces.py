@@ -27,7 +27,7 @@ from mbt_cli.core.training_job import Weights
 from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.core.verifier import Verifier as Verifier
 from mbt_cli.errors import BackendError
-from mbt_cli.verifiers.text import TextVerifier
+from mbt_cli.verifiers.text import TextVerifier, extract_answer
 
 
 class Benchmark(BenchmarkFiles, Plugin):
@@ -52,6 +52,13 @@ class Benchmark(BenchmarkFiles, Plugin):
     @abstractmethod
     def question(self, record: Mapping[str, Json]) -> Question:
         """One record of the official file as a question; ValueError says what is wrong with it."""
+
+    def extract_answer(self, reply: str) -> str:
+        """The answer in a reply, for the column `answer`; empty if there is none.
+
+        By default the text of the last `<answer>` pair outside the thinking.
+        """
+        return extract_answer(reply)
 
     def tier(self, record: Mapping[str, Json]) -> str | None:
         """`easy`, `medium` or `hard` by the labels of the data set; None if it has none."""

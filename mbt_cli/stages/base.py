@@ -23,6 +23,7 @@ from mbt_cli.inference.loop import AskReport
 from mbt_cli.interfaces import Backend, Benchmark, Judge, Trainer, Verifier
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import Lineage
+from mbt_cli.verifiers.text import extract_answer
 
 OpenBackend = Callable[[Backend, ServerPlace], AbstractContextManager[Endpoint | Responder]]
 
@@ -162,6 +163,11 @@ class Work:
     def study_folder(self) -> Path:
         """Folder of the whole study."""
         return self.journal.parents[self.resolution.address.count("/") + 1]
+
+    def answer_extraction(self) -> Callable[[str], str]:
+        """How the cell's benchmark finds the answer in a reply."""
+        benchmark = self.resolution.benchmark
+        return extract_answer if benchmark is None else benchmark.extract_answer
 
     def input(self, name: str) -> LoadedInput:
         """The one cell behind an input field."""

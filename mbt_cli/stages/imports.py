@@ -24,7 +24,6 @@ from mbt_cli.store.disk import file_sha256
 from mbt_cli.store.hub import local_folder
 from mbt_cli.store.imports import SourceRows, own_columns, pattern_of, read_foreign, read_published
 from mbt_cli.store.records import data_files
-from mbt_cli.verifiers.text import extract_answer
 
 _MISSING = "not_in_source"
 """Failure of a row that running the stage would make and the source does not have."""
@@ -105,8 +104,9 @@ def _rollouts(stage: RolloutStage, frame: pl.DataFrame, work: Work) -> Iterator[
             hint='map a column, as in `columns = { question_id = "id", reply = "output" }`',
         )
     placed = _placed(frame, work, {"sample": stage.samples})
+    extract = work.answer_extraction()
     extracted = pl.col("reply").map_elements(
-        lambda reply: extract_answer(reply) or None, return_dtype=pl.String()
+        lambda reply: extract(reply) or None, return_dtype=pl.String()
     )
     answers = pl.col("answer").fill_null(extracted)
     yield placed.with_columns(answers).select(rows.ROLLOUTS.names())

@@ -19,7 +19,6 @@ from mbt_cli.interfaces import Program
 from mbt_cli.programs.single import Single
 from mbt_cli.stages.ask import RetryOn, ask_model, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
-from mbt_cli.verifiers.text import extract_answer
 
 
 class RolloutStage(Stage):
@@ -66,7 +65,17 @@ class RolloutStage(Stage):
         return replace(batch, retry_on=tuple(self.retry_on), retry_max_tokens=self.retry_max_tokens)
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        return ask_model(work, self.request_batch(work), rows.ROLLOUTS, _rollout)
+        extract = work.answer_extraction()
+
+        def rollout(task: Task, reply: Reply) -> Mapping[str, Any]:
+            answer = extract(reply.text) if reply.text else ""
+            return {
+                "question_id": task.question_id,
+                "sample": task.sample,
+                "answer": answer or None,
+            }
+
+        return ask_model(work, self.request_batch(work), rows.ROLLOUTS, rollout)
 
     def _tasks(self, work: Work, questions: pl.DataFrame) -> Iterator[Task]:
         template, program = work.resolution.templates["prompt"], _PROGRAM
@@ -81,8 +90,3 @@ class RolloutStage(Stage):
 
 _PURPOSE = "rollout"
 _PROGRAM: Program = Single()
-
-
-def _rollout(task: Task, reply: Reply) -> Mapping[str, Any]:
-    answer = extract_answer(reply.text) if reply.text else ""
-    return {"question_id": task.question_id, "sample": task.sample, "answer": answer or None}
