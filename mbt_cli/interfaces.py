@@ -13,13 +13,13 @@ from mbt_cli.core.chat import Endpoint, Json, Message, Responder
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
+from mbt_cli.core.judge_scales import Scale
 from mbt_cli.core.measures import Measure, ScoreInputs
-from mbt_cli.core.model import Plugin as Plugin
-from mbt_cli.core.model import Settings
+from mbt_cli.core.plugin import Plugin as Plugin
+from mbt_cli.core.plugin import Settings
 from mbt_cli.core.programs import Draw, Steps
 from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
-from mbt_cli.core.scales import Scale
 from mbt_cli.core.serving import Download, ServerPlace
 from mbt_cli.core.tables import ReportInputs, TableData
 from mbt_cli.core.templates import Template

@@ -20,7 +20,7 @@ from mbt_cli.backends import llamacpp_server
 from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, missing_packages, ok, pip_line
-from mbt_cli.core.model import RunOnly
+from mbt_cli.core.plugin import RunOnly
 from mbt_cli.core.serving import Download, ServerPlace
 from mbt_cli.core.training_job import TRAINED_GGUF, Weights
 from mbt_cli.errors import BackendError, MbtError, UsageError

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from mbt_cli.core.chat import Endpoint, Json, Post
-from mbt_cli.core.model import SECRET, VARIABLE, RunOnly
+from mbt_cli.core.plugin import SECRET, VARIABLE, RunOnly
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Backend

@@ -16,7 +16,7 @@ from mbt_cli.backends.flags import executable_finding, find_executable, flags_of
 from mbt_cli.backends.weights import weights_identity
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, find_command, installed, ok, pip_line
-from mbt_cli.core.model import RunOnly, Settings
+from mbt_cli.core.plugin import RunOnly, Settings
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import Weights
 from mbt_cli.errors import BackendError

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mbt_cli.core.model import Grows, RunOnly, Settings
+from mbt_cli.core.plugin import Grows, RunOnly, Settings
 
 Count = Annotated[int, Field(ge=1)]
 PerSplit = Count | dict[str, Count]

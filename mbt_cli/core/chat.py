@@ -21,7 +21,7 @@ class Request:
     """One request to a model.
 
     Args:
-        key: Request key (hex), see `core/keys.py`; equal keys mean the same request.
+        key: Request key (hex), see `core/request_keys.py`; equal keys mean the same request.
         question_id: The question that it is about; never sent, for backends in process.
         sample: Number of the sample, trace or vote of the question, from 0; never sent.
         messages: The conversation.

@@ -6,7 +6,7 @@ from typing import Literal
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core.model import Settings
+from mbt_cli.core.plugin import Settings
 
 _KEYS = ("question_id", "sample", "trace_id")
 _NUMBERS = ("sample", "trace_id", "rollout_sample", "solution_id")

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.keys import sha256_of
-from mbt_cli.core.model import Grows, RunOnly
+from mbt_cli.core.plugin import Grows, RunOnly
+from mbt_cli.core.request_keys import sha256_of
 
 UNSET = "(not set)"
 """The value of a field that one of two specs does not have."""

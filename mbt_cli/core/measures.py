@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.scales import Scale
+from mbt_cli.core.judge_scales import Scale
 from mbt_cli.core.verifier import OfficialScorer, Verifier
 
 Made = TypeVar("Made")

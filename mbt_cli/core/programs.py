@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mbt_cli.core.chat import Json, Message, Reply, Request
-from mbt_cli.core.draws import Draws
+from mbt_cli.core.random_draws import Draws
 
 
 @dataclass(frozen=True, slots=True)

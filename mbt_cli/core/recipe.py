@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.model import RunOnly, Settings
+from mbt_cli.core.plugin import RunOnly, Settings
 
 
 class Launch(Settings):

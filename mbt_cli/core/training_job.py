@@ -6,7 +6,7 @@ import orjson
 from pydantic import Field
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.model import Settings
+from mbt_cli.core.plugin import Settings
 from mbt_cli.core.recipe import Recipe
 
 LOG = "log.jsonl"

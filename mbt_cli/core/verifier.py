@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.model import Plugin
+from mbt_cli.core.plugin import Plugin
 from mbt_cli.core.questions import Question
 
 _REPLY_KEYS = ("answer", "reply")

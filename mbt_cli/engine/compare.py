@@ -8,8 +8,8 @@ import polars as pl
 from pydantic import TypeAdapter
 
 from mbt_cli.core.addresses import axes_of
+from mbt_cli.core.judge_scales import Scale
 from mbt_cli.core.measures import Measure, ScoreInputs
-from mbt_cli.core.scales import Scale
 from mbt_cli.errors import UsageError
 from mbt_cli.plugins import benchmark_of, judge_of
 from mbt_cli.registry import AnyScore

@@ -21,7 +21,7 @@ from mbt_cli.manifest.load import Manifest
 from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.stages.base import LoadedInput, Work
-from mbt_cli.stages.trained import with_checkpoints
+from mbt_cli.stages.checkpoints import with_checkpoints
 from mbt_cli.store.cells import JOURNAL
 from mbt_cli.store.lineage import ROWS
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
-from mbt_cli.core.notes import TRAINING
+from mbt_cli.core.lineage_notes import TRAINING
 from mbt_cli.core.number_text import number_text, significant_decimals
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF

@@ -16,8 +16,8 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import spec_of
-from mbt_cli.core.keys import sha256_of
-from mbt_cli.core.model import Settings
+from mbt_cli.core.plugin import Settings
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.engine.select import select_with_needs
 from mbt_cli.engine.states import CellState, States, Status
 from mbt_cli.errors import UsageError

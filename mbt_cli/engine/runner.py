@@ -16,10 +16,10 @@ from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Endpoint, Responder
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.jobs import JobId, Shard
-from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.names import own_utc_name
 from mbt_cli.core.progress import Progress
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.engine.plan import asked_model
@@ -44,8 +44,8 @@ from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.stages.base import LoadedInput, Work, WriteRows, no_rows
+from mbt_cli.stages.checkpoints import with_checkpoints
 from mbt_cli.stages.imports import imported_rows
-from mbt_cli.stages.trained import with_checkpoints
 from mbt_cli.store import provenance
 from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
 from mbt_cli.store.cells import JOURNAL, cell_folder, move_aside, record_failure

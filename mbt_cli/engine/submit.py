@@ -15,9 +15,9 @@ import tomli_w
 from pydantic import ValidationError
 
 from mbt_cli.core.jobs import Job, JobContext, JobId, QueuedJob
-from mbt_cli.core.keys import sha256_of
-from mbt_cli.core.model import Settings
 from mbt_cli.core.names import nearest, utc_name
+from mbt_cli.core.plugin import Settings
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.engine.plan import Plan, command_for, plan_fingerprint, plan_json
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mbt_cli.core.chat import Endpoint, Json, Request, Responder
-from mbt_cli.core.keys import request_key, request_seed, retry_seed
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.programs import Ask, Task
+from mbt_cli.core.request_keys import request_key, request_seed, retry_seed
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.inference.journal import Standing
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.scales import CORRECTNESS, Labels, Scale
+from mbt_cli.core.judge_scales import CORRECTNESS, Labels, Scale
 from mbt_cli.core.templates import Template
 from mbt_cli.interfaces import Judge
 from mbt_cli.judges.replies import (

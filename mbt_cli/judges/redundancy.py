@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.scales import Points, Scale
+from mbt_cli.core.judge_scales import Points, Scale
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import is_cut, paragraphs
 from mbt_cli.errors import JudgeReplyError

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mbt_cli.core.findings import Finding, absent, answer_of, ok
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
-from mbt_cli.core.model import VARIABLE, Settings
 from mbt_cli.core.names import nearest
+from mbt_cli.core.plugin import VARIABLE, Settings
 from mbt_cli.core.secrets import is_secret
 from mbt_cli.errors import MbtError
 from mbt_cli.interfaces import Launcher

@@ -18,8 +18,8 @@ from pydantic_core.core_schema import ModelSchema
 from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.chat import Json
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
-from mbt_cli.core.model import Grows, RunOnly
 from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.core.plugin import Grows, RunOnly
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Plugin
 from mbt_cli.manifest.presets import PresetFolders, shipped

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from mbt_cli.core.model import SECRET
 from mbt_cli.core.names import NAME_PATTERN, NAME_RULE, closest, nearest
+from mbt_cli.core.plugin import SECRET
 from mbt_cli.errors import Problem
 from mbt_cli.interfaces import Plugin
 from mbt_cli.plugins import FAMILIES, UNKNOWN_KIND

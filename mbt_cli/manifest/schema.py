@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 
-from mbt_cli.core.model import Settings
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import NAME_PATTERN, closest, nearest
+from mbt_cli.core.plugin import Settings
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Benchmark, Judge
 from mbt_cli.manifest.problems import BAD_NAME, Names, Problems

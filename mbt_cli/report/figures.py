@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.addresses import short_names
-from mbt_cli.core.notes import curves
+from mbt_cli.core.lineage_notes import curves
 from mbt_cli.core.tables import ReportInputs
 from mbt_cli.interfaces import Figure
 from mbt_cli.report import figure_style as style

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core.notes import TRAINING, funnel_rows, notes_of
+from mbt_cli.core.lineage_notes import TRAINING, funnel_rows, notes_of
 from mbt_cli.core.number_text import significant_decimals
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.interfaces import Table

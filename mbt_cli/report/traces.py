@@ -10,7 +10,7 @@ import polars as pl
 from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
-from mbt_cli.core.scales import CORRECTNESS
+from mbt_cli.core.judge_scales import CORRECTNESS
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Judge, Verifier

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.judge_scales import CORRECTNESS
 from mbt_cli.core.measures import Measure, ScoreInputs
-from mbt_cli.core.scales import CORRECTNESS
 from mbt_cli.core.traces import cut_column
 from mbt_cli.scores.samples import Samples, Values, samples_of
 from mbt_cli.scores.votes import Votes, combined, mean_vote

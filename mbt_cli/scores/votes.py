@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from mbt_cli.core.scales import Combine
+from mbt_cli.core.judge_scales import Combine
 from mbt_cli.scores.samples import Values, refuse_repeats
 
 _ROLLOUT = ("question_id", "sample")

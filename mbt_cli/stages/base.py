@@ -13,8 +13,8 @@ from pydantic import Field
 from mbt_cli.core.chat import Endpoint, Json, Responder
 from mbt_cli.core.column_maps import ColumnMap
 from mbt_cli.core.fingerprint import spec_of
-from mbt_cli.core.model import Settings
 from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.core.plugin import Settings
 from mbt_cli.core.progress import Progress
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import ServerPlace

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from mbt_cli.core.chat import Reply
-from mbt_cli.core.model import Settings
-from mbt_cli.core.notes import FUNNEL
+from mbt_cli.core.lineage_notes import FUNNEL
+from mbt_cli.core.plugin import Settings
 from mbt_cli.core.programs import Task
 from mbt_cli.core.rows import GATE
 from mbt_cli.stages.base import Work

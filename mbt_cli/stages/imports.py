@@ -11,7 +11,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.chat import Json, Reply
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.fingerprint import spec_of
-from mbt_cli.core.notes import FUNNEL
+from mbt_cli.core.lineage_notes import FUNNEL
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.errors import StageError, UsageError
 from mbt_cli.stages.ask import failed_row

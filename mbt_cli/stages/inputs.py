@@ -2,8 +2,8 @@
 
 import polars as pl
 
+from mbt_cli.core.judge_scales import CORRECTNESS
 from mbt_cli.core.measures import Verdicts
-from mbt_cli.core.scales import CORRECTNESS
 from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Verifier

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Reply
-from mbt_cli.core.model import Grows
+from mbt_cli.core.plugin import Grows
 from mbt_cli.core.programs import Task, one_request
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.traces import trace_of

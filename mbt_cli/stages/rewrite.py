@@ -7,7 +7,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from mbt_cli.core import rows
-from mbt_cli.core.model import Grows
+from mbt_cli.core.plugin import Grows
 from mbt_cli.core.programs import Task, one_request
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.traces import trace_column, trace_of

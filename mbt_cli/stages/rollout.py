@@ -10,10 +10,10 @@ from pydantic import Field
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Reply
-from mbt_cli.core.draws import Draws
-from mbt_cli.core.model import Grows
+from mbt_cli.core.plugin import Grows
 from mbt_cli.core.programs import Task
 from mbt_cli.core.questions import documents_text
+from mbt_cli.core.random_draws import Draws
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.interfaces import Program
 from mbt_cli.programs.single import Single

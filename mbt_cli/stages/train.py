@@ -16,11 +16,11 @@ from pydantic import Field
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import spec_of
-from mbt_cli.core.keys import sha256_of
-from mbt_cli.core.model import RunOnly
-from mbt_cli.core.notes import FUNNEL, TRAINING
+from mbt_cli.core.lineage_notes import FUNNEL, TRAINING
 from mbt_cli.core.number_text import number_text
+from mbt_cli.core.plugin import RunOnly
 from mbt_cli.core.recipe import Launch, Recipe
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.training_job import (
     CHECKPOINT,
     LOG,
@@ -46,7 +46,7 @@ from mbt_cli.stages.base import (
     StageInput,
     Work,
 )
-from mbt_cli.stages.trained import checkpoint_of
+from mbt_cli.stages.checkpoints import checkpoint_of
 from mbt_cli.stages.training_data import chosen_examples, question_examples
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.hub import HubRequest, fetch_files
@@ -57,7 +57,7 @@ _POLL_SECONDS = 0.5
 _CHECKPOINT_SECONDS = 300.0
 """Time that the process has to write a checkpoint after a signal to stop."""
 _LAUNCHER = "accelerate.commands.launch"
-_NODES = "mbt_cli.training.nodes"
+_NODES = "mbt_cli.training.node_relay"
 _SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=1")
 _CURVE = ("step", "loss", "reward", "kl", "grad_norm", "learning_rate", "completion_length")
 _MISSING_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import polars as pl
 
 from mbt_cli.core import rows
-from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.questions import documents_text
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import cut_column

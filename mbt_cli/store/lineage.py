@@ -6,8 +6,8 @@ import orjson
 from pydantic import AwareDatetime, Field, ValidationError
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.keys import sha256_of
-from mbt_cli.core.model import Settings
+from mbt_cli.core.plugin import Settings
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.errors import ArtifactError
 
 SCHEMA_VERSION = 1

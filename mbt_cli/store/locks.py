@@ -21,7 +21,7 @@ import orjson
 from pydantic import AwareDatetime, ValidationError
 
 from mbt_cli.core.jobs import JobId
-from mbt_cli.core.model import Settings
+from mbt_cli.core.plugin import Settings
 from mbt_cli.errors import LockedError
 from mbt_cli.store.disk import writing_to
 

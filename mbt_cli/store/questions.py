@@ -12,8 +12,8 @@ import polars as pl
 from mbt_cli.core import rows
 from mbt_cli.core.benchmark_files import BenchmarkFiles, PerSplit
 from mbt_cli.core.chat import Json
-from mbt_cli.core.keys import sha256_of
 from mbt_cli.core.questions import Document, Question
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.errors import StageError, UsageError
 from mbt_cli.store.disk import file_sha256

@@ -14,7 +14,7 @@ from mbt_cli.cli import help
 from mbt_cli.cli.help import found, sections, topics
 from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.column_maps import SourcePreset
-from mbt_cli.core.model import Settings
+from mbt_cli.core.plugin import Settings
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.errors import UsageError
 from mbt_cli.launchers.slurm import SlurmLauncher

@@ -13,8 +13,8 @@ import pytest
 
 from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.core.chat import Message, Reply
-from mbt_cli.core.keys import request_key, request_seed
 from mbt_cli.core.programs import Ask
+from mbt_cli.core.request_keys import request_key, request_seed
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.loop import first_requests
 from mbt_cli.programs.single import Single

@@ -12,7 +12,7 @@ from mbt_cli.core.fingerprint import (
     is_grown,
     spec_of,
 )
-from mbt_cli.core.model import Grows, RunOnly, Settings
+from mbt_cli.core.plugin import Grows, RunOnly, Settings
 
 
 class Inner(Settings):

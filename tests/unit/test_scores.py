@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mbt_cli.core.judge_scales import Points
 from mbt_cli.core.measures import ScoreInputs, Verdicts
-from mbt_cli.core.scales import Points
 from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.errors import StageError
 from mbt_cli.judges.answer_hit import AnswerHit

@@ -33,7 +33,7 @@ def test_switches_that_are_off_are_omitted():
 def test_every_node_runs_a_launcher_with_its_own_rank():
     words = command({"SLURM_NNODES": "2"}, accelerate="x", flags=NODES)
 
-    relay = [sys.executable, "-m", "mbt_cli.training.nodes"]
+    relay = [sys.executable, "-m", "mbt_cli.training.node_relay"]
     head, node = words.index("head"), words.index("node")
     assert words[: head + 2] == [*relay, "head", "srun"]
     assert {"--nodes=2", "--ntasks-per-node=1"} <= set(words[head:node])

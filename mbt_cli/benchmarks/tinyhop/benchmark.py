@@ -24,9 +24,9 @@ from mbt_cli.benchmarks.tinyhop.wording import (
 )
 from mbt_cli.core.benchmark_files import PerSplit
 from mbt_cli.core.chat import Json
-from mbt_cli.core.draws import Draws
-from mbt_cli.core.model import Grows
+from mbt_cli.core.plugin import Grows
 from mbt_cli.core.questions import Document, Question
+from mbt_cli.core.random_draws import Draws
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Benchmark
 

@@ -5,7 +5,7 @@ Each split has its own name parts, so no name of the validation split occurs in 
 
 from dataclasses import dataclass, field
 
-from mbt_cli.core.draws import Draws
+from mbt_cli.core.random_draws import Draws
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 from mbt_cli.benchmarks.tinyhop.benchmark import question_from_id
 from mbt_cli.benchmarks.tinyhop.wording import COMPANIES, RELATIONS
 from mbt_cli.core.chat import Json, Request, Responder, completion
-from mbt_cli.core.draws import Draws
 from mbt_cli.core.questions import Question
+from mbt_cli.core.random_draws import Draws
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.interfaces import Backend
 

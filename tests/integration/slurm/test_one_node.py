@@ -280,7 +280,7 @@ time.sleep(100)
 
 def test_what_srun_started_may_end_in_order(place):
     # `srun` itself kills its tasks when it gets SIGTERM
-    relay = [sys.executable, "-m", "mbt_cli.training.nodes"]
+    relay = [sys.executable, "-m", "mbt_cli.training.node_relay"]
     srun = ["srun", "--nodes=1", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
     task = [*relay, "node", sys.executable, "-c", TASK, "$SLURM_NODEID"]
     started = subprocess.Popen(

@@ -1,6 +1,7 @@
-"""Relays SIGTERM to all processes of a training on several nodes of a Slurm job.
+r"""Relays SIGTERM to all processes of a training on several nodes of a Slurm job.
 
-    python -m mbt_cli.training.nodes head srun OPTIONS python -m mbt_cli.training.nodes node COMMAND
+    python -m mbt_cli.training.node_relay head srun OPTIONS \
+        python -m mbt_cli.training.node_relay node COMMAND
 
 On SIGTERM `srun` kills its tasks at once; SIGUSR1 it forwards to every process of them. So the
 head sends it SIGUSR1, and on each node the command, which ignores SIGUSR1, gets SIGTERM.

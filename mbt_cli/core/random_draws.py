@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.keys import canonical_json
+from mbt_cli.core.request_keys import canonical_json
 
 T = TypeVar("T")
 _WORD_BITS = 32
