@@ -37,6 +37,7 @@ from mbt_cli.errors import (
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import import_rows
 from mbt_cli.inference.loop import AskReport
+from mbt_cli.inference.replies import ServerDiedError
 from mbt_cli.interfaces import Backend
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.load import Manifest
@@ -344,7 +345,11 @@ class Servers:
         if self._running is None or self._running[0] != key or not _is_alive(self._running[1]):
             self._close()
             self._running = key, self._stack.enter_context(backend.open(place))
-        yield self._running[1]
+        try:
+            yield self._running[1]
+        except ServerDiedError:
+            self._close()  # its process may still run: it did not answer
+            raise
 
     def _close(self) -> None:
         self._running = None

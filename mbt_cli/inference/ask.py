@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,9 @@ def _answer_in_process(loop: ProgramLoop, responder: Responder) -> None:
             started = time.monotonic()
             sending = Sending(pending.seed, pending.attempts)
             try:
-                reply = reply_of(responder.respond(pending.sent_request), sending)
+                completion = responder.respond(pending.sent_request)
+                sending = replace(sending, seconds=time.monotonic() - started)
+                reply = reply_of(completion, sending)
             except LookupError as error:
                 words = str(error.args[0]) if error.args else ""
                 reply = failed("no_reply", words, sending, can_retry=False).reply
@@ -135,7 +138,11 @@ async def _send_over_http(loop: ProgramLoop, endpoint: Endpoint, stop: StopReque
     async with open_client(endpoint, loop.batch) as client:
         dispatcher = _Dispatcher(loop, client, endpoint.alive)
         with stopping(stop, lambda: dispatcher.stop(stop.drain_seconds(drain_seconds))):
-            await dispatcher.send_all()
+            try:
+                await dispatcher.send_all()
+            except ServerDiedError:
+                if stop.signal is None:  # what stops a job often stops its server as well
+                    raise
     if stop.signal:
         raise stop.error()
 

@@ -66,7 +66,7 @@ class _TaskRun:
     Args:
         sends: Whether a request was sent for it.
         reply: What its program returned.
-        spilled: Place of its reply and steps in the temporary file.
+        spilled: Place of its row, reply and steps in the temporary file.
     """
 
     task: Task
@@ -121,7 +121,7 @@ class ProgramLoop:
         self._emit = emit
         self._tasks: Iterator[Task] | None = iter(batch.tasks())
         self._waiting: dict[bytes, tuple[PendingRequest, list[tuple[_Branch, int, Step]]]] = {}
-        self._failed: set[bytes] = set()
+        self._settled: set[bytes] = set()  # here, though the next run sends them again
         self._results: deque[_TaskRun] = deque()
         self._held_steps = 0
         self._spill = _Spill(writer.path.parent)
@@ -172,8 +172,9 @@ class ProgramLoop:
         if not is_best:
             reply = self._index.reply(request.key) or reply
         digest = digest_of(request.key)
-        if reply.failure is not None:
-            self._failed.add(digest)
+        standing = self._index.standing(request.key)
+        if standing and self.batch.attempt_to_send(standing, request.seed) is not None:
+            self._settled.add(digest)
         for branch, slot, step in self._waiting.pop(digest)[1]:
             self._answer(branch, slot, step, reply)
 
@@ -182,7 +183,7 @@ class ProgramLoop:
         while self._emit is not None and self._results and self._results[0].is_done and most != 0:
             run = self._results.popleft()
             if run.spilled is not None:
-                run.reply, run.steps = self._spill.take(run.spilled)
+                run.task.row, run.reply, run.steps = self._spill.take(run.spilled)
             else:
                 self._held_steps -= len(run.steps)
             assert run.reply is not None
@@ -212,6 +213,7 @@ class ProgramLoop:
 
     def _advance(self, branch: _Branch) -> None:
         """Run a program until it waits for a missing reply, or returns."""
+        value = None
         while True:
             try:
                 items = (
@@ -220,8 +222,8 @@ class ProgramLoop:
                     else branch.steps.send(branch.replies)
                 )
             except StopIteration as stop:
-                self._return(branch, stop.value)
-                return
+                value = stop.value
+                break
             branch.replies = [None] * len(items)
             branch.missing = (
                 len(items) + 1
@@ -236,6 +238,7 @@ class ProgramLoop:
             branch.missing -= 1
             if branch.missing:
                 return
+        self._return(branch, value)
 
     def _ask(self, branch: _Branch, slot: int, ask: Ask, path: tuple[int, ...]) -> None:
         """Answer a request from the journal, or queue it."""
@@ -251,7 +254,7 @@ class ProgramLoop:
         standing = self._index.standing(request.key)
         if standing is not None:
             attempt = self.batch.attempt_to_send(standing, request.seed)
-            if attempt is None or digest in self._failed:
+            if attempt is None or digest in self._settled:
                 self.report.reused += 1
                 self._answer(branch, slot, step, self._index.reply(request.key) or _NO_REPLY)
                 return
@@ -280,6 +283,8 @@ class ProgramLoop:
         if not isinstance(value, Reply):
             raise TypeError(f"a program returned a {type(value).__name__} instead of a Reply")
         run = branch.run
+        if not run.steps:
+            raise TypeError("a program returned without a request")
         run.is_done, run.reply = True, value
         failed = int(value.failure is not None)
         self._progress.advance(done=1, failed=failed, reused=int(not run.sends))
@@ -289,9 +294,9 @@ class ProgramLoop:
         if self._held_steps > _HELD_STEPS:
             self.emit_results(_EMITTED_AT_ONCE)
         if self._held_steps > _HELD_STEPS and not self._results[0].is_done:
-            run.spilled = self._spill.put((run.reply, run.steps))
+            run.spilled = self._spill.put((run.task.row, run.reply, run.steps))
             self._held_steps -= len(run.steps)
-            run.reply, run.steps = None, []
+            run.task.row, run.reply, run.steps = {}, None, []
 
 
 def first_requests(batch: RequestBatch) -> Iterator[Request]:

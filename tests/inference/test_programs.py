@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from mbt_cli.core.chat import Message, Reply
 from mbt_cli.core.programs import Ask
 from mbt_cli.core.request_keys import request_key, request_seed
 from mbt_cli.inference.ask import ask
+from mbt_cli.inference.journal import JournalIndex
 from mbt_cli.inference.loop import first_requests
 from mbt_cli.programs.single import Single
 from tests.inference.conftest import SAMPLING, replies
@@ -97,6 +99,7 @@ def test_a_backend_in_process_answers_every_step(batch_of, progress, tmp_path):
         ["draft", "draft", "final"]
     ] * 2
     assert results[0].reply is results[0].steps[-1].reply
+    assert all(step.reply.seconds > 0 for result in results for step in result.steps)
     assert progress.counts == {"done": 2, "failed": 0, "reused": 0}
 
 
@@ -152,6 +155,11 @@ def test_a_signal_stops_a_program_between_its_steps_and_keeps_every_reply(serve,
     assert counts["sent"] == 20 * STEPS - served
 
 
+def with_row(task):
+    task.row = {"number": task.question_id}
+    return task
+
+
 def test_results_that_wait_for_a_slow_first_task_come_out_in_order(
     serve, batch_of, progress, tmp_path
 ):
@@ -159,9 +167,11 @@ def test_results_that_wait_for_a_slow_first_task_come_out_in_order(
     results = []
     with serve() as server:
         batch = batch_of(server.base_url, prompts, concurrency=64, max_attempts=4)
-        ask(batch, tmp_path / "journal", progress, emit=results.append)
+        numbered = replace(batch, tasks=lambda: map(with_row, batch.tasks()))
+        ask(numbered, tmp_path / "journal", progress, emit=results.append)
 
     assert [(r.request, r.reply) for r in results] == list(replies(batch, tmp_path / "journal"))
+    assert [r.task.row for r in results] == [{"number": str(n)} for n in range(1_501)]
     assert results[0].reply.failure.startswith("http_500")
     assert [path.suffix for path in (tmp_path / "journal").iterdir()] == [".jsonl"]
 
@@ -174,3 +184,35 @@ def test_a_program_that_returns_no_reply_is_an_error(batch_of, progress, tmp_pat
 
     with pytest.raises(TypeError, match="NoneType instead of a Reply"):
         ask(batch, tmp_path / "journal", progress)
+
+
+def test_a_program_that_sends_nothing_is_an_error(batch_of, progress, tmp_path):
+    def silent(messages):
+        return Reply(text="known")
+        yield
+
+    batch = batch_of("", ["one"], backend=CannedBackend(replies=["x"]), program=silent)
+
+    with pytest.raises(TypeError, match="without a request"):
+        ask(batch, tmp_path / "journal", progress)
+
+
+def test_an_error_in_one_branch_ends_the_run_and_keeps_the_replies_of_the_others(
+    serve, batch_of, progress, tmp_path
+):
+    def branch(messages):
+        yield [Ask("draft", messages)]
+        raise ValueError("a bug of the program")
+
+    def program_with_bug(messages):
+        replies = yield [branch(messages), Ask("draft", messages), Ask("draft", messages)]
+        return replies[1]
+
+    with serve("--latency", "0.02") as server:
+        batch = batch_of(server.base_url, ["one", "two"], concurrency=2, program=program_with_bug)
+        with pytest.raises(ValueError, match="a bug of the program"):
+            ask(batch, tmp_path / "journal", progress)
+        served = server.stats()["served"]
+
+    with JournalIndex(tmp_path / "journal") as index:
+        assert 0 < len(index) <= served

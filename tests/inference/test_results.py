@@ -1,8 +1,10 @@
 """Results come out in the order of the tasks while later requests are in flight."""
 
+from contextlib import contextmanager
+
 import pytest
 
-from mbt_cli.core.chat import Reply
+from mbt_cli.core.chat import Reply, Responder, completion
 from mbt_cli.errors import BackendError
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import JournalWriter
@@ -25,6 +27,18 @@ class Emitted(list):
     @property
     def ids(self):
         return [request.question_id for request, _ in self]
+
+
+class InProcess:
+    def __init__(self, respond):
+        self._respond = respond
+
+    def identity(self):
+        return {}
+
+    @contextmanager
+    def open(self, place):
+        yield Responder(self._respond)
 
 
 @pytest.fixture
@@ -100,6 +114,31 @@ def test_equal_requests_are_sent_once_and_emitted_each(
 
     assert (asked.sent, len(emitted)) == (1, 6)
     assert len({reply.text for _, reply in emitted}) == 1
+
+
+def test_an_equal_request_is_not_sent_again_after_a_content_retry_failed(
+    batch_of, progress, emitted, tmp_path
+):
+    """The best reply is then the one before the retry, which the next run tries again."""
+    sent = []
+
+    def respond(request):
+        sent.append(request.seed)
+        if len(sent) == 2:
+            raise LookupError("nothing")
+        return completion(request, "cut", None, "length")
+
+    plan = batch_of(
+        "",
+        ["same"] * 3,
+        ids=["0"] * 3,
+        backend=InProcess(respond),
+        retry_on=("length",),
+    )
+    asked = ask(plan, tmp_path / "journal", progress, emit=emitted)
+
+    assert (asked.sent, len(sent)) == (2, 2)
+    assert [reply.text for _, reply in emitted] == ["cut"] * 3
 
 
 def test_a_complete_journal_emits_everything_and_sends_nothing(

@@ -1,17 +1,26 @@
 """Servers of our own: how they come, why they do not, and that nothing of them stays."""
 
+import asyncio
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import PrivateAttr
 
+from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.backends.vllm import VLLMBackend
-from mbt_cli.errors import BackendError
+from mbt_cli.core.chat import Endpoint
+from mbt_cli.engine.runner import Servers
+from mbt_cli.errors import BackendError, Stopped
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.server import (
     Cause,
@@ -120,6 +129,72 @@ def test_a_server_that_keeps_dying_ends_the_run_with_its_last_words(
         ask(plan, tmp_path / "journal", progress)
 
     assert "exited with code 9" in str(raised.value)
+
+
+class FragileBackend(CannedBackend):
+    """Its server answers until `breaks(sent)`; then it cannot be reached, dead or not."""
+
+    _breaks: Callable = PrivateAttr()
+    _dies: bool = PrivateAttr()
+    _opened: int = PrivateAttr(0)
+    _sent: int = PrivateAttr(0)
+
+    def __init__(self, breaks, *, dies):
+        super().__init__(replies=["Oslo"])
+        self._breaks, self._dies = breaks, dies
+
+    @contextmanager
+    def open(self, place):
+        self._opened += 1
+        is_broken = False
+
+        async def post(body):
+            nonlocal is_broken
+            self._sent += 1
+            is_broken = is_broken or self._breaks(self._sent)
+            if is_broken:
+                raise OSError("the connection broke")
+            await asyncio.sleep(0.01)
+            message = {"content": "Oslo"}
+            choices = [{"message": message, "finish_reason": "stop"}]
+            return 200, {}, json.dumps({"choices": choices}).encode()
+
+        def alive():
+            if is_broken and self._dies:
+                raise BackendError("the server exited with code 143")
+
+        @asynccontextmanager
+        async def transport(seconds):
+            yield post
+
+        yield Endpoint("http://fragile/v1", "model", transport=transport, alive=alive)
+
+
+def test_a_server_that_dies_of_the_same_signal_is_not_started_again(batch_of, progress, tmp_path):
+    def stop_everything(sent):
+        if sent == 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return sent >= 20
+
+    own = FragileBackend(stop_everything, dies=True)
+    plan = batch_of("", [f"question {n}" for n in range(100)], backend=own)
+
+    with pytest.raises(Stopped):
+        ask(plan, tmp_path / "journal", progress)
+
+    assert own._opened == 1
+    assert own._sent < 40
+
+
+def test_a_server_that_runs_but_cannot_be_reached_is_replaced(batch_of, progress, tmp_path):
+    own = FragileBackend(lambda sent: sent == 20, dies=False)
+    plan = batch_of("", [f"question {n}" for n in range(100)], backend=own, max_attempts=1)
+
+    with Servers() as servers:
+        kept = replace(plan, open=lambda place: servers.open(own, place))
+        asked = ask(kept, tmp_path / "journal", progress)
+
+    assert (own._opened, asked.restarts, asked.failed) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
