@@ -39,7 +39,7 @@ DATA = (
     ),
     data("Latin-1", "q.json", '[{"question": "é"}]'.encode("latin-1"), "`q.json` is not UTF-8"),
     data("another ending", "q.csv", "question,answer\n", "ends in `.csv`", ".json, .jsonl", code=2),
-    data("a cut-off Parquet file", "q.parquet", b"PAR1 x", "`q.parquet` is not a whole Parquet"),
+    data("a cut-off Parquet file", "q.parquet", b"PAR1 x", "`q.parquet` is not a complete Parquet"),
 )
 VARIABLES = (
     Wrong("no boolean", "check study.toml", ["`MBT_OFFLINE` is `maybe`", "unset"], env={
