@@ -17,7 +17,7 @@ from mbt_cli.engine.runner import Runner, RunOptions, RunReport
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import Status
 from mbt_cli.errors import Interrupted
-from mbt_cli.manifest.load import Manifest
+from mbt_cli.manifest.load import Manifest, load_plugins
 from mbt_cli.settings import read_machine
 from mbt_cli.store.cells import cell_folder
 from mbt_cli.store.reading import scan_study
@@ -113,6 +113,8 @@ def run(
         {'done', 'missing'}
     """
     study = manifest if isinstance(manifest, Manifest) else load_manifest(manifest)
+    # another study, loaded since, may have plug-ins of the same kinds
+    load_plugins(study.path, {"study": {"plugins": study.document.study.plugins}})
     wanted = [only] if isinstance(only, str) else only
     machine = read_machine()
     addresses = select(study, kind=kind, only=wanted)

@@ -9,13 +9,14 @@ import inspect
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Generic, TypeVar, Union
+from typing import Annotated, Any, Generic, TypeVar, Union, get_args
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.fields import FieldInfo
@@ -168,12 +169,12 @@ def use_study_plugins(files: Sequence[Path]) -> Mapping[Path, str]:
     wrong: dict[Path, str] = {}
     for path in files:
         found = Plugins(dict(installed_plugins().classes) | _study_plugins.classes)
-        if not path.is_file():
-            wrong[path] = "no such file"
+        if not path.is_file() or path.suffix != ".py":
+            wrong[path] = "is not a Python file (.py)" if path.exists() else "no such file"
             continue
         try:
             module = _load(path)
-        except Exception as error:  # noqa: BLE001 - it is the user's code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's code
             wrong[path] = f"cannot be loaded: {_reason(error, path)}"
             continue
         classes = _classes_in(module)
@@ -194,8 +195,9 @@ def installed_plugins() -> Plugins:
         package = f"the package `{point.dist.name}`" if point.dist else "a package"
         origin = f"{package}, entry point `{point.name}`"
         try:
-            target = point.load()
-        except Exception as error:  # noqa: BLE001 - it is code from elsewhere
+            with redirect_stdout(sys.stderr):
+                target = point.load()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is code from elsewhere
             found.problems.append(f"{origin}: cannot be loaded: {_reason(error)}")
             continue
         classes = _classes_in(target) if isinstance(target, ModuleType) else [target]
@@ -218,7 +220,8 @@ def _load(path: Path) -> ModuleType:
         code = compile(source, str(path), "exec")
         sys.modules[name] = module  # Pydantic looks up annotations there
         try:
-            exec(code, module.__dict__)
+            with redirect_stdout(sys.stderr):  # stdout is for data, such as JSON
+                exec(code, module.__dict__)
             for cls in _classes_in(module):
                 cls.file_sha256 = digest
         except BaseException:
@@ -251,6 +254,8 @@ def _problem_of(cls: type[Plugin]) -> str | None:
         cls.model_rebuild()
     except Exception as error:  # noqa: BLE001 - a field's type may be anything
         return _reason(error)
+    if get_args(cls.model_fields["kind"].annotation) != (kind_of(cls),):
+        return f'needs `kind: Literal["{kind_of(cls)}"] = "{kind_of(cls)}"`'
     return None
 
 
@@ -262,7 +267,7 @@ def _interfaces() -> str:
     return ", ".join(f"`{name}`" for name in sorted(c.__name__ for c in Plugin.__subclasses__()))
 
 
-def _reason(error: Exception, path: Path | None = None) -> str:
+def _reason(error: BaseException, path: Path | None = None) -> str:
     """The error on one line, with the last line of the file that it went through."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     where = f" (line {lines[-1]})" if lines else ""

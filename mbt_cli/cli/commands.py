@@ -407,7 +407,7 @@ def submit(
 
     if slurm + (local is not None) + (launcher is not None) != 1:
         raise UsageError(
-            "specify one place to run: `--slurm` or `--local N`",
+            "specify one place to run: `--slurm`, `--local N` or `--launcher KIND`",
             hint="mbt plan MANIFEST | mbt submit --slurm",
         )
     kind = launcher or ("slurm" if slurm else "local")

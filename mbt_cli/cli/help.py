@@ -83,6 +83,10 @@ def found(topic: str, part: str | None, *, commands: Collection[str]) -> str:
         topic, part = head, tail
     if topic in known:
         return topic_text(topic) if part is None else _part(topic, part)
+    if part is not None:
+        raise UsageError(
+            f"no topic `{topic}`", hint=f"{nearest(topic, known)}; or: mbt help {part}"
+        )
     every = {name: sections(topic_text(name)) for name in known}
     hits = [text for name in known for text in _named(every[name], topic)]
     if hits or topic in commands:
@@ -105,7 +109,7 @@ def _print_markdown(text: str) -> None:
 
 def _part(topic: str, part: str) -> str:
     there = sections(topic_text(topic))
-    if hits := _named(there, part):
+    if hits := _named(there, part) or _named(there, part.lower()):
         return "\n\n".join(hits)
 
     raise UsageError(f"`{topic}` has no section `{part}`", hint=nearest(part, there))

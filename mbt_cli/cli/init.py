@@ -395,7 +395,9 @@ def _read_questions(file: str, layout: str | None) -> _Questions:
             count += frame.height
             has_documents |= bool((frame["context"].list.len() > 0).any())
     except MbtError as error:
-        raise UsageError(f"`{file}` read as `{kind}`: {error.message}", hint=_LEAST) from error
+        fields = ", ".join(f"`{name}`" for name in sorted(benchmark.layout))
+        hint = f"a record of `{kind}` needs {fields}" if layout and fields else _LEAST
+        raise UsageError(f"`{file}` read as `{kind}`: {error.message}", hint=hint) from error
     return _Questions(_name_from(Path(file).stem), kind, file, count, has_documents)
 
 
@@ -436,6 +438,8 @@ def _problems(records: list[Record], kind: str, file: str) -> Iterator[str]:
             benchmark.question(record.value)
         except ValueError as error:
             yield f"{record.where}: {error}"
+        except KeyError as error:
+            yield f"{record.where}: `{error.args[0]}` is missing"
 
 
 # --- the next commands

@@ -127,17 +127,20 @@ def _say(text: str) -> None:
     printer().print(Text(text))
 
 
+_PIPE_WIDTH = 100
 _COMMON_COLUMNS = ("reply", "failure", "vote", "asked")
 
 
 def print_traces(path: Path | None, question: str | None, limit: int) -> None:
     """Print `trace_views`, page by page on a terminal."""
     out = printer()
+    if not out.is_terminal:
+        out.width = min(out.width, _PIPE_WIDTH)  # boxes are as wide as the console
     # the settings of git: keep colours, and exit if the text fits on one screen
     os.environ.setdefault("LESS", "-FRX")
     views = trace_views(study_path(path), question, limit)
     with out.pager(styles=True) if out.is_terminal else nullcontext():
-        out.print(*views, sep="\n")
+        out.print(*views, sep="\n", soft_wrap=False)
 
 
 def trace_views(path: Path, question: str | None, limit: int) -> list[RenderableType]:

@@ -78,7 +78,8 @@ class LocalLauncher(Launcher):
                         running[job.id] = (_start(script, own), own)
                         waiting.remove((job, script))
                         log = script.with_suffix(".log")
-                        note(f"{job.id}: started, {len(job.cells)} cells, log {log}")
+                        cells = "1 cell" if len(job.cells) == 1 else f"{len(job.cells)} cells"
+                        note(f"{job.id}: started, {cells}, log {log}")
                 for name, (process, own) in list(running.items()):
                     if (code := process.poll()) is not None:
                         del running[name]

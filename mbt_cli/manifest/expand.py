@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mbt_cli.core.names import nearest
 from mbt_cli.errors import MissingInputError
 from mbt_cli.manifest.match import CellDraft, InputMatching, Reference
 from mbt_cli.manifest.problems import Problems
@@ -41,6 +42,7 @@ class _Expansion:
             for variant, fields in block.variants()
             for draft in self._drafts_of(block, variant, fields)
         ]
+        self._check_axes(block, drafts)
         kept = [d for d in drafts if not any(_is_in(d.axes, table) for table in excluded)]
         if drafts and not kept:
             self._problems.add(f"stage.{block.name}.exclude", "excludes every cell of the stage")
@@ -56,6 +58,31 @@ class _Expansion:
                     self._problems.add(f"stage.{block.name}.matrix", what)
             self._look_up_inputs(block, draft)
         self.matching.stages[block.name] = kept
+
+    def _check_axes(self, block: Block, drafts: Sequence[CellDraft]) -> None:
+        """The axes that `exclude`, `baseline` and `where` name must exist."""
+        earlier = self.matching.stages.values()
+        if not drafts or not all(earlier):
+            return  # a mistake reported already has left the axes unknown
+        own = {axis for draft in drafts for axis in draft.axes}
+        read = {
+            "benchmark",
+            "split",
+            *(a for stage in earlier for d in stage for a in d.joined_axes),
+        }
+        named: list[tuple[str, Any, set[str]]] = [
+            (f"exclude[{number}]", table, own)
+            for number, table in enumerate(block.envelope.exclude)
+        ]
+        named.append(("baseline", drafts[0].fields.get("baseline"), own))
+        named.append(("where", block.envelope.where, read))
+        for key, table, axes in named:
+            for axis in table if isinstance(table, Mapping) else ():
+                if axis not in axes:
+                    where = f"stage.{block.name}.{key}.{axis}"
+                    self._problems.add(where, f"unknown axis; {nearest(axis, axes)}")
+                elif key == "baseline":
+                    self.matching.where(f"stage.{block.name}.baseline", {axis: table[axis]})
 
     def _drafts_of(
         self, block: Block, variant: str | None, fields: Mapping[str, Any]

@@ -15,6 +15,8 @@ from mbt_cli.plugins import FAMILIES, UNKNOWN_KIND
 
 BAD_NAME = f"is not a valid name: {NAME_RULE}"
 
+_OTHER_TYPE = ("string_type", "list_type")
+
 Names = Mapping[str, Any] | Iterable[str]
 """Valid keys, with their fields where those are tables themselves."""
 
@@ -66,6 +68,8 @@ class Problems:
         for path, detail in details:
             if path in seen or (detail["type"] == "missing" and path in meant):
                 continue  # another way in which a union's value could be right, or misspelled
+            if detail["type"] in _OTHER_TYPE and any(p.startswith(f"{path}.") for p in valid):
+                continue  # the value is of another member of the union, and wrong further down
             seen.add(path)
             self.add(f"{where}.{path}" if path else where, _message(detail, valid[path]))
 

@@ -322,15 +322,22 @@ class Resolver:
         A data set on the hub needs `columns` unless a preset has its name; local files without
         `columns` have those of mbt.
         """
-        source = source_of(draft)
+        source, written = source_of(draft), source_table(draft)
+        where = f"{where}.source"
+        if source is None and written:
+            keys = {"from", *ColumnMap.model_fields}
+            unknown = [key for key in written if key not in keys]
+            for key in unknown:
+                self._problems.add(f"{where}.{key}", f"unknown key; {nearest(key, keys)}")
+            if not unknown:
+                self._problems.add(f"{where}.from", "is required: `hub:ORG/NAME` or a path")
         if source is None or draft.kind == "train":
             return None
-        where = f"{where}.source"
         if draft.kind not in _IMPORTING:
             kinds = ", ".join(_IMPORTING)
             self._problems.add(where, f"a {draft.kind} stage cannot have one; {kinds} can")
             return None
-        table = {k: v for k, v in source_table(draft).items() if k != "from"}
+        table = {k: v for k, v in written.items() if k != "from"}
         if not source.startswith(HUB):
             if not source_exists(source):
                 self._problems.add(where, f"no file `{source}` (relative to {Path.cwd()})")

@@ -197,8 +197,9 @@ class SplitReader:
                     made = (_own_question if is_own else self.question)(record.value)
                     if made.question_id in seen:
                         raise ValueError("duplicate question id")
-                except ValueError as error:
-                    self.bad_rows.append(f"{record.where}{_id_of(record)}: {error}")
+                except (ValueError, KeyError) as error:
+                    what = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else error
+                    self.bad_rows.append(f"{record.where}{_id_of(record)}: {what}")
                     continue
                 seen.add(made.question_id)
                 yield (record.value or {}).get("position", number) if is_own else number, made

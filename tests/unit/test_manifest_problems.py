@@ -88,6 +88,36 @@ def test_all_problems_in_names_come_at_once(load):
             "did you mean `canned`?",
         ),
         ('name = "base"\n', 'name = "ba se"\n', "stage.ba se.name", "ba se"),
+        (
+            'verdicts = "answers"\n',
+            'verdicts = "answers"\nwhere = { modl = "parrot" }\n',
+            "stage.scores.where.modl",
+            "unknown axis; did you mean `model`?",
+        ),
+        (
+            'verdicts = "answers"\n',
+            'verdicts = "answers"\nexclude = [{ modl = "parrot" }]\n',
+            "stage.scores.exclude[0].modl",
+            "unknown axis; did you mean `model`?",
+        ),
+        (
+            'baseline = { prompt',
+            'baseline = { promt',
+            "stage.scores.baseline.promt",
+            "unknown axis; did you mean `prompt`?",
+        ),
+        (
+            'samples = 2',
+            'samples = 2\nsource = { fro = "x.parquet" }',
+            "stage.base.source.fro",
+            "unknown key; did you mean `from`?",
+        ),
+        (
+            'samples = 2',
+            'samples = 2\nsource = { columns = {} }',
+            "stage.base.source.from",
+            "is required: `hub:ORG/NAME` or a path",
+        ),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else None,
 )  # fmt: skip
@@ -98,6 +128,14 @@ def test_each_mistake_has_its_own_clear_line(load, before, after, where, words):
 
     assert where in found, found
     assert words in found[where]
+
+
+def test_a_misspelled_key_of_an_input_is_one_problem(load):
+    text = SMALL_STUDY.replace('scores = "scores"', 'scores = { stage = "scores", were = {} }')
+
+    assert problems_of(load, text) == {
+        "stage.tables.scores.were": "unknown key; did you mean `where`?"
+    }
 
 
 def test_stages_that_read_each_other_are_named_as_a_cycle(load):

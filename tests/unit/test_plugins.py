@@ -4,16 +4,17 @@ import sys
 
 import pytest
 
+from mbt_cli.api import run
 from mbt_cli.cli.doctor_study import notes
 from mbt_cli.cli.machine_checks import plugin_findings
 from mbt_cli.engine.plan import make_plan
 from mbt_cli.engine.states import States
 from mbt_cli.engine.submit import NewSubmission
-from mbt_cli.errors import ManifestError
+from mbt_cli.errors import ManifestError, MbtError
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.docs import manifest_reference, schema_text
 from mbt_cli.manifest.load import load_manifest
-from mbt_cli.plugins import installed_plugins
+from mbt_cli.plugins import benchmark_of, installed_plugins
 from tests.conftest import SMALL_STUDY
 
 CODE = '''
@@ -108,6 +109,8 @@ def test_the_plug_ins_of_one_study_are_unknown_to_the_next(load):
         (CODE.replace("def question", "def qestion"), "`Mine`: does not define `question`"),
         (CODE.replace('"mine"', '"gsm8k"'), "`Mine`: the kind `gsm8k` of benchmarks ships"),
         (CODE.replace(': Literal["mine"] = "mine"', ": int = 3"), "`Mine`: has no kind"),
+        (CODE.replace('Literal["mine"]', 'Literal["o"]'), '`Mine`: needs `kind: Literal["mine"]'),
+        ("import sys; sys.exit(3)\n", "cannot be loaded: SystemExit: 3"),
         (CODE.replace("shout: bool", "shout: 'Bool'"), "`Mine`: PydanticUndefinedAnnotation: name"),
         (None, "no such file"),
     ],
@@ -176,3 +179,28 @@ def test_a_broken_package_is_named_and_stops_only_studies_that_use_it(
     assert words in note
     assert words in problems_of(load, STUDY)["benchmarks.tiny"]
     assert [f.state for f in plugin_findings()] == ["absent"]
+
+
+def test_what_a_file_prints_does_not_reach_stdout(load, folder, capsys):
+    (folder / "plug" / "mine.py").write_text("print('loading')\n" + CODE)
+
+    load(WITH_FILE)
+
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "loading\n")
+
+
+def test_a_record_without_a_field_that_question_reads_is_a_malformed_row(load, folder):
+    (folder / "q.jsonl").write_text('{"id": "1", "a": "x"}\n')
+
+    with pytest.raises(MbtError, match=r"q\.jsonl:1 \(id `1`\): `q` is missing"):
+        run(load(WITH_FILE))
+
+
+def test_a_manifest_runs_with_its_own_plug_ins_after_another_was_loaded(load):
+    manifest = load(WITH_FILE)
+    load(SMALL_STUDY)
+
+    run(manifest)
+
+    assert benchmark_of(manifest.cells[QUESTIONS].spec).__name__ == "Mine"
