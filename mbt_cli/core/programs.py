@@ -3,7 +3,8 @@
 A program yields the requests that it wants answered together and is sent their replies. A yielded
 item may itself be a program, so that branches run side by side; `yield from` composes. A program
 has no event loop, clock or global randomness in it: equal replies lead to equal next requests.
-That is why a run resumes by running the program again over the replies in the journal.
+That is why a run resumes by running the program again over the replies in the journal. A request
+that failed after all retries is answered too: its Reply has a `failure`, and often no text.
 
     def run(self, question, messages, draw):
         drafts = yield [Ask("draft", messages) for _ in range(4)]

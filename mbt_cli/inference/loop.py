@@ -25,9 +25,11 @@ from mbt_cli.inference.queue import PendingRequest, RequestBatch, RequestQueue
 Emit = Callable[[Result], None]
 """Takes a finished task."""
 
-_HELD_STEPS = 256
+_HELD_STEPS = 1_024
 """Steps of finished tasks that stay in memory until they are emitted."""
 _EMITTED_AT_ONCE = 64
+_SEGMENT_BYTES = 16 << 20
+"""Size from which a new temporary file is begun."""
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class _TaskRun:
     Args:
         sends: Whether a request was sent for it.
         reply: What its program returned.
-        spilled: Place of its row, reply and steps in the temporary file.
+        spilled: Place of its row, reply and steps in the temporary storage.
     """
 
     task: Task
@@ -74,7 +76,7 @@ class _TaskRun:
     sends: bool = False
     is_done: bool = False
     reply: Reply | None = None
-    spilled: tuple[int, int] | None = None
+    spilled: "tuple[_Segment, int, int] | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -196,7 +198,7 @@ class ProgramLoop:
         self._writer.sync()
 
     def close(self) -> None:
-        """Remove the temporary file."""
+        """Free the temporary storage."""
         self._spill.close()
 
     def _start_task(self) -> bool:
@@ -317,35 +319,58 @@ def first_requests(batch: RequestBatch) -> Iterator[Request]:
 _NO_REPLY = Reply(failure="not_asked", attempts=0)
 
 
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """A part of the temporary storage.
+
+    Args:
+        file: Has no name, so that it is gone with the process, however that ends.
+        waiting: Values in it that were not read back yet.
+    """
+
+    file: IO[bytes]
+    size: int = 0
+    waiting: int = 0
+
+
 class _Spill:
-    """A temporary file of pickled values, which disappears with the process."""
+    """Temporary storage of pickled values.
+
+    It takes the disk space of what waits in it: a segment is freed with its last value.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file: IO[bytes] | None = None
-        self._size = 0
+        self._segments: list[_Segment] = []
 
-    def put(self, value: Any) -> tuple[int, int]:
+    def put(self, value: Any) -> tuple[_Segment, int, int]:
         """Write a value; returns its place."""
         content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  closed by close()
-            offset = 0
-            while offset < len(content):
-                offset += os.pwrite(self._file.fileno(), content[offset:], self._size + offset)
+            if not self._segments or self._segments[-1].size > _SEGMENT_BYTES:
+                file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  closed by close()
+                self._segments.append(_Segment(file))
+            segment = self._segments[-1]
+            written = 0
+            while written < len(content):
+                place = segment.size + written
+                written += os.pwrite(segment.file.fileno(), content[written:], place)
         except OSError as error:
             raise unwritable(self._folder, error) from error
-        place = self._size, len(content)
-        self._size += len(content)
-        return place
+        start, segment.size = segment.size, segment.size + len(content)
+        segment.waiting += 1
+        return segment, start, len(content)
 
-    def take(self, place: tuple[int, int]) -> Any:
-        """Read a value back."""
-        assert self._file is not None
-        offset, length = place
-        return pickle.loads(os.pread(self._file.fileno(), length, offset))
+    def take(self, place: tuple[_Segment, int, int]) -> Any:
+        """Read a value back, once."""
+        segment, start, length = place
+        value = pickle.loads(os.pread(segment.file.fileno(), length, start))
+        segment.waiting -= 1
+        if not segment.waiting:
+            segment.file.close()
+            self._segments.remove(segment)
+        return value
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        for segment in self._segments:
+            segment.file.close()

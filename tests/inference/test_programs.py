@@ -155,6 +155,12 @@ def test_a_signal_stops_a_program_between_its_steps_and_keeps_every_reply(serve,
     assert counts["sent"] == 20 * STEPS - served
 
 
+def nameless_files(folder):
+    """Temporary files that this process has open in a folder."""
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    return [link for link in links if link.startswith(f"{folder}/") and "deleted" in link]
+
+
 def with_row(task):
     task.row = {"number": task.question_id}
     return task
@@ -163,16 +169,22 @@ def with_row(task):
 def test_results_that_wait_for_a_slow_first_task_come_out_in_order(
     serve, batch_of, progress, tmp_path
 ):
-    prompts = ["BROKEN", *(f"question {n}" for n in range(1_500))]  # more than stay in memory
-    results = []
+    prompts = ["BROKEN", *(f"question {n}" for n in range(2_000))]  # more than stay in memory
+    results, waiting = [], []
+
+    def emit(result):
+        results.append(result)
+        waiting.append(len(nameless_files(tmp_path / "journal")))
+
     with serve() as server:
         batch = batch_of(server.base_url, prompts, concurrency=64, max_attempts=4)
         numbered = replace(batch, tasks=lambda: map(with_row, batch.tasks()))
-        ask(numbered, tmp_path / "journal", progress, emit=results.append)
+        ask(numbered, tmp_path / "journal", progress, emit=emit)
 
     assert [(r.request, r.reply) for r in results] == list(replies(batch, tmp_path / "journal"))
-    assert [r.task.row for r in results] == [{"number": str(n)} for n in range(1_501)]
+    assert [r.task.row for r in results] == [{"number": str(n)} for n in range(2_001)]
     assert results[0].reply.failure.startswith("http_500")
+    assert (waiting[0], waiting[-1]) == (1, 0)  # its disk space is free before the run ends
     assert [path.suffix for path in (tmp_path / "journal").iterdir()] == [".jsonl"]
 
 
