@@ -411,6 +411,11 @@ class Resolver:
             reward = {stage.reward: 1.0} if isinstance(stage.reward, str) else stage.reward
             tree["rewards"] = {**stage.recipe.get("rewards", {}), **reward}
         own = {name: tree.pop(name) for name in own_fields if name in tree}
+        of_trainer = {key for kind in possible for key in kind.trainer_keys()}
+        for key in sorted(of_trainer & tree.keys() - Recipe.model_fields.keys()):
+            tree.pop(key)
+            what = f"is a key of `trainer`: write `trainer = {{ {key} = ... }}`"
+            self._problems.add(f"{where}.recipe.{key}", what)
         try:
             recipe = Recipe.model_validate(tree)
             return recipe, possible[0].model_validate({"kind": method, **own})

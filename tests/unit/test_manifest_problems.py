@@ -138,6 +138,17 @@ def test_a_misspelled_key_of_an_input_is_one_problem(load):
     }
 
 
+def test_a_trainer_key_in_a_recipe_says_where_it_belongs(load):
+    train = (
+        '\n[[stage]]\nkind = "train"\nname = "sft"\nmatrix = { model = "parrot" }\ndata = "base"\n'
+        'recipe = { method = "sft", learning_rate = 1e-5 }\n'
+    )
+
+    what = problems_of(load, SMALL_STUDY + train)["stage.sft.recipe.learning_rate"]
+
+    assert "write `trainer = { learning_rate = ... }`" in what
+
+
 def test_stages_that_read_each_other_are_named_as_a_cycle(load):
     text = SMALL_STUDY + (
         '\n[[stage]]\nkind = "train"\nname = "one"\nmatrix = { model = ["parrot"] }\n'
