@@ -57,6 +57,7 @@ class Benchmark(BenchmarkFiles, Plugin):
         """The answer in a reply, for the column `answer`; empty if there is none.
 
         By default the text of the last `<answer>` pair outside the thinking.
+        Rewards of a training use the verifier's extraction instead.
         """
         return extract_answer(reply)
 
