@@ -25,7 +25,7 @@ from mbt_cli.inference.queue import PendingRequest, RequestBatch, RequestQueue
 Emit = Callable[[Result], None]
 """Takes a finished task."""
 
-_HELD_STEPS = 1_024
+_HELD_STEPS = 384
 """Steps of finished tasks that stay in memory until they are emitted."""
 _EMITTED_AT_ONCE = 64
 _SEGMENT_BYTES = 16 << 20
