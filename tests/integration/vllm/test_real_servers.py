@@ -112,7 +112,7 @@ def test_vllm_survives_a_kill_in_the_middle_and_leaves_nothing(hub_layout, tmp_p
     assert rows["reasoning"].str.len_chars().min() > 0
     # the model's own limit of 5 tokens does not cap replies
     assert rows["completion_tokens"].max() > 5
-    assert "started again" in (tmp_path / "output").read_text()
+    assert "restarting the server" in (tmp_path / "output").read_text()
     lineage = json.loads((cell(tmp_path) / "lineage.json").read_text())
     assert lineage["server"]["version"].startswith("vllm 0.")
     # what the dying server turned away was sent again; good replies were lost in flight alone
