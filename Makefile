@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 SETUP_TRAIN := .venv-train/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help quickstart setup format lint types layers check test test-quickstart test-browser test-train clean
+.PHONY: help quickstart setup format lint types layers check test test-fire test-quickstart test-browser test-train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ check: lint types layers ## all checks except the tests: format, lint, types, im
 
 test: $(SETUP) ## run the tests that need only this machine
 	@$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-fire: $(SETUP) ## test under fire: kills, full disks, hostile bytes (a small share; an hour: MBT_FIRE_KILLS=500 MBT_FIRE_EXAMPLES=2000)
+	@$(BIN)/python -m pytest tests/fire -q -n auto --dist loadgroup
 
 test-quickstart: $(SETUP) ## test the quickstart study on the real embedded model
 	@$(BIN)/python -m pytest tests/integration/quickstart -q

@@ -1,0 +1,23 @@
+"""Tests that attack mbt: kills, full disks, hostile bytes; `make test-fire` runs a small share.
+
+`MBT_FIRE_KILLS` is the number of kills, `MBT_FIRE_EXAMPLES` the number of examples of each
+property test. The defaults suit a continuous integration run; 500 and 2000 take about an hour.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+KILLS = int(os.environ.get("MBT_FIRE_KILLS", "20"))
+EXAMPLES = int(os.environ.get("MBT_FIRE_EXAMPLES", "100"))
+
+settings.register_profile(
+    "fire",
+    deadline=None,  # no test depends on time
+    max_examples=EXAMPLES,
+    derandomize="MBT_FIRE_EXAMPLES" not in os.environ,  # the small share is the same every time
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("fire")
