@@ -36,7 +36,7 @@ Doing = Literal["done", "running", "pending", "failed", "cancelled", "missing"]
 _LAST_LINES = 5
 _TAIL_BYTES = 16_384
 _NO_ANSWER = "the queue does not answer"
-_TOKENS = re.compile(rb'"completion_tokens":(\d+)')
+_TOKENS = re.compile(rb'"completion_tokens":(\d{1,12})[,}]')
 
 
 @dataclass(frozen=True, slots=True)

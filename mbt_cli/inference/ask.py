@@ -57,9 +57,10 @@ def ask(
     started = time.monotonic()
     stop = StopRequest()
     with raising(stop), JournalWriter(journal, writer) as file, JournalIndex(journal) as index:
-        if index.damaged:
+        if damaged := index.set_aside():
             progress.note(
-                f"{index.damaged} damaged lines in `{journal}`: sending their requests again"
+                f"{damaged} damaged record{'' if damaged == 1 else 's'} in `{journal}`, kept in "
+                f"`{index.damaged_file}`: sending the requests again"
             )
         loop = ProgramLoop(batch, index, file, progress, emit)
         report = loop.report

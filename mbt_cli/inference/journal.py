@@ -3,16 +3,22 @@
 Each writer appends to its own file, one write per reply, so that a kill loses nothing that had
 arrived. Readers read all files. A writer truncates a torn last line before it appends, and readers
 skip it. Messages are not stored: they are rendered again from the inputs.
+
+Every record ends with the CRC-32 of what precedes it, so that a changed byte is found. Records of
+earlier versions end without one and are checked by their fields. Readers skip damaged records;
+`set_aside` copies them to the file `journal.damaged` beside the folder.
 """
 
 import os
 import re
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from types import NoneType, TracebackType
+from typing import IO, Any
 
 import orjson
 import polars as pl
@@ -20,6 +26,7 @@ import polars as pl
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json, Reply
 from mbt_cli.errors import ArtifactError
+from mbt_cli.inference.replies import token_count
 
 _BUFFER_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 16
@@ -29,7 +36,25 @@ _GOOD_LINE = re.compile(
     rb'{"key":"([0-9a-f]{64})","content_attempt":0,"failure":null,"finish_reason":"stop",'
 )
 """Prefix of most records; such a line is indexed without parsing its long texts."""
-_RECORD_ENDS = (b'"}\n', b"null}\n")
+_CHECKSUM = b',"crc32":"'
+_END_BYTES = len(b',"crc32":"01234567"}\n')
+_KEY = re.compile("[0-9a-f]{64}")
+_COUNTS = ("prompt_tokens", "completion_tokens", "reasoning_tokens")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "key": (str,),
+    "content_attempt": (int, NoneType),
+    "failure": (str, NoneType),
+    "finish_reason": (str, NoneType),
+    "seed": (int, NoneType),
+    "attempts": (int,),
+    "seconds": (float, int),
+    **dict.fromkeys(_COUNTS, (object,)),  # old records hold what the server sent
+    "reasoning": (str, NoneType),
+    "text": (str, NoneType),
+}
+"""Types of the fields of a record."""
+_INTEGERS = ("content_attempt", "seed", "attempts")
+_TOO_LARGE = 1 << 63  # for a column of rows.parquet
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +98,8 @@ def record_of(key: str, reply: Reply, content_attempt: int | None) -> bytes:
         "reasoning": reply.reasoning,
         "text": reply.text,
     }
-    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    content = orjson.dumps(record)[:-1]
+    return b'%b%b%08x"}\n' % (content, _CHECKSUM, zlib.crc32(content))
 
 
 class JournalWriter:
@@ -141,18 +167,28 @@ class JournalIndex:
     """The place of the best record of each request; texts are read on demand.
 
     Takes about 180 bytes of memory per record, whatever the length of the texts.
+
+    Raises:
+        ArtifactError: A file cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self._files = sorted(folder.glob("*.jsonl"))
         self._numbers = {path: number for number, path in enumerate(self._files)}
-        self._handles = [path.open("rb") for path in self._files]
+        self._handles: list[IO[bytes]] = []
         self._places: dict[bytes, int] = {}
         self._standings: dict[bytes, Standing] = {}
-        self.damaged = 0
-        """Number of unreadable lines; their requests are sent again."""
-        for number in range(len(self._files)):
-            self._scan(number)
+        self._damaged: list[int] = []  # places
+        self.damaged_file = folder.with_name(f"{folder.name}.damaged")
+        """Where `set_aside` keeps damaged records."""
+        self.unusable: Counter[str] = Counter()
+        """Fields of old records that were read as null because their numbers are unusable."""
+        for number, path in enumerate(self._files):
+            try:
+                self._handles.append(path.open("rb", buffering=0))
+                self._scan(number)
+            except OSError as error:
+                raise ArtifactError(f"cannot read `{path}`: {error.strerror}") from error
 
     def __len__(self) -> int:
         return len(self._places)
@@ -180,6 +216,29 @@ class JournalIndex:
         standing = Standing(reply.failure, reply.finish_reason, content_attempt, reply.seed)
         return self._place(digest_of(key), standing, _packed(self._numbers[path], *extent))
 
+    def set_aside(self) -> int:
+        """Copy damaged records to `damaged_file`; returns how many were not there yet.
+
+        The journal itself stays as it is: another writer may be appending to the same file.
+
+        Raises:
+            ArtifactError: The file cannot be written.
+        """
+        if not self._damaged:
+            return 0
+        try:
+            with self.damaged_file.open("a+b") as file:
+                file.seek(0)
+                known, count = set(file), 0
+                for place in self._damaged:
+                    line = self._line(place)
+                    if line not in known:
+                        file.write(line)
+                        count += 1
+            return count
+        except OSError as error:
+            raise unwritable(self.damaged_file, error) from error
+
     def standing(self, key: str) -> Standing | None:
         """The record of a request; None if there is none."""
         digest = digest_of(key)
@@ -188,26 +247,45 @@ class JournalIndex:
         return self._standings.get(digest, _GOOD)
 
     def reply(self, key: str) -> Reply | None:
-        """The best reply or failure of a request; None if it has no record."""
+        """The best reply or failure of a request; None if it has no record.
+
+        Raises:
+            ArtifactError: The record has changed since the journal was opened.
+        """
         place = self._places.get(digest_of(key))
         if place is None:
             return None
-        number, offset, length = _unpacked(place)
-        record = orjson.loads(os.pread(self._handles[number].fileno(), length, offset))
+        record = _record(self._line(place))
+        if record is None:
+            raise ArtifactError(
+                f"`{self._files[_unpacked(place)[0]]}` has changed while it was read",
+                hint="run the same command again; damaged records are then asked again",
+            )
         del record["key"], record["content_attempt"]
+        for name in _COUNTS:
+            if record[name] is not None and (count := token_count(record[name])) is None:
+                self.unusable[name] += 1
+                record[name] = count
         return Reply(**record)
+
+    def _line(self, place: int) -> bytes:
+        number, offset, length = _unpacked(place)
+        return os.pread(self._handles[number].fileno(), length, offset)
 
     def _scan(self, number: int) -> None:
         offset = 0
-        for line in _lines(self._files[number]):
-            place = _packed(number, offset, len(line))
-            if (good := _GOOD_LINE.match(line)) and line.endswith(_RECORD_ENDS):
-                self._place(digest_of(good[1].decode()), _GOOD, place)
-            elif (record := _record(line)) is None:
-                self.damaged += 1
-            else:
-                self._place(digest_of(record["key"]), _standing(record), place)
-            offset += len(line)
+        with self._files[number].open("rb", buffering=_BUFFER_BYTES) as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return  # torn, or another process is writing it
+                place = _packed(number, offset, len(line))
+                if (good := _GOOD_LINE.match(line)) and _is_whole(line):
+                    self._place(digest_of(good[1].decode()), _GOOD, place)
+                elif (record := _record(line)) is None:
+                    self._damaged.append(place)
+                else:
+                    self._place(digest_of(record["key"]), _standing(record), place)
+                offset += len(line)
 
     def _place(self, digest: bytes, standing: Standing, place: int) -> bool:
         if digest in self._places:
@@ -220,20 +298,27 @@ class JournalIndex:
         return True
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """Complete lines with their newline; a torn last line is skipped."""
-    with path.open("rb", buffering=_BUFFER_BYTES) as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield line
+def _is_whole(line: bytes) -> bool:
+    """Whether a record ends with its checksum."""
+    end = b'%b%08x"}\n' % (_CHECKSUM, zlib.crc32(memoryview(line)[:-_END_BYTES]))
+    return line.endswith(end)
 
 
 def _record(line: bytes) -> dict[str, Json] | None:
+    """The fields of a record; None if it is damaged."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    return record if isinstance(record, dict) and "key" in record else None
+    if not isinstance(record, dict) or ("crc32" in record and not _is_whole(line)):
+        return None
+    record.pop("crc32", None)
+    if record.keys() != _TYPES.keys() or not all(
+        isinstance(record[name], types) for name, types in _TYPES.items()
+    ):
+        return None
+    is_stored = all((record[name] or 0) < _TOO_LARGE for name in _INTEGERS)
+    return record if is_stored and _KEY.fullmatch(record["key"]) else None
 
 
 def _standing(record: dict[str, Json]) -> Standing:

@@ -17,6 +17,7 @@ from mbt_cli.errors import BackendError
 _OPENING = re.compile(r"\s*(?:<think(?:ing)?>|\[THINK\])", re.IGNORECASE)
 _CLOSING = re.compile(r"</think(?:ing)?>|\[/THINK\]", re.IGNORECASE)
 _WORDS_KEPT = 500
+_TOO_MANY_TOKENS = 1 << 40
 
 
 class MalformedReplyError(ValueError):
@@ -152,9 +153,9 @@ def _usage_of(usage: Json) -> tuple[int | None, int | None, int | None]:
     if reasoning is None:
         reasoning = usage.get("reasoning_tokens")
     return (
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-        _count(reasoning),
+        token_count(usage.get("prompt_tokens")),
+        token_count(usage.get("completion_tokens")),
+        token_count(reasoning),
     )
 
 
@@ -175,9 +176,13 @@ def _text(value: Json) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _count(value: Json) -> int | None:
+def token_count(value: Json) -> int | None:
+    """A number of tokens; null if the value cannot be one.
+
+    The limit keeps sums over all rows within the 64 bits of a column.
+    """
     is_count = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_count else None
+    return value if is_count and 0 <= value < _TOO_MANY_TOKENS else None
 
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429})

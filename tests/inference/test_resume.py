@@ -1,5 +1,6 @@
 """What is asked again and what is not, when the same cell is run once more."""
 
+import json
 import os
 import random
 import signal
@@ -170,24 +171,69 @@ def test_a_torn_last_record_is_cut_and_asked_again(batch_of, serve, progress, tm
     assert (asked.sent, asked.reused) == (1, 39)
     assert {reply.failure for _, reply in replies(plan, tmp_path / "journal")} == {None}
     with JournalIndex(tmp_path / "journal") as index:
-        assert index.damaged == 0
+        assert index.set_aside() == 0
 
 
-def test_a_damaged_record_in_the_middle_costs_that_record_alone(
-    batch_of, serve, progress, tmp_path
+def old_record(line, **changes):
+    """A record as earlier versions wrote it: without a checksum."""
+    record = {**json.loads(line), **changes}
+    del record["crc32"]
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+DAMAGE = {
+    "flipped bit in a text": lambda line: line.replace(b"unrelated", b"unrelatee"),
+    "flipped bit in a number": lambda line: line.replace(b'"seed":', b'"seed":1'),
+    "flipped bit in the checksum": lambda line: line[:-5] + bytes([line[-5] ^ 1]) + line[-4:],
+    "invalid UTF-8": lambda line: line.replace(b"unrelated", b"unrel\xffted"),
+    "invalid UTF-8, no checksum": lambda line: old_record(line).replace(b"unrel", b"\xff"),
+    "NUL bytes": lambda line: b"\0" * (len(line) - 1) + b"\n",
+    "not an object": lambda line: b"[1, 2]\n",
+    "nested too deep": lambda line: b"[" * 100_000 + b"\n",
+    "cut": lambda line: line[: len(line) // 2] + b"\n",
+    "a field is missing": lambda line: line.replace(b'"seed"', b'"seec"'),
+    "text is a number": lambda line: old_record(line, text=5),
+    "seed is too large": lambda line: old_record(line, seed=2**63),
+    "key is not a key": lambda line: old_record(line, key="Oslo"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_record_is_set_aside_counted_and_asked_again(
+    batch_of, serve, progress, tmp_path, damage
 ):
+    with serve() as server:
+        plan = batch_of(server.base_url, PROMPTS)
+        ask(plan, tmp_path / "journal", progress)
+        before = [reply.text for _, reply in replies(plan, tmp_path / "journal")]
+        (file,) = (tmp_path / "journal").iterdir()
+        lines = file.read_bytes().splitlines(keepends=True)
+        damaged = lines[7] = damage(lines[7])
+        file.write_bytes(b"".join(lines))
+
+        asked = ask(plan, tmp_path / "journal", progress)
+        again = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.sent, asked.reused) == (1, 39)
+    assert (again.sent, again.reused) == (0, 40)
+    assert [reply.text for _, reply in replies(plan, tmp_path / "journal")] == before
+    assert (tmp_path / "journal.damaged").read_bytes() == damaged
+    (note,) = progress.notes
+    assert "1 damaged record" in note
+    assert "journal.damaged" in note
+
+
+def test_a_journal_without_checksums_is_read(batch_of, serve, progress, tmp_path):
     with serve() as server:
         plan = batch_of(server.base_url, PROMPTS)
         ask(plan, tmp_path / "journal", progress)
         (file,) = (tmp_path / "journal").iterdir()
         lines = file.read_bytes().splitlines(keepends=True)
-        lines[7] = b"\0" * (len(lines[7]) - 1) + b"\n"
-        file.write_bytes(b"".join(lines))
+        file.write_bytes(b"".join(old_record(line) for line in lines))
 
         asked = ask(plan, tmp_path / "journal", progress)
 
-    assert (asked.sent, asked.reused) == (1, 39)
-    assert len(progress.notes) == 1
+    assert (asked.sent, asked.reused, progress.notes) == (0, 40, [])
 
 
 def test_two_writers_share_a_journal_folder(batch_of, serve, progress, tmp_path):
