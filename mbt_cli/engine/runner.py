@@ -380,7 +380,11 @@ def _lineage(
     if asked is not None:
         server = ServerRecord(version=asked.version, flags=asked.flags)
         requests = Requests(
-            sent=asked.sent, retried=asked.retried, reused=asked.reused, failed=asked.failed
+            sent=asked.sent,
+            retried=asked.retried,
+            reused=asked.reused,
+            failed=asked.failed,
+            unusable=asked.unusable.total(),
         )
     return Lineage(
         study=cell.resolution.study,

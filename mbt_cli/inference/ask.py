@@ -19,12 +19,11 @@ from mbt_cli.inference.journal import JournalIndex, JournalWriter
 from mbt_cli.inference.loop import AskReport, Emit, ProgramLoop
 from mbt_cli.inference.queue import AdaptiveConcurrency, PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
-    MalformedReplyError,
     Sending,
     SendResult,
     ServerDiedError,
     failed,
-    reply_of,
+    result_of,
 )
 from mbt_cli.inference.stopping import StopRequest, raising, stopping
 
@@ -79,6 +78,10 @@ def ask(
                     progress.note(f"restarting the server, which died: {error}")
             report.seconds = time.monotonic() - started
             loop.emit_results()
+            report.unusable.update(index.unusable)
+            if report.unusable:
+                found = ", ".join(f"{n} x {name}" for name, n in report.unusable.most_common())
+                progress.note(f"unusable values in replies: {found}")
         finally:
             loop.close()
         return report
@@ -113,13 +116,11 @@ def _answer_in_process(loop: ProgramLoop, responder: Responder) -> None:
             try:
                 completion = responder.respond(pending.sent_request)
                 sending = replace(sending, seconds=time.monotonic() - started)
-                reply = reply_of(completion, sending)
+                result = result_of(completion, sending)
             except LookupError as error:
                 words = str(error.args[0]) if error.args else ""
-                reply = failed("no_reply", words, sending, can_retry=False).reply
-            except MalformedReplyError as error:
-                reply = failed("malformed_reply", str(error), sending, can_retry=False).reply
-            loop.settle(pending, reply, started)
+                result = failed("no_reply", words, sending, can_retry=False)
+            loop.settle(pending, result, started)
             loop.emit_results()
     finally:
         loop.sync()
@@ -329,7 +330,7 @@ class _Dispatcher:
             return
         if result.unreachable and self._alive is not None:
             raise ServerDiedError(f"the server runs but cannot be reached: {result.reply.failure}")
-        self._loop.settle(pending, result.reply, now)
+        self._loop.settle(pending, result, now)
         if result.unreachable:
             self._give_up_on_endpoint(pending, result.reply)
 

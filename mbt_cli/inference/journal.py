@@ -182,7 +182,7 @@ class JournalIndex:
         self.damaged_file = folder.with_name(f"{folder.name}.damaged")
         """Where `set_aside` keeps damaged records."""
         self.unusable: Counter[str] = Counter()
-        """Fields of old records that were read as null because their numbers are unusable."""
+        """Unusable numbers in records of earlier versions, by name."""
         for number, path in enumerate(self._files):
             try:
                 self._handles.append(path.open("rb", buffering=0))
@@ -264,7 +264,7 @@ class JournalIndex:
         del record["key"], record["content_attempt"]
         for name in _COUNTS:
             if record[name] is not None and (count := token_count(record[name])) is None:
-                self.unusable[name] += 1
+                self.unusable[f"usage.{name} (stored as null)"] += 1
                 record[name] = count
         return Reply(**record)
 

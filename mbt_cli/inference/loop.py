@@ -9,9 +9,9 @@ a limit, and move to a temporary file beyond it.
 import os
 import pickle
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from mbt_cli.core.programs import Ask, Result, Step, Steps, Task
 from mbt_cli.core.progress import Progress
 from mbt_cli.inference.journal import JournalIndex, JournalWriter, digest_of, unwritable
 from mbt_cli.inference.queue import PendingRequest, RequestBatch, RequestQueue
+from mbt_cli.inference.replies import SendResult
 
 Emit = Callable[[Result], None]
 """Takes a finished task."""
@@ -43,6 +44,7 @@ class AskReport:
         failed: Requests that ended with a failure, reused ones included.
         prompt_tokens: Of the replies that came in this run.
         completion_tokens: Of the replies that came in this run.
+        unusable: Values of replies that are not of their type, by name.
         restarts: Times the server died and was restarted.
         seconds: From opening the journal to the last reply.
         version: The server's version; null if nothing was sent.
@@ -59,6 +61,7 @@ class AskReport:
     seconds: float = 0.0
     version: str | None = None
     flags: tuple[str, ...] = ()
+    unusable: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,9 +159,11 @@ class ProgramLoop:
                 return False
         return True
 
-    def settle(self, pending: PendingRequest, reply: Reply, now: float) -> None:
+    def settle(self, pending: PendingRequest, result: SendResult, now: float) -> None:
         """Journal the outcome of a content attempt, then hand it to the programs that wait."""
-        request, attempt = pending.request, pending.content_attempt
+        request, attempt, reply = pending.request, pending.content_attempt, result.reply
+        if result.unusable:
+            self.report.unusable.update(result.unusable)
         extent = self._writer.append(request.key, reply, attempt)
         is_best = self._index.add(self._writer.path, extent, request.key, reply, attempt)
         following = self.batch.next_attempt(reply.failure, reply.finish_reason, attempt)

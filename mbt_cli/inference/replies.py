@@ -1,9 +1,11 @@
 """Parse responses: a chat completion or an error becomes a Reply with a typed failure.
 
 Reasoning is read from `reasoning`, `reasoning_content`, thinking parts of a list content, or an
-inline think block, in that order. The text itself is never altered.
+inline think block, in that order. The text itself is never altered. Values of another type than the
+protocol's are null, and counted.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +20,6 @@ _OPENING = re.compile(r"\s*(?:<think(?:ing)?>|\[THINK\])", re.IGNORECASE)
 _CLOSING = re.compile(r"</think(?:ing)?>|\[/THINK\]", re.IGNORECASE)
 _WORDS_KEPT = 500
 _TOO_MANY_TOKENS = 1 << 40
-
-
-class MalformedReplyError(ValueError):
-    """A response with status 200 that is not a chat completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +37,92 @@ class Sending:
     seconds: float = 0.0
 
 
-def reply_of(completion: Json, sending: Sending) -> Reply:
-    """The first choice of a chat completion.
-
-    Raises:
-        MalformedReplyError: `completion` is not a chat completion; the message says why.
+def result_of(completion: Json, sending: Sending) -> "SendResult":
+    """The result of a response with status 200: the first choice of a chat completion.
 
     Example:
         >>> message = {"content": "<think>Two and two.</think> Four"}
-        >>> reply = reply_of({"choices": [{"message": message}]}, Sending())
+        >>> reply = result_of({"choices": [{"message": message}]}, Sending()).reply
         >>> reply.reasoning, reply.text
         ('Two and two.', '<think>Two and two.</think> Four')
     """
+    values = _Values()
+    try:
+        reply = _reply_of(completion, sending, values)
+    except _MalformedError as error:
+        return failed("malformed_reply", str(error), sending, can_retry=True)
+    return SendResult(reply, unusable=tuple(values.unusable))
+
+
+class _MalformedError(ValueError):
+    """Not a chat completion."""
+
+
+class _Values:
+    """Reads values by their type.
+
+    Unusable ones are null and named in `unusable`, as are texts with lone surrogates, which UTF-8
+    cannot express.
+    """
+
+    def __init__(self) -> None:
+        self.unusable: list[str] = []
+
+    def text(self, value: Json, name: str) -> str | None:
+        if not isinstance(value, str):
+            self._refuse(value, name)
+            return None
+        if (clean := _without_surrogates(value)) is not value:
+            self.unusable.append(f"{name} (lone surrogates are stored as U+FFFD)")
+        return clean or None
+
+    def word(self, value: Json, name: str) -> str | None:
+        if isinstance(value, str) and len(value) <= _WORDS_KEPT:
+            return self.text(value, name)
+        self._refuse(value, name)
+        return None
+
+    def count(self, value: Json, name: str) -> int | None:
+        if (count := token_count(value)) is None:
+            self._refuse(value, name)
+        return count
+
+    def fields(self, value: Json, name: str) -> Mapping[str, Json]:
+        if isinstance(value, Mapping):
+            return value
+        self._refuse(value, name)
+        return {}
+
+    def _refuse(self, value: Json, name: str) -> None:
+        if value is not None:
+            self.unusable.append(f"{name} (stored as null)")
+
+
+def _reply_of(completion: Json, sending: Sending, values: _Values) -> Reply:
     choice, message = _choice_of(completion)
-    text, thinking = _content_of(message.get("content"))
-    finish_reason = choice.get("finish_reason")
-    prompt_tokens, completion_tokens, reasoning_tokens = _usage_of(completion.get("usage"))
-    stated = _text(message.get("reasoning")) or _text(message.get("reasoning_content"))
-    reasoning = stated or thinking or inline_reasoning(text or "")
-    reason = None if finish_reason is None else str(finish_reason)
+    text, thinking = _content_of(message.get("content"), values)
+    finish_reason = values.word(choice.get("finish_reason"), "finish_reason")
+    usage = values.fields(completion.get("usage"), "usage")
+    details = values.fields(
+        usage.get("completion_tokens_details"), "usage.completion_tokens_details"
+    )
+    reasoning_tokens = details.get("reasoning_tokens")
+    if reasoning_tokens is None:
+        reasoning_tokens = usage.get("reasoning_tokens")
+    stated = [values.text(message.get(name), name) for name in ("reasoning", "reasoning_content")]
+    reasoning = stated[0] or stated[1] or thinking or inline_reasoning(text or "")
+    refusal = values.text(message.get("refusal"), "refusal")
     return Reply(
         text=text,
         reasoning=reasoning,
-        finish_reason=reason,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        reasoning_tokens=reasoning_tokens,
+        finish_reason=finish_reason,
+        prompt_tokens=values.count(usage.get("prompt_tokens"), "usage.prompt_tokens"),
+        completion_tokens=values.count(usage.get("completion_tokens"), "usage.completion_tokens"),
+        reasoning_tokens=values.count(reasoning_tokens, "usage.reasoning_tokens"),
         seed=sending.seed,
         attempts=sending.attempts,
         seconds=sending.seconds,
-        failure=_failure_of(message, text, reasoning, reason),
+        failure=_failure_of(refusal, text, reasoning, finish_reason),
     )
 
 
@@ -106,74 +160,64 @@ def server_words(body: Json) -> str:
     for name in ("error", "message", "detail"):
         if isinstance(words, Mapping) and name in words:
             words = words[name]
-    if isinstance(words, list):  # FastAPI: [{"loc": [...], "msg": "..."}]
-        words = "; ".join(str(w.get("msg", w)) if isinstance(w, Mapping) else str(w) for w in words)
-    line = " ".join(str(words).split())
+    parts = words if isinstance(words, list) else [words]  # FastAPI: [{"loc": [...], "msg": "..."}]
+    try:
+        shown = "; ".join(str(p.get("msg", p) if isinstance(p, Mapping) else p) for p in parts)
+    except RecursionError:
+        shown = "a body that is nested too deep to show"
+    line = " ".join(shown.split())
     return line if len(line) <= _WORDS_KEPT else f"{line[:_WORDS_KEPT]} ..."
 
 
 def _choice_of(completion: Json) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
     if not isinstance(completion, Mapping):
-        raise MalformedReplyError("the body is not a JSON object")
+        raise _MalformedError("the body is not a JSON object")
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
         problem = server_words(completion) if "error" in completion else "the body has no choices"
-        raise MalformedReplyError(problem)
+        raise _MalformedError(problem)
     choice = choices[0]
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
-        raise MalformedReplyError("the first choice has no message")
+        raise _MalformedError("the first choice has no message")
     return choice, message
 
 
-def _content_of(content: Json) -> tuple[str | None, str | None]:
+def _content_of(content: Json, values: _Values) -> tuple[str | None, str | None]:
     """Text and thinking of a content that is null, a string, or a list of typed parts."""
-    if content is None or isinstance(content, str):
+    if content is None or content == "":
         return content, None
+    if isinstance(content, str):
+        return values.text(content, "content"), None
     if not isinstance(content, list):
-        raise MalformedReplyError(f"the content is a {type(content).__name__}")
-    parts = [part for part in content if isinstance(part, Mapping)]
-    text = "".join(_text(p.get("text")) or "" for p in parts if p.get("type") == "text")
-    thinking = [p["thinking"] for p in parts if p.get("type") == "thinking" and "thinking" in p]
-    return text, "".join(_thinking_text(t) for t in thinking) or None
+        raise _MalformedError(f"the content is a {type(content).__name__}")
+    text, thinking = "", ""
+    for part in (values.fields(part, "content") for part in content):
+        if part.get("type") == "text":
+            text += values.text(part.get("text"), "content") or ""
+        elif part.get("type") == "thinking":
+            thinking += _thinking_of(part.get("thinking"), values)
+    return text, thinking or None
 
 
-def _thinking_text(thinking: Json) -> str:
-    if isinstance(thinking, list):
-        return "".join(_text(t.get("text")) or "" for t in thinking if isinstance(t, Mapping))
-    return _text(thinking) or ""
-
-
-def _usage_of(usage: Json) -> tuple[int | None, int | None, int | None]:
-    """Prompt, completion and reasoning tokens; null if the server does not send them."""
-    if not isinstance(usage, Mapping):
-        return None, None, None
-    details = usage.get("completion_tokens_details")
-    reasoning = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
-    if reasoning is None:
-        reasoning = usage.get("reasoning_tokens")
-    return (
-        token_count(usage.get("prompt_tokens")),
-        token_count(usage.get("completion_tokens")),
-        token_count(reasoning),
-    )
+def _thinking_of(thinking: Json, values: _Values) -> str:
+    if not isinstance(thinking, list):
+        return values.text(thinking, "thinking") or ""
+    parts = (values.fields(part, "thinking") for part in thinking)
+    return "".join(values.text(part.get("text"), "thinking") or "" for part in parts)
 
 
 def _failure_of(
-    message: Mapping[str, Json], text: str | None, reasoning: str | None, finish: str | None
+    refusal: str | None, text: str | None, reasoning: str | None, finish: str | None
 ) -> str | None:
     if finish == "content_filter":
         return "content_filter"
     if (text and text.strip()) or reasoning:
         return None
-    if refusal := _text(message.get("refusal")):
+    if refusal:
         return f"refusal: {server_words(refusal)}"
     # a reply that hit the limit before its first visible word is truncated, not failed
     return None if finish == "length" else "empty"
-
-
-def _text(value: Json) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 def token_count(value: Json) -> int | None:
@@ -183,6 +227,17 @@ def token_count(value: Json) -> int | None:
     """
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return value if is_count and 0 <= value < _TOO_MANY_TOKENS else None
+
+
+def _without_surrogates(text: str) -> str:
+    """The same text, or one with U+FFFD in place of lone surrogates."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
@@ -211,6 +266,7 @@ class SendResult:
         refused: Whether the server asked for fewer requests (429).
         unreachable: Whether nothing came back: no connection, or it broke.
         wait_seconds: The server's Retry-After.
+        unusable: Names of unusable values, with what is stored instead.
     """
 
     reply: Reply
@@ -218,17 +274,24 @@ class SendResult:
     refused: bool = False
     unreachable: bool = False
     wait_seconds: float | None = None
+    unusable: tuple[str, ...] = ()
 
 
 def result_of_body(body: bytes, sending: Sending) -> SendResult:
     """The result of a response with status 200."""
     try:
-        return SendResult(reply_of(orjson.loads(body), sending))
-    except orjson.JSONDecodeError:
+        completion = _json_of(body)
+    except (ValueError, RecursionError):
         words = f"{len(body)} bytes that are not JSON"
-    except MalformedReplyError as error:
-        words = str(error)
-    return failed("malformed_reply", words, sending, can_retry=True)
+        return failed("malformed_reply", words, sending, can_retry=True)
+    return result_of(completion, sending)
+
+
+def _json_of(body: bytes) -> Json:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body.decode())  # which reads NaN and halves of a character, as sent
 
 
 def result_of_status(
@@ -287,7 +350,7 @@ def failed(
 
 def _failure(reason: str, words: str, sending: Sending) -> Reply:
     return Reply(
-        failure=f"{reason}: {words}" if words else reason,
+        failure=_without_surrogates(f"{reason}: {words}" if words else reason),
         seed=sending.seed,
         attempts=sending.attempts,
         seconds=sending.seconds,
@@ -296,8 +359,8 @@ def _failure(reason: str, words: str, sending: Sending) -> Reply:
 
 def _json_or_text(body: bytes) -> Json:
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
+        return _json_of(body)
+    except (ValueError, RecursionError):
         return body.decode(errors="replace")
 
 

@@ -12,10 +12,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from mbt_cli.core import rows
 from mbt_cli.core.chat import Reply
+from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import JournalIndex, JournalWriter, import_rows
 from mbt_cli.inference.loop import first_requests
+from mbt_cli.stages.ask import reply_columns
 from tests.inference.conftest import replies
 
 DRIVER = Path(__file__).parents[1] / "bench" / "durable_client.py"
@@ -234,6 +237,31 @@ def test_a_journal_without_checksums_is_read(batch_of, serve, progress, tmp_path
         asked = ask(plan, tmp_path / "journal", progress)
 
     assert (asked.sent, asked.reused, progress.notes) == (0, 40, [])
+
+
+def test_numbers_that_an_earlier_version_took_over_are_read_as_null(
+    batch_of, serve, progress, tmp_path
+):
+    numbers = [-1, 2**63, 2**64 - 1, 1.5, "7", True]
+    with serve() as server:
+        plan = batch_of(server.base_url, PROMPTS)
+        ask(plan, tmp_path / "journal", progress)
+        (file,) = (tmp_path / "journal").iterdir()
+        lines = file.read_bytes().splitlines(keepends=True)
+        for place, number in enumerate(numbers):
+            lines[place] = old_record(lines[place], prompt_tokens=number)
+        file.write_bytes(b"".join(lines))
+        results = []
+
+        asked = ask(plan, tmp_path / "journal", progress, emit=results.append)
+
+    columns = [reply_columns(result.request, result.reply) for result in results]
+    frame = frame_of_rows(columns, rows.REPLY)
+    assert frame["prompt_tokens"].null_count() == len(numbers)
+    assert (asked.sent, asked.unusable.total()) == (0, len(numbers))
+    assert progress.notes == [
+        "unusable values in replies: 6 x usage.prompt_tokens (stored as null)"
+    ]
 
 
 def test_two_writers_share_a_journal_folder(batch_of, serve, progress, tmp_path):

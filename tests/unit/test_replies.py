@@ -3,10 +3,11 @@
 import pytest
 
 from mbt_cli.inference.replies import (
-    MalformedReplyError,
     Sending,
     inline_reasoning,
-    reply_of,
+    result_of,
+    result_of_body,
+    result_of_status,
     server_words,
 )
 
@@ -26,7 +27,7 @@ def completion(message, finish_reason="stop", **rest):
     ids=["reasoning", "reasoning_content", "null-reasoning", "both"],
 )
 def test_reasoning_is_read_from_either_field(message):
-    reply = reply_of(completion(message), Sending())
+    reply = result_of(completion(message), Sending()).reply
 
     assert (reply.reasoning, reply.text, reply.failure) == ("Hm.", "Oslo", None)
 
@@ -46,7 +47,7 @@ def test_reasoning_is_read_from_either_field(message):
     ],
 )
 def test_an_inline_block_is_reasoning_and_the_text_stays_as_it_was(text, reasoning):
-    reply = reply_of(completion({"content": text}), Sending())
+    reply = result_of(completion({"content": text}), Sending()).reply
 
     assert (reply.reasoning, reply.text) == (reasoning, text)
     assert inline_reasoning(text) == reasoning
@@ -59,7 +60,7 @@ def test_typed_parts_are_joined_and_thinking_parts_are_reasoning():
         {"type": "text", "text": "lo"},
     ]
 
-    reply = reply_of(completion({"content": parts}), Sending())
+    reply = result_of(completion({"content": parts}), Sending()).reply
 
     assert (reply.reasoning, reply.text) == ("Hm.", "Oslo")
 
@@ -79,18 +80,90 @@ def test_typed_parts_are_joined_and_thinking_parts_are_reasoning():
     ids=["filter", "empty", "blank", "null", "refusal", "only-reasoning", "cut-empty", "cut"],
 )
 def test_what_is_no_reply_has_a_named_failure(message, finish_reason, failure):
-    assert reply_of(completion(message, finish_reason), Sending()).failure == failure
+    assert result_of(completion(message, finish_reason), Sending()).reply.failure == failure
 
 
 def test_token_counts_are_taken_where_they_are_given():
     details = {"completion_tokens_details": {"reasoning_tokens": 7}}
     usage = {"prompt_tokens": 3, "completion_tokens": 9, **details}
 
-    full = reply_of(completion({"content": "x"}, usage=usage), Sending())
-    none = reply_of(completion({"content": "x"}, usage=None), Sending())
+    full = result_of(completion({"content": "x"}, usage=usage), Sending()).reply
+    none = result_of(completion({"content": "x"}, usage=None), Sending()).reply
 
     assert (full.prompt_tokens, full.completion_tokens, full.reasoning_tokens) == (3, 9, 7)
     assert (none.prompt_tokens, none.completion_tokens, none.reasoning_tokens) == (None,) * 3
+
+
+@pytest.mark.parametrize(
+    "number", ["-1", str(2**63), str(10**30), "1e400", "1.5", '"7"', "true", "NaN", "[]", "{}"]
+)
+@pytest.mark.parametrize(
+    "usage",
+    [
+        '{"prompt_tokens": %s}',
+        '{"completion_tokens": %s}',
+        '{"reasoning_tokens": %s}',
+        '{"completion_tokens_details": {"reasoning_tokens": %s}}',
+    ],
+)
+def test_an_unusable_number_is_null_and_named(usage, number):
+    body = '{"choices": [{"message": {"content": "Oslo"}}], "usage": %s}' % (usage % number)
+
+    result = result_of_body(body.encode(), Sending())
+
+    counts = ("prompt_tokens", "completion_tokens", "reasoning_tokens")
+    assert [getattr(result.reply, name) for name in counts] == [None] * 3
+    assert (result.reply.text, result.reply.failure) == ("Oslo", None)
+    (named,) = result.unusable
+    assert any(f"usage.{name} (stored as null)" == named for name in counts)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (completion({"content": "Oslo"}, finish_reason=7), ["finish_reason (stored as null)"]),
+        (completion({"content": "Oslo"}, "x" * 9999), ["finish_reason (stored as null)"]),
+        (completion({"content": "Oslo"}, usage=[3]), ["usage (stored as null)"]),
+        (completion({"content": "Oslo", "reasoning": 5}), ["reasoning (stored as null)"]),
+        (completion({"content": "Oslo", "refusal": ["no"]}), ["refusal (stored as null)"]),
+        (
+            completion(
+                {"content": [{"type": "text", "text": "Oslo"}, {"type": "text", "text": 5}]}
+            ),
+            ["content (stored as null)"],
+        ),
+        (
+            completion({"content": [{"type": "text", "text": "Oslo"}, "stray"]}),
+            ["content (stored as null)"],
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_null_and_named(body, named):
+    result = result_of(body, Sending())
+
+    assert result.reply.text == "Oslo"
+    assert list(result.unusable) == named
+
+
+def test_half_a_character_is_stored_as_its_replacement():
+    message = rb'{"content": "\u00d8 \ud83d", "reasoning": "\udc00 Hm."}'
+    body = b'{"choices": [{"message": %s}]}' % message
+
+    result = result_of_body(body, Sending())
+
+    assert (result.reply.text, result.reply.reasoning) == ("\u00d8 \ufffd", "\ufffd Hm.")
+    assert [name.split()[0] for name in result.unusable] == ["content", "reasoning"]
+
+
+@pytest.mark.parametrize("depth", [1_000, 1_015, 200_000])
+def test_deeply_nested_json_is_a_failure_of_its_row(depth):
+    body = b'{"error": %s%s}' % (b"[" * depth, b"]" * depth)
+
+    result = result_of_body(body, Sending())
+    refused = result_of_status(400, {}, body, Sending(), address="http://127.0.0.1/v1")
+
+    assert result.reply.failure.startswith("malformed_reply")
+    assert refused.reply.failure.startswith("http_400")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +177,10 @@ def test_token_counts_are_taken_where_they_are_given():
     ],
 )
 def test_a_body_that_is_no_completion_says_why(body, words):
-    with pytest.raises(MalformedReplyError, match=words):
-        reply_of(body, Sending())
+    failure = result_of(body, Sending()).reply.failure
+
+    assert failure.startswith("malformed_reply: ")
+    assert words in failure
 
 
 @pytest.mark.parametrize(
