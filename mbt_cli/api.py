@@ -177,6 +177,10 @@ class _InterruptibleProgress:
         """Print one line."""
         self._progress.note(text)
 
+    def waiting(self, why: str) -> None:
+        """Show why nothing is sent now."""
+        self._progress.waiting(why)
+
 
 def _run_beside_any_loop(runner: Runner, addresses: Sequence[str], progress: Progress) -> RunReport:
     """Run in a thread without an event loop: a thread can have only one."""

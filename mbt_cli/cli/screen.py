@@ -26,6 +26,7 @@ from mbt_cli.core.progress import Progress as Progressing
 from mbt_cli.core.progress import Silent
 
 _LINE_SECONDS = 15.0
+_WAITING_LINE_SECONDS = 60.0
 _AXIS = re.compile(r"/\w+=")
 
 
@@ -119,6 +120,11 @@ class Live:
         """Print a line above the bars."""
         self._bar.console.print(text, markup=False)
 
+    def waiting(self, why: str) -> None:
+        """Show the reason in the place of the counts."""
+        if self._task is not None:
+            self._bar.update(self._task, counts=why or self._counts.words())
+
 
 class Lines:
     """Plain lines at the start, at intervals, and at the end of each task."""
@@ -128,6 +134,7 @@ class Lines:
         self._label = ""
         self._printed = ""
         self._last = 0.0
+        self._waited = -_WAITING_LINE_SECONDS
         self._seconds = 2.0 if verbose else _LINE_SECONDS
 
     def start(self, label: str, total: int | None) -> None:
@@ -149,6 +156,13 @@ class Lines:
     def note(self, text: str) -> None:
         """Print the line."""
         sys.stderr.write(f"{text}\n")
+
+    def waiting(self, why: str) -> None:
+        """Print the reason, at most once a minute."""
+        now = time.monotonic()
+        if why and now - self._waited >= _WAITING_LINE_SECONDS:
+            self._waited = now
+            self._print(f"{self._progress()}, {why}")
 
     def finish(self) -> None:
         """Print the last line of the task."""

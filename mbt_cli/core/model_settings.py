@@ -41,6 +41,8 @@ class RunSettings(Settings):
     """Timeout of a connection attempt."""
     max_attempts: int = Field(default=6, ge=1, le=100)
     """How often a request is sent before its row fails."""
+    max_retry_after_seconds: float = Field(default=600, gt=0, le=86_400)
+    """Longest wait that a server can ask for with `Retry-After`."""
     server_ready_timeout_seconds: float = Field(default=1200, gt=0)
     """Timeout of the start of a server, until its first reply."""
     server_restarts: int = Field(default=3, ge=0)

@@ -15,6 +15,9 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Show one line, such as a server restart."""
 
+    def waiting(self, why: str) -> None:
+        """Show why nothing is sent now; called each second, empty while requests are sent."""
+
 
 class Silent:
     """Progress that shows nothing."""
@@ -26,4 +29,7 @@ class Silent:
         """Show nothing."""
 
     def note(self, text: str) -> None:
+        """Show nothing."""
+
+    def waiting(self, why: str) -> None:
         """Show nothing."""

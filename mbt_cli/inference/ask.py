@@ -178,6 +178,7 @@ class _Dispatcher:
         self._in_flight: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Future[None]] = set()
         self._good_replies = 0
+        self._asked_to_wait = 0.0, 0.0  # until when, and for how many seconds
         self._unreachable_in_a_row = 0
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
@@ -233,11 +234,19 @@ class _Dispatcher:
             await asyncio.wait(list(self._in_flight), timeout=0.05)
 
     async def _watch(self) -> None:
-        """Check that the server is alive, and flush the journal to the disk."""
+        """Check that the server is alive, show waits, and flush the journal to the disk."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             self._check_alive()
+            self._loop.progress.waiting(self._why_nothing_is_sent())
             await asyncio.to_thread(self._loop.sync)
+
+    def _why_nothing_is_sent(self) -> str:
+        left = self._asked_to_wait[0] - asyncio.get_running_loop().time()
+        if left > 0 and not self._in_flight:
+            asked = self._asked_to_wait[1]
+            return f"the server asked to wait {asked:,.0f} s; the next request is in {left:,.0f} s"
+        return ""
 
     async def _emit_when_idle(self) -> None:
         """Emit results while waiting for replies."""
@@ -312,6 +321,9 @@ class _Dispatcher:
         pending.attempts += 1
         pending.charged += 1
         wait_seconds = self._backoff(pending, result)
+        if result.wait_seconds is not None:
+            asked = now + wait_seconds, result.wait_seconds
+            self._asked_to_wait = max(self._asked_to_wait, asked)
         if result.unreachable:
             self._check_alive()
         if result.refused:
@@ -336,7 +348,7 @@ class _Dispatcher:
 
     def _backoff(self, pending: PendingRequest, result: SendResult) -> float:
         if result.wait_seconds is not None:
-            return result.wait_seconds
+            return min(result.wait_seconds, self._run.max_retry_after_seconds)
         first = _REFUSED_BACKOFF_SECONDS if result.refused else _FIRST_BACKOFF_SECONDS
         longest = min(_LONGEST_BACKOFF_SECONDS, first * 2.0 ** (pending.charged - 1))
         return longest * random.uniform(0.5, 1.0)

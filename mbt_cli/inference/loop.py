@@ -122,7 +122,7 @@ class ProgramLoop:
         self.report = AskReport()
         self._index = index
         self._writer = writer
-        self._progress = progress
+        self.progress = progress
         self._emit = emit
         self._tasks: Iterator[Task] | None = iter(batch.tasks())
         self._waiting: dict[bytes, tuple[PendingRequest, list[tuple[_Branch, int, Step]]]] = {}
@@ -175,7 +175,7 @@ class ProgramLoop:
         prompt_tokens, completion_tokens = reply.prompt_tokens or 0, reply.completion_tokens or 0
         self.report.prompt_tokens += prompt_tokens
         self.report.completion_tokens += completion_tokens
-        self._progress.advance(tokens=prompt_tokens + completion_tokens)
+        self.progress.advance(tokens=prompt_tokens + completion_tokens)
         if not is_best:
             reply = self._index.reply(request.key) or reply
         digest = digest_of(request.key)
@@ -294,7 +294,7 @@ class ProgramLoop:
             raise TypeError("a program returned without a request")
         run.is_done, run.reply = True, value
         failed = int(value.failure is not None)
-        self._progress.advance(done=1, failed=failed, reused=int(not run.sends))
+        self.progress.advance(done=1, failed=failed, reused=int(not run.sends))
         if self._emit is None:
             return
         self._held_steps += len(run.steps)

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import orjson
 
@@ -240,6 +241,7 @@ def _without_surrogates(text: str) -> str:
     return text
 
 
+_HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _FATAL_HINTS = {
     401: "the endpoint requires a key: set `api_key_env` in the model's backend, and that variable",
@@ -263,7 +265,7 @@ class SendResult:
     Args:
         reply: With `failure` set if there is no good reply.
         can_retry: Whether the same request may succeed if it is sent again now.
-        refused: Whether the server asked for fewer requests (429).
+        refused: Whether the server asked for fewer requests or to wait (429, Retry-After).
         unreachable: Whether nothing came back: no connection, or it broke.
         wait_seconds: The server's Retry-After.
         unusable: Names of unusable values, with what is stored instead.
@@ -333,11 +335,13 @@ def result_of_status(
         raise BackendError(
             f"`{address}` answered {status}: {words or 'without a message'}", hint=hint
         )
+    can_retry = status in _PASSING_STATUS or status >= 500
+    wait_seconds = _seconds(headers.get("Retry-After")) if can_retry else None
     return SendResult(
         _failure(f"http_{status}", words, sending),
-        can_retry=status in _PASSING_STATUS or status >= 500,
-        refused=status == 429,
-        wait_seconds=_seconds(headers.get("Retry-After")),
+        can_retry=can_retry,
+        refused=status == 429 or wait_seconds is not None,
+        wait_seconds=wait_seconds,
     )
 
 
@@ -373,8 +377,15 @@ def _is_out_of_quota(content: Json) -> bool:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Seconds of a Retry-After header; dates, which are rare, are ignored."""
-    try:
-        return max(0.0, float(retry_after)) if retry_after else None
-    except ValueError:
+    """Seconds of a Retry-After header, a number or a date; null if it is neither, or negative."""
+    if retry_after is None:
         return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            date = datetime.strptime(retry_after.strip(), _HTTP_DATE).replace(tzinfo=UTC)
+        except ValueError:
+            return None
+        seconds = (date - datetime.now(UTC)).total_seconds()
+    return seconds if seconds >= 0 else None

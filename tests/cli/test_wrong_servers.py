@@ -1,17 +1,22 @@
 """Models that do not answer: packages, GPUs, servers and endpoints that are wrong."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from tests.cli.wrong import CANNED, JUDGE, TINY, Done, Wrong, held, rows, typed
+from mbt_cli.cli.screen import Lines
+from tests.cli.terminal import OnTerminal
+from tests.cli.wrong import CANNED, CELL, JUDGE, TINY, Done, Wrong, held, rows, typed
 
 ROLLOUT = "rollout study.toml --only base/prompt=answer"
 ONE_TRY = ("[sampling.plain]", "[run]\nmax_attempts = 1\n[sampling.plain]")
@@ -341,3 +346,43 @@ def test_an_old_python_is_refused_before_anything_is_installed(tmp_path):
     assert "mbt needs Python 3.11 or newer" in done.stdout + done.stderr
     assert "make PYTHON=python3.11" in done.stdout + done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+ASKS_TO_WAIT = (429, {"Retry-After": "999999"}, error("slow down"))
+WAITING = "the server asked to wait 999,999 s; the next request is in "
+
+
+def asked_to_wait(url: str, limits: str) -> Wrong:
+    model = {CANNED: OPENAI.format(url=url), ONE_TRY[0]: f"[run]\n{limits}\n{ONE_TRY[0]}"}
+    return Wrong("", ROLLOUT, [WAITING], 1, {**model, TINY: TINY.replace("6", "1")}, env=KEY)
+
+
+def test_a_wait_that_the_server_asks_for_is_shown_on_a_terminal(tmp_path):
+    with answering(*ASKS_TO_WAIT) as url:
+        asked_to_wait(url, "").prepare(tmp_path)
+        shown = OnTerminal(tmp_path, *ROLLOUT.split(), TERM="xterm", **KEY)
+        shown.wait_for(f"{WAITING}59")
+        shown.process.send_signal(signal.SIGINT)
+
+        assert shown.finish() == 130
+
+
+def test_a_wait_that_the_server_asks_for_is_a_line_a_minute_elsewhere(tmp_path, capfd, monkeypatch):
+    with answering(*ASKS_TO_WAIT) as url:
+        wrong = asked_to_wait(url, "max_attempts = 2\nmax_retry_after_seconds = 2.5")
+        wrong.prepare(tmp_path)
+
+        done = typed(wrong.words_typed, tmp_path, wrong.env, capfd)
+
+    held(wrong, done)
+    (line,) = [line for line in done.err.splitlines() if WAITING in line]
+    assert line.startswith(f"{CELL}: 0 of 2 rows, {WAITING}")
+
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    lines = Lines(verbose=False)
+    lines.start("base", 12)
+    for now in range(1, 200):
+        lines.waiting(f"{WAITING}{600 - now} s")
+    printed = capfd.readouterr().err.splitlines()
+    assert [line[-5:] for line in printed if WAITING in line] == ["599 s", "539 s", "479 s", "419 s"]

@@ -62,6 +62,7 @@ class Counting:
 
     counts: dict = field(default_factory=lambda: {"done": 0, "failed": 0, "reused": 0})
     notes: list = field(default_factory=list)
+    waits: list = field(default_factory=list)
 
     def start(self, label, total):
         pass
@@ -73,6 +74,9 @@ class Counting:
 
     def note(self, text):
         self.notes.append(text)
+
+    def waiting(self, why):
+        self.waits.append(why)
 
 
 @pytest.fixture
@@ -116,6 +120,7 @@ def batch_of(place):
             request_timeout_seconds=options.pop("request_timeout_seconds", 60),
             drain_seconds=options.pop("drain_seconds", 5),
             server_restarts=options.pop("server_restarts", 3),
+            max_retry_after_seconds=options.pop("max_retry_after_seconds", 600),
         )
 
         def tasks():

@@ -1,7 +1,8 @@
 """A chat-completions endpoint that misbehaves on purpose; prints its port, then serves.
 
-    python fault_server.py [--latency 0.02] [--refuse 0.05] [--fail 0.05] [--drop 0.02]
-        [--garbage 0.01] [--cut 0.01] [--die-after 500] [--key SECRET]
+    python fault_server.py [--latency 0.02] [--refuse 0.05] [--fail 0.05] [--unavailable 0.05]
+        [--drop 0.02] [--garbage 0.01] [--cut 0.01] [--die-after 500] [--key SECRET]
+        [--retry-after 0.05]
 
 Faults are drawn from a generator seeded by the number of the request, so a run repeats. Words in
 the prompt ask for one thing: `TOO-LONG` is answered 400, `BROKEN` 500 each time, `FILTERED` with
@@ -67,6 +68,7 @@ class Server:
         for share, fault in (
             (options.refuse, self.refuse),
             (options.fail, self.fail),
+            (options.unavailable, self.unavailable),
             (options.drop, self.drop),
             (options.garbage, self.garbage),
             (options.cut, self.cut_off),
@@ -77,10 +79,13 @@ class Server:
         return None
 
     async def refuse(self, _):
-        return self.error(429, "slow down", {"Retry-After": "0.05"})
+        return self.error(429, "slow down", {"Retry-After": self.options.retry_after})
 
     async def fail(self, _):
         return self.error(500, "boom")
+
+    async def unavailable(self, _):
+        return self.error(503, "overloaded", {"Retry-After": self.options.retry_after})
 
     async def drop(self, request):
         request.transport.close()
@@ -132,11 +137,12 @@ def completion(prompt, body):
 
 async def main():
     parser = argparse.ArgumentParser()
-    for name in ("latency", "refuse", "fail", "drop", "garbage", "cut"):
+    for name in ("latency", "refuse", "fail", "unavailable", "drop", "garbage", "cut"):
         parser.add_argument(f"--{name}", type=float, default=0.0)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--key", default="")
+    parser.add_argument("--retry-after", default="0.05")
     server = Server(parser.parse_args())
     app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/v1/chat/completions", server.complete)

@@ -1,9 +1,13 @@
 """What a misbehaving endpoint does to a cell: nothing is lost, nothing is paid for twice."""
 
+import os
+import signal
+import threading
+
 import pytest
 
 from mbt_cli.backends.openai import OpenAIBackend
-from mbt_cli.errors import BackendError
+from mbt_cli.errors import BackendError, Stopped
 from mbt_cli.inference.ask import ask
 from tests.inference.conftest import replies
 
@@ -58,6 +62,51 @@ def test_a_row_that_breaks_the_server_each_time_fails_after_max_attempts(
     assert (broken.failure, broken.attempts) == ("http_500: boom", 2)
     assert good.failure is None
     assert (asked.sent, asked.retried, asked.failed) == (3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        pytest.param("999999", "999,999 s", id="too long"),
+        pytest.param("inf", "inf s", id="infinite"),
+        pytest.param("Fri, 31 Dec 9999 23:59:59 GMT", ",", id="a date far away"),
+        pytest.param("-5", None, id="negative"),
+        pytest.param("nan", None, id="not a number"),
+        pytest.param("Sun, 06 Nov 1994 08:49:37 GMT", None, id="a date in the past"),
+        pytest.param("soon", None, id="rubbish"),
+    ],
+)
+def test_a_server_decides_how_long_to_wait_up_to_a_limit(
+    serve, batch_of, progress, tmp_path, words, asked
+):
+    with serve("--refuse", "1", "--retry-after", words) as server:
+        limit = {"max_retry_after_seconds": 1.5, "max_attempts": 2}
+        plan = batch_of(server.base_url, ["question"], **limit)
+        ask(plan, tmp_path / "journal", progress)
+
+    ((_, reply),) = replies(plan, tmp_path / "journal")
+    assert (reply.failure, reply.attempts) == ("http_429: slow down", 2)
+    shown = [why for why in progress.waits if why]
+    if asked is None:
+        assert not shown
+    else:
+        assert shown[0].startswith("the server asked to wait ")
+        assert asked in shown[0]
+        assert shown[0].endswith("; the next request is in 1 s")
+
+
+def test_a_server_that_asks_to_wait_is_not_sent_the_other_rows(serve, batch_of, progress, tmp_path):
+    prompts = [f"question {n}" for n in range(400)]
+    with serve("--unavailable", "1", "--retry-after", "60") as server:
+        plan = batch_of(server.base_url, prompts, concurrency=8)
+        stop = threading.Timer(2.5, os.kill, (os.getpid(), signal.SIGTERM))
+        stop.start()
+        with pytest.raises(Stopped):
+            ask(plan, tmp_path / "journal", progress)
+        stats = server.stats()
+
+    assert stats["received"] == 8
+    assert any("asked to wait 60 s; the next request is in 5" in why for why in progress.waits)
 
 
 def test_filtered_and_empty_replies_are_failures_that_keep_their_text(
