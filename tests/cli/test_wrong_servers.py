@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -385,4 +384,9 @@ def test_a_wait_that_the_server_asks_for_is_a_line_a_minute_elsewhere(tmp_path, 
     for now in range(1, 200):
         lines.waiting(f"{WAITING}{600 - now} s")
     printed = capfd.readouterr().err.splitlines()
-    assert [line[-5:] for line in printed if WAITING in line] == ["599 s", "539 s", "479 s", "419 s"]
+    assert [line[-5:] for line in printed if WAITING in line] == [
+        "599 s",
+        "539 s",
+        "479 s",
+        "419 s",
+    ]
