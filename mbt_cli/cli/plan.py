@@ -113,7 +113,7 @@ def _jobs(plan: Plan) -> Table:
     for job in plan.jobs:
         more = len(job.needs) - _MAX_NEEDS
         after = ", ".join(job.needs[:_MAX_NEEDS]) + (f" and {more} more" if more > 0 else "")
-        gpus = str(job.resources.get("gpus") or "")
+        gpus = str(job.resources.gpus or "")
         table.add_row(job.id, str(len(job.cells)), str(job.shards), gpus, job.model, after)
     return table
 

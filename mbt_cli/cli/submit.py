@@ -43,7 +43,8 @@ def submit(
     Raises:
         UsageError: There is no plan, or it is not up to date.
     """
-    plan = read_plan(*_read(path))
+    text, where = _read(path)
+    plan = read_plan(text, where)
     named = presets or (Path(plan.presets) if plan.presets else None)
     manifest, machine = open_manifest(Path(plan.manifest), plan.overrides, named)
     folders = PresetFolders.usual(extra=named or machine.presets, config=machine.config)
@@ -54,7 +55,7 @@ def submit(
     words += ["--script-dir", str(script_dir)] if script_dir else []
     words += ["--dry-run"] if dry_run else []
     typed = shlex.join(words)
-    check_plan(plan, manifest, States(manifest, machine.runs), typed)
+    check_plan(plan, where, manifest, States(manifest, machine.runs), typed)
     called = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name == "mbt" else None
     submission = prepare(
         *(plan, manifest, folders, target, machine),
@@ -88,16 +89,15 @@ def submit(
         out.print("nothing to submit: every cell is done")
 
 
-def _read(path: Path | None) -> tuple[str, str]:
-    """The text of a plan, and where it is from."""
-    stream = typer.get_text_stream("stdin")
-    if path is None and stream.isatty():
-        raise UsageError("no plan on stdin", hint="mbt plan MANIFEST | mbt submit --slurm")
+def _read(path: Path | None) -> tuple[bytes, str]:
+    """The content of a plan, and where it is from."""
     if path is None:
-        return stream.read(), "stdin"
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UsageError("no plan on stdin", hint="mbt plan MANIFEST | mbt submit --slurm")
+        return sys.stdin.buffer.read(), "stdin"
     if not path.is_file():
         raise UsageError(f"no file `{path}`", hint="mbt plan MANIFEST --json > plan.json")
-    return path.read_text(encoding="utf-8"), f"`{path}`"
+    return path.read_bytes(), str(path)
 
 
 def _submit(submission: NewSubmission) -> None:

@@ -8,29 +8,34 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated
 
 import orjson
 from pydantic import Field, StringConstraints, ValidationError
 
-from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.engine.select import select_with_needs
 from mbt_cli.engine.states import CellState, States, Status
-from mbt_cli.errors import UsageError
+from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.docs import Documented
 from mbt_cli.manifest.load import Manifest
+from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Name
+from mbt_cli.manifest.toml import is_deep
 from mbt_cli.stages.base import Model
 
 PLAN_VERSION = 1
 """Layout of the plans that this mbt writes, and the only one that it reads."""
 
 JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
+_Typed = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+"""Text as it can be typed: no path or option holds NUL."""
+_Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class PlannedCell(Settings):
@@ -44,12 +49,21 @@ class PlannedCell(Settings):
     """done, grown, stale, missing or failed."""
     needs: tuple[str, ...] = ()
     """Addresses of the cells that it reads."""
-    rows: int | None = None
+    rows: _Count | None = None
     """Rows it has or will have; null if not known yet."""
-    tokens: int | None = None
+    tokens: _Count | None = None
     """Estimate of the tokens to generate; null if unknown or none."""
-    gpu_hours: float | None = None
+    gpu_hours: float | None = Field(default=None, ge=0)
     """Estimate of the GPU hours; null without `expected_tokens_per_second` of the model."""
+
+
+class JobResources(Settings):
+    """What a job needs on each node."""
+
+    gpus: int = Field(default=0, ge=0, le=1024)
+    """GPUs of its server or training."""
+    hours: float | None = Field(default=None, ge=0)
+    """Estimate of its duration; null if unknown."""
 
 
 class PlannedJob(Settings):
@@ -61,15 +75,15 @@ class PlannedJob(Settings):
     """Kind of the stage of its first cell."""
     model: str = ""
     """The server that it starts, once; empty if it starts none."""
-    cells: tuple[str, ...]
+    cells: tuple[str, ...] = Field(min_length=1)
     """The cells that it makes, in order."""
     needs: tuple[str, ...] = ()
     """Ids of the jobs that must succeed first."""
     argv: tuple[str, ...]
     """The command; an array task adds `--shard N/OF`."""
-    shards: int = 1
+    shards: int = Field(default=1, ge=1, le=2**53)
     """Number of array tasks."""
-    resources: dict[str, Json] = Field(default_factory=dict)
+    resources: JobResources = JobResources()
     """`gpus` per node, and an estimate of the `hours`."""
 
 
@@ -80,13 +94,13 @@ class Plan(Settings):
     """Layout of this document."""
     study: Name
     """Name of the study."""
-    manifest: str
+    manifest: _Typed
     """Path of the manifest, from the folder where the plan was made."""
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[_Typed, ...] = ()
     """Values of `--set`."""
-    only: tuple[str, ...] = ()
+    only: tuple[_Typed, ...] = ()
     """Values of `--only`; the jobs make those cells and what they need."""
-    presets: str | None = None
+    presets: _Typed | None = None
     """Value of `--presets`."""
     fingerprint: str
     """Hash of the manifest with overrides and of every cell's fingerprint."""
@@ -171,7 +185,7 @@ def make_plan(
             needs=tuple(draft.needs),
             argv=command_for(draft.cells, str(manifest.path), merges=draft.merges, replace=replace),
             shards=draft.shards,
-            resources={"gpus": draft.gpus, "hours": round(draft.hours, 2) or None},
+            resources=JobResources(gpus=draft.gpus, hours=round(draft.hours, 2) or None),
         )
         for draft in drafts
     ]
@@ -216,8 +230,8 @@ def plan_schema() -> str:
     return orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def read_plan(text: str, where: str) -> Plan:
-    """Parse a plan.
+def read_plan(text: bytes, where: str) -> Plan:
+    """Parse and check a plan.
 
     Args:
         text: The document.
@@ -225,42 +239,101 @@ def read_plan(text: str, where: str) -> Plan:
 
     Raises:
         UsageError: It is not a plan, or one of another version.
+        ManifestError: It is a plan with problems; names all of them.
     """
     again = "make a new plan: `mbt plan MANIFEST | mbt submit --slurm`"
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
         found = None
-    if not isinstance(found, dict):
-        raise UsageError(f"{where} does not contain a plan", hint=again)
+    if not isinstance(found, dict) or is_deep(found):
+        raise UsageError(f"`{where}` does not contain a plan", hint=again)
     version = found.get("schema_version")
     if isinstance(version, int) and version != PLAN_VERSION:
         raise UsageError(
-            f"{where} is a plan of version {version}; this mbt reads version {PLAN_VERSION}",
+            f"`{where}` is a plan of version {version}; this mbt reads version {PLAN_VERSION}",
             hint=again,
         )
+    problems = Problems()
     try:
         plan = Plan.model_validate(found)
-        _check_jobs(plan)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the document"
-        wrong = f"`{place}`: {first['msg']}"
-    except ValueError as error:
-        wrong = str(error)
+        problems.add_validation("", error, Plan.model_fields, found)
     else:
-        return plan
-    raise UsageError(f"{where} is not a plan: {wrong}", hint=again)
+        _check_cells(plan, problems)
+        _check_jobs(plan, problems)
+        if not problems:
+            return plan
+    raise ManifestError(where, problems.all(), hint=again)
 
 
-def _check_jobs(plan: Plan) -> None:
-    """Raise ValueError unless every job is listed once and all its dependencies exist."""
-    known = Counter(job.id for job in plan.jobs)
-    if twice := [name for name, count in known.items() if count > 1]:
-        raise ValueError(f"job `{twice[0]}` is listed twice")
-    for job in plan.jobs:
-        if unknown := [name for name in job.needs if name not in known]:
-            raise ValueError(f"job `{job.id}` needs `{unknown[0]}`, which is not in the plan")
+def _check_cells(plan: Plan, problems: Problems) -> None:
+    """Every cell has one state, and at most one job that makes it."""
+    known = Counter(cell.address for cell in plan.cells)
+    for number, cell in enumerate(plan.cells):
+        if known[cell.address] > 1:
+            problems.add(f"cells.{number}.address", f"`{cell.address}`: is listed twice")
+    makers: dict[tuple[str, bool], str] = {}
+    for number, job in enumerate(plan.jobs):
+        for place, address in enumerate(job.cells):
+            where = f"jobs.{number}.cells.{place}"
+            if address not in known:
+                problems.add(where, f"`{address}`: is not among the `cells` of the plan")
+            first = makers.setdefault((address, job.shards > 1), job.id)
+            if first != job.id or job.cells.count(address) > 1:
+                problems.add(where, f"`{address}`: job `{first}` makes it already")
+
+
+def _check_jobs(plan: Plan, problems: Problems) -> None:
+    """Jobs wait for what they read, none waits for itself, and each has its own command."""
+    places = {job.id: number for number, job in enumerate(plan.jobs)}
+    cells = {cell.address: cell for cell in plan.cells}
+    makers = {address: job for job in plan.jobs if job.shards == 1 for address in job.cells}
+    sharded = {job.cells[0]: job for job in plan.jobs if job.shards > 1}
+    try:
+        TopologicalSorter({job.id: job.needs for job in plan.jobs}).prepare()
+    except CycleError as error:
+        problems.add("jobs", f"wait for each other: {' -> '.join(error.args[1])}")
+    for number, job in enumerate(plan.jobs):
+        where = f"jobs.{number}"
+        if places[job.id] != number:
+            problems.add(f"{where}.id", f"`{job.id}`: another job has this id")
+        for place, need in enumerate(job.needs):
+            if need not in places:
+                problems.add(f"{where}.needs.{place}", f"`{need}`: is not in the plan")
+            elif places[need] >= number:
+                problems.add(f"{where}.needs.{place}", f"`{need}`: must be listed before")
+        merges = job.argv[1:2] == ("merge",)
+        argv = command_for(job.cells, plan.manifest, merges=merges, replace=plan.replace)
+        if job.argv != argv:
+            problems.add(f"{where}.argv", f"must be `{shlex.join(argv)}`, which makes `cells`")
+        own = [cells[address] for address in job.cells if address in cells]
+        if own and job.kind != own[0].kind:
+            problems.add(f"{where}.kind", f"`{job.kind}`: must be `{own[0].kind}`, as its cells")
+        inputs = {makers[need].id for cell in own for need in cell.needs if need in makers}
+        if merges:
+            inputs |= {sharded[a].id for a in job.cells if a in sharded}
+        for missing in sorted(inputs - {*job.needs, job.id}):
+            problems.add(f"{where}.needs", f"must name `{missing}`, which makes what it reads")
+        if job.shards > 1:
+            _check_array(job, own, makers, where, problems)
+
+
+def _check_array(
+    job: PlannedJob,
+    cells: Sequence[PlannedCell],
+    makers: Mapping[str, PlannedJob],
+    where: str,
+    problems: Problems,
+) -> None:
+    """An array has one cell with a row for each task, and a job that merges its rows."""
+    rows = cells[0].rows if len(cells) == len(job.cells) == 1 else None
+    if rows is None or job.shards > rows:
+        of = "one cell" if rows is None else f"a cell of {rows} rows"
+        problems.add(f"{where}.shards", f"`{job.shards}`: needs {of} with a row for each task")
+    merge = makers.get(job.cells[0])
+    if merge is None or merge.argv[1:2] != ("merge",):
+        problems.add(f"{where}.shards", f"`{job.shards}`: no job merges the rows of its tasks")
 
 
 @dataclass

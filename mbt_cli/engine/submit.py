@@ -21,7 +21,7 @@ from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.engine.plan import Plan, command_for, plan_fingerprint, plan_json
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
-from mbt_cli.errors import ArtifactError, ManifestError, MbtError, StaleError, UsageError
+from mbt_cli.errors import ArtifactError, ManifestError, MbtError, Problem, StaleError, UsageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders
@@ -151,22 +151,25 @@ def load_launcher(
     raise ManifestError(str(path), problems.all())
 
 
-def check_plan(plan: Plan, manifest: Manifest, states: States, submit: str) -> None:
+def check_plan(plan: Plan, where: str, manifest: Manifest, states: States, submit: str) -> None:
     """Refuse a plan that does not describe the study as it is now.
 
     Args:
         plan: The plan.
+        where: Where it is from, for messages.
         manifest: Its manifest, read again.
         states: The states of the study's cells now.
         submit: The command that submits, for hints.
 
     Raises:
-        UsageError: The manifest, a preset, a prompt or a data file has changed since.
+        UsageError: The manifest, a preset, a prompt or a data file has changed since, or the plan.
         StaleError: The plan leaves stale cells as they are.
     """
-    cells = {cell.address for cell in plan.cells}
-    unknown = {address for job in plan.jobs for address in job.cells} - cells
-    is_same = cells == set(manifest.cells) and not unknown
+    if plan.study != manifest.study:
+        what = f"`{plan.study}`: the study of `{plan.manifest}` is `{manifest.study}`"
+        raise ManifestError(where, [Problem("study", what)], hint=f"{plan.command()} | {submit}")
+    cells = {cell.address: (cell.kind, tuple(cell.needs)) for cell in manifest.cells.values()}
+    is_same = cells == {cell.address: (cell.kind, cell.needs) for cell in plan.cells}
     if not is_same or plan.fingerprint != plan_fingerprint(manifest, states):
         raise UsageError(
             f"`{plan.manifest}`, or a file that it names, has changed since the plan was made",
@@ -371,7 +374,6 @@ def prepare(
         copy = str(folder / "manifest.toml")
         merges = planned.argv[1] == "merge"
         argv = command_for(cells, copy, merges=merges, replace=plan.replace)
-        gpus = planned.resources.get("gpus")
         kept.append(
             Job(
                 id=planned.id,
@@ -379,7 +381,7 @@ def prepare(
                 cells=cells,
                 context=replace(context, folders=[cell_folder(runs, plan.study, a) for a in cells]),
                 needs=planned.needs,
-                gpus=gpus if isinstance(gpus, int) else 0,
+                gpus=planned.resources.gpus,
                 shards=planned.shards,
                 trains=planned.kind == "train",
             )

@@ -51,7 +51,7 @@ class Problems:
         A required key that is missing because it is misspelled is one problem, not two.
 
         Args:
-            where: Key path of the table that was validated.
+            where: Key path of the table that was validated; empty for a whole document.
             error: What Pydantic found.
             fields: Valid keys of that table, for suggestions.
             table: The table as written.
@@ -71,7 +71,7 @@ class Problems:
             if detail["type"] in _OTHER_TYPE and any(p.startswith(f"{path}.") for p in valid):
                 continue  # the value is of another member of the union, and wrong further down
             seen.add(path)
-            self.add(f"{where}.{path}" if path else where, _message(detail, valid[path]))
+            self.add(".".join(p for p in (where, path) if p), _message(detail, valid[path]))
 
     def all(self, overrides: Sequence[str] = ()) -> Sequence[Problem]:
         """All problems, in order; those in a value of `--set` name that option."""

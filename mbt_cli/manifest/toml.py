@@ -12,6 +12,7 @@ from mbt_cli.manifest.presets import shipped
 
 Tree = dict[str, Any]
 
+_MOST_LEVELS = 100
 _PLACE = re.compile(r"\(at line (\d+), column \d+\)$")
 _SHOWN_LINE = 60
 _PROJECT = "pyproject.toml"
@@ -23,18 +24,42 @@ def read_toml(path: Path) -> Tree:
 
     Raises:
         UsageError: The file does not exist or cannot be read.
-        ManifestError: It is not TOML; the message names line and column.
+        ManifestError: It is not TOML, or nested too deeply; names line and column if possible.
     """
     text = _text_of(path)
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, ValueError) as error:  # ValueError: a number of 4,300 digits
         raise ManifestError(str(path), [_not_toml(text, str(error))]) from None
+    except RecursionError:
+        tree = None
+    if tree is None or is_deep(tree):
+        what = f"is nested more than {_MOST_LEVELS} levels deep"
+        raise ManifestError(str(path), [Problem("file", what)])
+    return tree
+
+
+def is_deep(value: Any) -> bool:
+    """Whether tables and lists are nested deeper than mbt reads, which is deeper than it needs."""
+    layer = [value]
+    for _ in range(_MOST_LEVELS):
+        layer = [
+            child
+            for outer in layer
+            if isinstance(outer, dict | list)
+            for child in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not layer:
+            return False
+    return True
 
 
 def _text_of(path: Path) -> str:
     """The file's text, without the byte order mark that some editors write."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would never end
+            what = "is a folder" if path.is_dir() else "is not a regular file"
+            raise UsageError(f"`{path}` {what}", hint=_similar_files(path))
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"no file `{path}`", hint=_similar_files(path)) from None

@@ -88,6 +88,19 @@ def test_wrong_usage_is_one_line(mbt, piped, arguments, words):
     assert words in done.stderr
 
 
+def test_bytes_on_stdin_are_refused_in_one_line(workplace):
+    done = subprocess.run(
+        [sys.executable, "-m", "mbt_cli", "submit", "--local", "1"],
+        cwd=workplace,
+        input=b"\x7fELF\xff\x00",
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: `stdin` does not contain a plan"), done.stderr
+
+
 def test_a_plan_of_an_edited_manifest_is_refused(mbt, piped, workplace):
     plan = mbt("plan", "study.toml").out
     text = (workplace / "study.toml").read_text()

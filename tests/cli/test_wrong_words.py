@@ -93,6 +93,12 @@ PLANS = (
         "no plan", "submit p.json --local 1", ["does not contain a plan"], files={"p.json": "[]"}
     ),
     Wrong(
+        "bytes for a plan",
+        "submit p.json --local 1",
+        ["`p.json` does not contain a plan"],
+        files={"p.json": b"\x7fELF\x00\xff"},
+    ),
+    Wrong(
         "a plan of another version",
         "submit p.json --local 1",
         ["a plan of version 9; this mbt reads version 1", "mbt plan MANIFEST"],
@@ -101,7 +107,7 @@ PLANS = (
     Wrong(
         "a plan with keys left out",
         "submit p.json --local 1",
-        ["`p.json` is not a plan: `study`", "make a new plan"],
+        ["`p.json` has 5 problems", "`study`: is required", "make a new plan"],
         files={"p.json": '{"schema_version": 1}'},
     ),
 )

@@ -357,7 +357,7 @@ def test_the_table_of_needs_counts_cells_and_rows_as_a_plan_does(row, presets, t
         if cell.tokens and manifest.cells[cell.address].resolution.source is None
     ]
     rows = f"{sum(asked):,}" if sum(asked) < 1e6 else f"{sum(asked) / 1e6:.3g} million"
-    served = [job.resources["gpus"] for job in plan.jobs if not _trains(job.cells, manifest)]
+    served = [job.resources.gpus for job in plan.jobs if not _trains(job.cells, manifest)]
     assert row[1] == str(len(plan.cells))
     assert row[2] == str(max(served))
     assert row[5].replace(".0 ", " ") == rows

@@ -22,7 +22,7 @@ from mbt_cli.engine.plan import (
 )
 from mbt_cli.engine.states import States
 from mbt_cli.engine.submit import check_plan, label_of, prepare, read_submissions
-from mbt_cli.errors import MbtError, StageError, StaleError, UsageError
+from mbt_cli.errors import ManifestError, MbtError, StageError, StaleError, UsageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.load import load_manifest
@@ -158,17 +158,18 @@ def test_gpu_hours_follow_from_expected_tokens_per_second(presets, planned):
 def test_a_plan_survives_its_json(load, planned):
     plan = planned(load())
 
-    assert read_plan(plan_json(plan), "stdin") == plan
+    assert read_plan(plan_json(plan).encode(), "stdin") == plan
     assert json.loads(plan_schema())["properties"]["schema_version"]["default"] == 1
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "stdin does not contain a plan"),
-        ('{"schema_version": 9}', "a plan of version 9; this mbt reads version 1"),
-        ('{"schema_version": 1}', "stdin is not a plan: `study`"),
-        ("[]", "stdin does not contain a plan"),
+        (b"", "`stdin` does not contain a plan"),
+        (b"\xff\x00\xfe PAR1", "`stdin` does not contain a plan"),
+        (b'{"schema_version": 9}', "a plan of version 9; this mbt reads version 1"),
+        (b"[]", "`stdin` does not contain a plan"),
+        (b"[" * 10_000, "`stdin` does not contain a plan"),
     ],
 )
 def test_a_document_that_is_not_a_plan_is_refused_in_one_line(text, words):
@@ -180,10 +181,10 @@ def test_a_document_that_is_not_a_plan_is_refused_in_one_line(text, words):
 
 def test_a_plan_whose_manifest_changed_is_refused(load, planned, tmp_path):
     plan = planned(load())
-    edited = load(SMALL_STUDY.replace("samples = 2", "samples = 3"))
+    changed = load(SMALL_STUDY.replace("samples = 2", "samples = 3"))
 
     with pytest.raises(UsageError, match="has changed since the plan was made") as refused:
-        check_plan(plan, edited, States(edited, tmp_path / "runs"), "mbt submit --local 2")
+        check_plan(plan, "p", changed, States(changed, tmp_path / "runs"), "mbt submit --local 2")
     assert str(refused.value.hint).endswith(" | mbt submit --local 2")
 
 
@@ -195,33 +196,103 @@ def test_a_plan_that_leaves_stale_cells_is_refused(load, planned, tmp_path):
     with pytest.raises(StaleError, match="1 finished cells were made with other settings"):
         check_plan(
             plan.model_copy(update={"cells": cells}),
+            "p",
             manifest,
             States(manifest, tmp_path / "runs"),
             "mbt submit --slurm --preset lab",
         )
 
 
-@pytest.mark.parametrize("name", ["a b", "../x", "a\n#SBATCH --wrap=id", "$(id)", ""])
-def test_a_plan_with_an_unsafe_job_name_is_refused(load, planned, name):
-    plan = json.loads(plan_json(planned(load())))
-    plan["jobs"][0]["id"] = name
+def edited(plan: Plan, path: str, value) -> bytes:
+    """A plan with another value at a key path; `...` removes the key."""
+    document = json.loads(plan_json(plan))
+    *parts, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
+    node = document
+    for part in parts:
+        node = node[part]
+    if value is ...:
+        del node[last]
+    else:
+        node[last] = value
+    return json.dumps(document).encode()
 
-    with pytest.raises(UsageError, match=r"is not a plan: `jobs\.0\.id`"):
-        read_plan(json.dumps(plan), "stdin")
+
+ONE = "questions/benchmark=tiny/split=validation"
 
 
-def test_a_plan_with_cells_of_another_study_is_refused(load, planned, tmp_path):
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("study", ..., "`study`: is required"),
+        ("cells", {}, "`cells`: "),
+        ("manifest", "a\0b", "`manifest`: "),
+        ("cells.1.rows", 10**30, "`cells.1.rows`: "),
+        ("cells.1.address", ONE, f"`cells.0.address`: `{ONE}`: is listed twice"),
+        ("jobs.0.id", "a b", "`jobs.0.id`: "),
+        ("jobs.0.id", "../x", "`jobs.0.id`: "),
+        ("jobs.0.id", "a\n#SBATCH --wrap=id", "`jobs.0.id`: "),
+        ("jobs.0.id", "$(id)", "`jobs.0.id`: "),
+        ("jobs.0.id", "", "`jobs.0.id`: "),
+        ("jobs.1.id", "questions-1", "`jobs.0.id`: `questions-1`: another job has this id"),
+        ("jobs.0.kind", "train", "`jobs.0.kind`: `train`: must be `questions`, as its cells"),
+        ("jobs.0.argv", ["mbt"], f"`jobs.0.argv`: must be `mbt run {{manifest}} --only {ONE}`"),
+        ("jobs.0.cells", [], "`jobs.0.cells`: "),
+        ("jobs.0.cells", ["x"], "`jobs.0.cells.0`: `x`: is not among the `cells` of the plan"),
+        ("jobs.1.cells.0", ONE, f"`jobs.1.cells.0`: `{ONE}`: job `questions-1` makes it already"),
+        ("jobs.1.shards", 0, "`jobs.1.shards`: `0`: "),
+        ("jobs.1.shards", -1, "`jobs.1.shards`: `-1`: "),
+        ("jobs.1.shards", 2, "`jobs.1.shards`: `2`: needs one cell with a row for each task"),
+        ("jobs.1.needs", ["base-1"], "`jobs`: wait for each other: base-1 -> base-1"),
+        ("jobs.0.needs", ["base-1"], "`jobs`: wait for each other: "),
+        ("jobs.0.needs", ["x"], "`jobs.0.needs.0`: `x`: is not in the plan"),
+        ("jobs.1.needs", [], "`jobs.1.needs`: must name `questions-1`, which makes what it reads"),
+        ("jobs.0.resources.gpus", "8 or so", "`jobs.0.resources.gpus`: `8 or so`: "),
+        ("jobs.0.resources.gpu", 8, "`jobs.0.resources.gpu`: unknown key; did you mean `gpus`?"),
+    ],
+)
+def test_an_edited_plan_is_refused_with_the_place_of_each_problem(
+    load, planned, path, value, words
+):
+    plan = planned(load())
+
+    with pytest.raises(ManifestError, match=r"`p\.json` has \d+ problem") as refused:
+        read_plan(edited(plan, path, value), "p.json")
+
+    assert words.format(manifest=plan.manifest) in refused.value.message
+
+
+def test_an_array_without_a_merge_or_with_more_tasks_than_rows_is_refused(load, planned):
+    plan = planned(load(), max_rows=5)
+    base = next(number for number, job in enumerate(plan.jobs) if job.shards > 1)
+
+    with pytest.raises(ManifestError, match="`13`: needs a cell of 12 rows with a row for each"):
+        read_plan(edited(plan, f"jobs.{base}.shards", 13), "p.json")
+    without = [job for job in json.loads(plan_json(plan))["jobs"] if job["id"] != "merge-base-1"]
+    with pytest.raises(ManifestError, match="`3`: no job merges the rows of its tasks"):
+        read_plan(edited(plan, "jobs", without), "p.json")
+
+
+def test_a_plan_of_another_study_writes_nowhere(load, planned, tmp_path):
     manifest = load()
-    plan = planned(manifest)
-    job = plan.jobs[0].model_copy(update={"cells": ("base/model=stranger",)})
+    plan = read_plan(edited(planned(manifest), "study", "other"), "p.json")
+
+    with pytest.raises(ManifestError, match=r"`study`: `other`: the study of `.*` is `small`"):
+        check_plan(plan, "p.json", manifest, States(manifest, tmp_path / "runs"), "mbt submit")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("cells.1.needs", []), ("cells.1.kind", "judge"), ("fingerprint", "x")]
+)
+def test_a_plan_whose_cells_differ_from_the_manifest_is_refused(
+    load, planned, tmp_path, path, value
+):
+    manifest = load()
+    document = json.loads(edited(planned(manifest), path, value))
+    document["jobs"] = []
+    plan = read_plan(json.dumps(document).encode(), "p.json")
 
     with pytest.raises(UsageError, match="has changed since the plan was made"):
-        check_plan(
-            plan.model_copy(update={"jobs": (job,)}),
-            manifest,
-            States(manifest, tmp_path / "runs"),
-            "mbt submit --slurm",
-        )
+        check_plan(plan, "p.json", manifest, States(manifest, tmp_path / "runs"), "mbt submit")
 
 
 class Shelf(Launcher):
