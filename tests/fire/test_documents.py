@@ -76,7 +76,9 @@ def edit(data: st.DataObject, document) -> None:
             found = found[part]
         parent[key] = copy.deepcopy(found)
     elif isinstance(parent, list):
-        parent[:] = [*parent, parent[key]] if what == "double" else data.draw(st.permutations(parent))
+        parent[:] = (
+            [*parent, parent[key]] if what == "double" else data.draw(st.permutations(parent))
+        )
     else:
         parent[data.draw(st.sampled_from(("more", "needs", "shards")))] = parent[key]
 
