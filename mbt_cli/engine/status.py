@@ -91,7 +91,7 @@ def study_status(runs: Path, study: str) -> StudyStatus:
     if not records:
         raise _never_submitted(runs, study)
     newest = list(records)[-1]
-    plan = read_plan((newest / "plan.json").read_text(encoding="utf-8"), f"`{newest}/plan.json`")
+    plan = read_plan((newest / "plan.json").read_bytes(), f"{newest}/plan.json")
     status = _Status(runs, study, records)
     events = []
     for path in sorted((newest / "events").glob("*.log")):
