@@ -81,6 +81,8 @@ class Backend(Plugin):
 
     own_flags: ClassVar[Mapping[str, Json]] = {}
     """Flags that mbt itself passes to the server; those of preset and manifest override them."""
+    only_serves: ClassVar[frozenset[str]] = frozenset()
+    """Fields that change replies but not a training that starts from its weights."""
     has_model: ClassVar[bool] = True
     """False if replies are rule-based or prepared, inside mbt's own process."""
     toy_label: ClassVar[str] = ""
@@ -218,6 +220,11 @@ class Trainer(Plugin):
     @abstractmethod
     def trainer_keys(cls) -> Mapping[str, str]:
         """Settings in the recipe's table `trainer`, each with its types, such as `integer`."""
+
+    @classmethod
+    def keeps_weights(cls) -> Collection[str]:
+        """Those of `trainer_keys` that never change the trained weights."""
+        return ()
 
     def problems(self, recipe: Recipe) -> Iterator[tuple[str, str]]:
         """What is wrong with the settings: key path below the stage, and message."""

@@ -63,6 +63,7 @@ class LlamaCppBackend(Backend):
     threads: Annotated[int, RunOnly] = Field(default=0, ge=0)
     """CPU threads; 0 uses all cores."""
 
+    only_serves: ClassVar[frozenset[str]] = frozenset({"context"})
     toy_label: ClassVar[str] = "embedded"
 
     @classmethod

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -42,6 +42,8 @@ class TransformersPlace(Settings):
 
 class TransformersBackend(Backend):
     """Start `transformers serve`. It has no API key: every process of this machine can use it."""
+
+    only_serves: ClassVar[frozenset[str]] = frozenset({"context", "serve"})
 
     kind: Literal["transformers"] = "transformers"
     """Names the backend in a manifest."""

@@ -112,6 +112,7 @@ class VLLMBackend(Backend):
     """Start `vllm serve`, and stop it with all its processes."""
 
     own_flags: ClassVar[Mapping[str, Json]] = _OWN_FLAGS
+    only_serves: ClassVar[frozenset[str]] = frozenset({"serve"})
 
     kind: Literal["vllm"] = "vllm"
     """Names the backend in a manifest."""

@@ -5,7 +5,7 @@ are part of the spec but not of the base spec, so that a cell that only grew is 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -101,6 +101,19 @@ def fingerprint_of_stable(
     """`fingerprint` of a spec from `spec_of`, which needs no check."""
     parts = {"kind": kind, "version": stage_version, "spec": spec, "inputs": dict(inputs)}
     return sha256_of(parts)
+
+
+def part_of(spec: Json, is_in: Callable[[str], bool], path: str = "") -> Json:
+    """The fields of a spec whose key paths are in a part.
+
+    Example:
+        >>> part_of({"a": {"b": 1, "c": 2}}, lambda path: path != "a.b")
+        {'a': {'c': 2}}
+    """
+    if not isinstance(spec, Mapping):
+        return spec
+    paths = {key: _join(path, key) for key in spec}
+    return {key: part_of(spec[key], is_in, at) for key, at in paths.items() if is_in(at)}
 
 
 @dataclass(frozen=True, slots=True)

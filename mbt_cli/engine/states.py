@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import Difference, differences, fingerprint_of_stable, is_grown
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.load import Manifest
@@ -22,6 +23,8 @@ class CellState:
     Args:
         fingerprint: The fingerprint it would have if it were made now.
         base_fingerprint: The same without the sizes that may grow.
+        older_fingerprint: That of mbt 0.2, which also counted settings that the stage does not
+            read; None if it reads all of them. Cells that were made from it stay done.
         sizes: Sizes that may grow, those of its inputs included.
         lineage: The lineage of the finished artifact, if any.
         why: The fields that differ, for stale and grown cells; the error, for failed ones.
@@ -35,6 +38,7 @@ class CellState:
     sizes: Mapping[str, int | None]
     lineage: Lineage | None = None
     why: Sequence[str] = ()
+    older_fingerprint: str | None = None
 
 
 class States:
@@ -60,21 +64,66 @@ class States:
 
     def _state(self, cell: Cell) -> CellState:
         inputs = {address: self._states[address] for address in cell.needs}
-        version = type(cell.stage).version
-        now = fingerprint_of_stable(
-            cell.kind, version, cell.spec, {a: s.fingerprint for a, s in inputs.items()}
-        )
-        base = fingerprint_of_stable(
-            cell.kind, version, cell.base_spec, {a: s.base_fingerprint for a, s in inputs.items()}
-        )
         sizes = dict(cell.sizes)
         for state in inputs.values():
             sizes |= state.sizes
         folder = cell_folder(self._runs, self._manifest.study, cell.address)
         lineage = read_lineage(folder)
+        spec, base_spec = _read(cell, cell.spec), _read(cell, cell.base_spec)
+        now, base = _fingerprints(cell, spec, base_spec, inputs, lineage)
         state = CellState(cell, folder, "missing", now, base, sizes, lineage)
         status, why = _status(state, inputs)
-        return replace(state, status=status, why=why)
+        state = replace(state, status=status, why=why)
+        return state if spec is cell.spec else _older(state, inputs)
+
+
+def _read(cell: Cell, spec: Json) -> Json:
+    return cell.stage.part_read(spec, cell.resolution)
+
+
+def _fingerprints(
+    cell: Cell,
+    spec: Json,
+    base_spec: Json,
+    inputs: Mapping[str, CellState],
+    lineage: Lineage | None,
+) -> tuple[str, str]:
+    """The fingerprint and the base fingerprint of a cell with these specs."""
+    version = type(cell.stage).version
+    recorded = {} if lineage is None else lineage.inputs
+    now = {
+        address: state.older_fingerprint
+        if address in recorded and recorded[address].fingerprint == state.older_fingerprint
+        else state.fingerprint
+        for address, state in inputs.items()
+    }
+    base = {address: state.base_fingerprint for address, state in inputs.items()}
+    return (
+        fingerprint_of_stable(cell.kind, version, spec, now),
+        fingerprint_of_stable(cell.kind, version, base_spec, base),
+    )
+
+
+def _older(state: CellState, inputs: Mapping[str, CellState]) -> CellState:
+    """The state of a cell that does not read its whole spec; mbt 0.2 counted the whole spec.
+
+    An artifact of mbt 0.2 may differ from the cell in settings that are not read: then it is
+    recognized by its own spec.
+    """
+    cell, lineage = state.cell, state.lineage
+    spec, base_spec = cell.spec, cell.base_spec
+    is_equal = lineage is None or lineage.spec == spec
+    if lineage is not None and not differences(_read(cell, lineage.spec), _read(cell, spec)):
+        spec, base_spec = lineage.spec, lineage.spec if base_spec == spec else base_spec
+    now, base = _fingerprints(cell, spec, base_spec, inputs, lineage)
+    state = replace(state, older_fingerprint=now)
+    if state.status != "stale":
+        return state
+    older = replace(state, fingerprint=now, base_fingerprint=base)
+    status, why = _status(older, inputs)
+    if status == "done" or (status == "grown" and is_equal):
+        return replace(older, status=status, why=why)
+    return replace(state, status=status, why=why)
 
 
 def _status(state: CellState, inputs: Mapping[str, CellState]) -> tuple[Status, Sequence[str]]:
@@ -99,7 +148,7 @@ def _status(state: CellState, inputs: Mapping[str, CellState]) -> tuple[Status, 
         return ("stale", changed) if changed else ("done", ())
     if lineage.base_fingerprint == state.base_fingerprint and is_grown(lineage.sizes, state.sizes):
         return "grown", [str(d) for d in differences(dict(lineage.sizes), dict(state.sizes))]
-    own = differences(lineage.spec, cell.spec)
+    own = differences(_read(cell, lineage.spec), _read(cell, cell.spec))
     kept = [inputs.get(address) for address in lineage.inputs]
     is_same = not own and all(other is not None and other.status != "stale" for other in kept)
     if new and is_partial and is_same:
@@ -109,7 +158,7 @@ def _status(state: CellState, inputs: Mapping[str, CellState]) -> tuple[Status, 
         recorded = lineage.inputs.get(address)
         if recorded is None:
             reasons.append(f"input `{address}` is new")
-        elif recorded.fingerprint != other.fingerprint:
+        elif recorded.fingerprint not in (other.fingerprint, other.older_fingerprint):
             reasons.append(f"input `{address}` has another fingerprint")
     reasons += [f"input `{a}` is no longer read" for a in lineage.inputs if a not in inputs]
     return "stale", reasons or changed or ["its stage has another version"]

@@ -275,6 +275,10 @@ class Stage(Settings, ABC):
         """Whether the rows depend on the verifier of a benchmark."""
         return False
 
+    def part_read(self, spec: Json, resolution: Resolution) -> Json:
+        """The part of a cell's spec that can change the rows; only this enters its fingerprint."""
+        return spec
+
     @abstractmethod
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         """The cell's rows, in batches."""

@@ -5,7 +5,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,7 +16,7 @@ from pydantic import Field
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
-from mbt_cli.core.fingerprint import spec_of
+from mbt_cli.core.fingerprint import part_of, spec_of
 from mbt_cli.core.lineage_notes import FUNNEL, TRAINING
 from mbt_cli.core.number_text import number_text
 from mbt_cli.core.plugin import RunOnly
@@ -51,6 +52,8 @@ from mbt_cli.stages.training_data import chosen_examples, question_examples
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.hub import HubRequest, fetch_files
 
+_TEMPLATE_ARGUMENTS = "chat_template_kwargs"
+"""The one field of a model's `request` that a training reads."""
 _TRACES = frozenset({"synthesize", "rewrite"})
 _HUB = "hub:"
 _POLL_SECONDS = 0.5
@@ -142,6 +145,27 @@ class TrainStage(Stage):
             return self.keep in VERIFIED
         return resolution.trainer is not None and resolution.trainer.uses_verifier()
 
+    def part_read(self, spec: Json, resolution: Resolution) -> Json:
+        return part_of(spec, partial(self._reads, resolution))
+
+    def _reads(self, resolution: Resolution, path: str) -> bool:
+        recipe, trainer = resolution.recipe, resolution.trainer
+        if recipe is None or trainer is None:
+            return path.startswith("source")  # an existing checkpoint is copied as it is
+        match path.split("."):
+            case ["models", _, "sampling" | "id", *_]:
+                return False
+            case ["models", _, "request", name, *_]:
+                return name == _TEMPLATE_ARGUMENTS
+            case ["models", role, "backend", field, *_]:
+                return field not in resolution.models[role].backend.only_serves
+            case ["recipe", "lora", *_]:
+                return recipe.tuning != "full"
+            case ["recipe", "trainer", key, *_]:
+                return key not in trainer.keeps_weights()
+            case _:
+                return True
+
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         if work.resolution.source is not None:
             yield _imported(work)
@@ -157,7 +181,7 @@ class TrainStage(Stage):
                 max_traces=self.max_traces,
                 weights=self.weights,
             )
-        yield _train(work, examples)
+        yield _train(work, examples, partial(self.part_read, resolution=work.resolution))
 
 
 def _imported(work: Work) -> pl.DataFrame:
@@ -185,7 +209,7 @@ def _imported(work: Work) -> pl.DataFrame:
     return pl.DataFrame(schema=rows.TRAINING_LOG)
 
 
-def _train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
+def _train(work: Work, examples: pl.DataFrame, part_read: Callable[[Json], Json]) -> pl.DataFrame:
     """Run the training process; the checkpoint goes into the artifact's files.
 
     Raises:
@@ -195,7 +219,7 @@ def _train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
     recipe, trainer = work.resolution.recipe, work.resolution.trainer
     assert recipe is not None
     assert trainer is not None
-    job = _write_job(work, recipe, trainer, examples)
+    job = _write_job(work, recipe, trainer, examples, part_read)
     folder = Path(job.folder)
     place = work.place(work.resolution.models["model"].run)
     log = place.log.with_name(place.log.name.replace("server", "train"))
@@ -215,7 +239,13 @@ def _train(work: Work, examples: pl.DataFrame) -> pl.DataFrame:
     return _result(work, job, examples)
 
 
-def _write_job(work: Work, recipe: Recipe, trainer: Trainer, examples: pl.DataFrame) -> TrainingJob:
+def _write_job(
+    work: Work,
+    recipe: Recipe,
+    trainer: Trainer,
+    examples: pl.DataFrame,
+    part_read: Callable[[Json], Json],
+) -> TrainingJob:
     """Write the job and its examples into the training folder.
 
     The folder is named by everything that decides the training, so that checkpoints are resumed
@@ -225,16 +255,21 @@ def _write_job(work: Work, recipe: Recipe, trainer: Trainer, examples: pl.DataFr
     model = resolution.models["model"]
     weights = _start_weights(work)
     content = examples.sort(examples.columns[:4]).write_ndjson()
-    settings = [trainer.spec(recipe), model.backend.identity(), spec_of(weights)]
+    template = dict(model.request.get(_TEMPLATE_ARGUMENTS, {}))
     verifiers = {
         cell.address: verifier_reference(resolution.verifier_of(cell.axes))
         for cell in work.inputs.get("questions", ())
     }
-    if any(verifier != Benchmark.verifier for verifier in resolution.verifiers.values()):
-        settings.append(verifiers)
-    identity = sha256_of([*settings, resolution.seed, content])
+    has_own_verifier = any(v != Benchmark.verifier for v in resolution.verifiers.values())
+    more = [spec_of(weights), *([verifiers] if has_own_verifier else ()), resolution.seed, content]
+    spec, identity = trainer.spec(recipe), dict(model.backend.identity())
     parent = work.journal / "training"
-    folder = parent / identity[:16]
+    settings = {"recipe": spec, "models": {"model": {"backend": identity}}}
+    folder = parent / sha256_of([part_read(settings), template, *more])[:16]
+    older = parent / sha256_of([spec, identity, *more])[:16]  # as mbt 0.2 named it
+    begun = older / "job.json"
+    if begun.is_file() and orjson.loads(begun.read_bytes())["template"] == template:
+        older.rename(folder)
     if parent.is_dir():
         for other in parent.iterdir():
             if other.name != folder.name:
@@ -246,7 +281,7 @@ def _write_job(work: Work, recipe: Recipe, trainer: Trainer, examples: pl.DataFr
         address=resolution.address,
         study=resolution.study,
         weights=weights,
-        template=dict(model.request.get("chat_template_kwargs", {})),
+        template=template,
         recipe=recipe,
         method=trainer.model_dump(mode="json", exclude={"kind"}),
         seed=int(recipe.trainer.get("seed", resolution.seed)) % 2**31,

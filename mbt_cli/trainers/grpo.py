@@ -1,6 +1,6 @@
 """GRPO: reinforcement learning from rewards of the model's own replies."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -8,7 +8,7 @@ from pydantic import Field
 from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Trainer
-from mbt_cli.trainers.known_keys import known_keys
+from mbt_cli.trainers.known_keys import KEEPS_WEIGHTS, known_keys
 from mbt_cli.verifiers.rewards import REWARDS, VERIFIED_REWARDS
 
 
@@ -31,6 +31,10 @@ class GRPO(Trainer):
     def trainer_keys(cls) -> Mapping[str, str]:
         keys: Mapping[str, str] = known_keys()["trainer"]["grpo"]
         return keys
+
+    @classmethod
+    def keeps_weights(cls) -> Collection[str]:
+        return KEEPS_WEIGHTS
 
     def uses_verifier(self) -> bool:
         return bool(VERIFIED_REWARDS & self.rewards.keys())

@@ -44,9 +44,32 @@ _SET_BY_MBT = {
     "chat_template_path": "the model's own chat template",
     "resume_from_checkpoint": "mbt, which resumes automatically",
     "push_to_hub": "`mbt export`",
+    "hub_token": "HF_TOKEN in the environment",
     "task_type": "mbt, which trains causal language models",
 }
 """Fields of TRL and PEFT that mbt sets, with the setting that decides them."""
+
+KEEPS_WEIGHTS = frozenset(
+    {
+        # what is logged, and where
+        *("logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"),
+        *("log_level", "log_level_replica", "log_on_each_node", "include_num_input_tokens_seen"),
+        *("log_completions", "log_completions_hub_repo", "log_multimodal", "log_unique_prompts"),
+        *("num_completions_to_print", "skip_memory_metrics", "disable_tqdm", "project"),
+        *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+        # evaluations and uploads, which mbt does itself
+        *("eval_steps", "eval_delay", "eval_accumulation_steps", "eval_do_concat_batches"),
+        *("per_device_eval_batch_size", "prediction_loss_only", "include_for_metrics"),
+        *("batch_eval_metrics", "save_total_limit", "save_on_each_node", "hub_model_id"),
+        *("hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"),
+        # how this machine does the same work
+        *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
+        *("torch_empty_cache_steps", "ddp_timeout"),
+        *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),
+        "vllm_group_port",
+    }
+)
+"""Fields of TRL's configurations that never change the trained weights."""
 
 
 @cache

@@ -1,12 +1,12 @@
 """Supervised fine-tuning on rollouts, traces or solutions."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Literal
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Trainer
-from mbt_cli.trainers.known_keys import known_keys
+from mbt_cli.trainers.known_keys import KEEPS_WEIGHTS, known_keys
 
 
 class SFT(Trainer):
@@ -22,6 +22,10 @@ class SFT(Trainer):
     def trainer_keys(cls) -> Mapping[str, str]:
         keys: Mapping[str, str] = known_keys()["trainer"]["sft"]
         return keys
+
+    @classmethod
+    def keeps_weights(cls) -> Collection[str]:
+        return KEEPS_WEIGHTS
 
     def spec(self, recipe: Recipe) -> dict[str, Json]:
         # part of every recipe when its fingerprints were defined
