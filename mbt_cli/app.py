@@ -58,8 +58,10 @@ def _print_error(error: MbtError) -> int:
     from rich.console import Console
     from rich.markup import escape
 
+    from mbt_cli.core.secrets import mask
+
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error:[/] {escape(error.message)}")
+    console.print(f"[bold red]error:[/] {escape(mask(error.message))}")
     if error.hint:
-        console.print(f"[bold cyan]hint:[/] {escape(error.hint)}")
+        console.print(f"[bold cyan]hint:[/] {escape(mask(error.hint))}")
     return error.exit_code

@@ -118,6 +118,10 @@ class Backend(Plugin):
         """Environment variable with the API key; None if it needs none."""
         return None
 
+    def secret_variables(self) -> Collection[str]:
+        """Environment variables whose values are masked in everything that is written."""
+        return [name for name in (self.key_variable(),) if name]
+
     def gpus(self) -> int:
         """Number of GPUs that the server needs."""
         return 0

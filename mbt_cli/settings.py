@@ -3,8 +3,10 @@
 They never change a result and are never written into an artifact.
 """
 
+import netrc
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dotenv import load_dotenv
@@ -12,6 +14,7 @@ from dotenv.parser import parse_stream
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from mbt_cli.core.secrets import hold
 from mbt_cli.errors import UsageError
 
 _NO_DOTENV = "MBT_NO_DOTENV"
@@ -50,7 +53,8 @@ class Machine(BaseSettings):
 def read_machine() -> Machine:
     """Read the settings, after `.env` has filled in variables that are not set.
 
-    With `MBT_NO_DOTENV=1`, `.env` is ignored.
+    With `MBT_NO_DOTENV=1`, `.env` is ignored. From here on, this process masks every secret of the
+    environment, and those that other programs keep for it in files.
 
     Raises:
         UsageError: `.env` cannot be read, or a variable has an invalid value.
@@ -58,6 +62,9 @@ def read_machine() -> Machine:
     if os.environ.get(_NO_DOTENV, "0") in ("", "0") and _DOTENV.is_file():
         _check_dotenv()
         load_dotenv(_DOTENV, override=False)
+    hold(os.environ)
+    stored = _stored_secrets()
+    hold(stored, named=stored)
     try:
         return Machine()
     except ValidationError as error:
@@ -82,6 +89,22 @@ def _check_dotenv() -> None:
         raise UsageError(f"`.env` cannot be read: {error.strerror}", hint=hint) from None
     if wrong:
         raise UsageError(f"`.env`, line {wrong[0]}: not NAME=VALUE", hint=hint)
+
+
+def _stored_secrets() -> dict[str, str]:
+    """The token of `hf auth login`, and the passwords of `.netrc`, such as that of W&B."""
+    found = {}
+    home = Path(
+        os.environ.get("HF_HOME") or _home("XDG_CACHE_HOME", ".cache").parent / "huggingface"
+    )
+    path = Path(os.environ.get("HF_TOKEN_PATH") or home / "token")
+    with suppress(OSError, UnicodeDecodeError):
+        found[str(path)] = path.read_text(encoding="utf-8")
+    path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+    with suppress(OSError, UnicodeDecodeError, netrc.NetrcParseError):
+        for host, (_, _, password) in netrc.netrc(str(path)).hosts.items():
+            found[f"{path}, {host}"] = password or ""
+    return found
 
 
 def _home(variable: str, folder: str) -> Path:

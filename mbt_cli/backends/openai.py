@@ -1,13 +1,13 @@
 """An OpenAI-compatible endpoint that is already running: hosted or your own."""
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, StringConstraints, field_validator
 from pydantic_core import PydanticCustomError
 
 from mbt_cli.core.chat import Endpoint, Json, Post
@@ -21,13 +21,17 @@ _POSITIONAL = ("messages", "model")
 
 @asynccontextmanager
 async def sdk_transport(
-    base_url: str, api_key: str | None, timeout_seconds: float
+    base_url: str, api_key: str | None, headers: Mapping[str, str], timeout_seconds: float
 ) -> AsyncIterator[Post]:
     """Sends requests through the SDK without its retries; mbt retries by its own journal."""
     import openai
 
     async with openai.AsyncOpenAI(
-        base_url=base_url, api_key=api_key or "none", max_retries=0, timeout=timeout_seconds
+        base_url=base_url,
+        api_key=api_key or "none",
+        default_headers=headers,
+        max_retries=0,
+        timeout=timeout_seconds,
     ) as client:
         create = client.chat.completions.with_raw_response.create
 
@@ -49,6 +53,7 @@ async def sdk_transport(
         yield post
 
 
+Header = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$")]
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _NEW_LIMIT_HOSTS = ("api.openai.com", ".openai.azure.com")
 
@@ -64,6 +69,9 @@ class OpenAIBackend(Backend):
     """The endpoint's name for the model. Default: the model's `id` or name in the manifest."""
     api_key_env: Annotated[str | None, RunOnly] = None
     """Environment variable that holds the API key; omit it for servers without one."""
+    headers_env: Annotated[dict[Header, str], RunOnly] = Field(default_factory=dict)
+    """More headers, each with the environment variable that holds its value:
+    `{ "X-Api-Key" = "MY_KEY" }`."""
     token_limit_field: Annotated[Literal["max_tokens", "max_completion_tokens"] | None, RunOnly] = (
         None
     )
@@ -79,10 +87,11 @@ class OpenAIBackend(Backend):
     context: Annotated[int | None, RunOnly] = Field(default=None, gt=0)
     """Context length in tokens (prompt and reply), if known."""
 
-    @field_validator("api_key_env")
+    @field_validator("api_key_env", "headers_env")
     @classmethod
-    def _is_a_name(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(VARIABLE, value):
+    def _names_variables(cls, value: str | dict[str, str] | None) -> str | dict[str, str] | None:
+        names = value.values() if isinstance(value, dict) else [value or "UNSET"]
+        if not all(re.fullmatch(VARIABLE, name) for name in names):
             raise PydanticCustomError(
                 SECRET, "must be the name of the variable that holds the key, not the key"
             )
@@ -92,8 +101,11 @@ class OpenAIBackend(Backend):
     @classmethod
     def _is_an_address(cls, value: str) -> str:
         parts = urlsplit(value)
-        if parts.username or parts.password or parts.query:
-            what = "must not contain a user, password or query; see `api_key_env`"
+        if parts.username or parts.password or parts.query or parts.fragment:
+            what = (
+                "must not contain a user, password, query or fragment; keys come from the "
+                "environment: see `api_key_env` and `headers_env`"
+            )
             raise PydanticCustomError(SECRET, what)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"`{value}` is not an http or https URL")
@@ -105,6 +117,7 @@ class OpenAIBackend(Backend):
 
     def check(self, environment: Mapping[str, str]) -> None:
         self._key(environment)
+        self._headers(environment)
 
     def warnings(self) -> Iterator[str]:
         if not urlsplit(self.base_url).path.strip("/"):
@@ -114,36 +127,46 @@ class OpenAIBackend(Backend):
     def key_variable(self) -> str | None:
         return self.api_key_env
 
+    def secret_variables(self) -> Collection[str]:
+        return {*super().secret_variables(), *self.headers_env.values()}
+
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         return self._open(place)
 
     @contextmanager
     def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
-        key = self._key(place.environment)
+        key, headers = self._key(place.environment), self._headers(place.environment)
         yield Endpoint(
             base_url=self.base_url,
             model=self.id or "",
             api_key=key,
             key_name=self.api_key_env,
+            headers=headers,
             token_limit_field=self.token_limit_field or self._usual_limit_field(),
             context=self.context,
             supports_schema=self.supports_schema,
             sends_seed=self.sends_seed,
-            transport=partial(sdk_transport, self.base_url, key) if self.client == "sdk" else None,
+            transport=partial(sdk_transport, self.base_url, key, headers)
+            if self.client == "sdk"
+            else None,
         )
 
     def _key(self, environment: Mapping[str, str]) -> str | None:
-        if self.api_key_env is None:
-            return None
-        key = environment.get(self.api_key_env, "").strip()
+        return None if self.api_key_env is None else self._value(self.api_key_env, environment)
+
+    def _headers(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        return {name: self._value(v, environment) for name, v in self.headers_env.items()}
+
+    def _value(self, variable: str, environment: Mapping[str, str]) -> str:
+        key = environment.get(variable, "").strip()
         if not key:
             raise UsageError(
-                f"`{self.base_url}` needs an API key, and `{self.api_key_env}` is not set",
-                hint=f"export {self.api_key_env}=..., or add it to `.env`",
+                f"`{self.base_url}` needs an API key, and `{variable}` is not set",
+                hint=f"export {variable}=..., or add it to `.env`",
             )
         if not (key.isascii() and key.isprintable()):
             raise UsageError(
-                f"`{self.api_key_env}` contains a line break or a character that no key has",
+                f"`{variable}` contains a line break or a character that no key has",
                 hint="copy the key again, as one line",
             )
         return key

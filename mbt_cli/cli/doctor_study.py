@@ -44,7 +44,7 @@ def needed_variables(manifest: Manifest, environment: Mapping[str, str]) -> dict
     needed = {
         variable: name
         for name, model in models_of(manifest).items()
-        if (variable := model.backend.key_variable())
+        for variable in model.backend.secret_variables()
     }
     for cell in manifest.cells.values():
         recipe = cell.resolution.recipe
@@ -162,13 +162,13 @@ def reply_findings(
     """
     for name, model in models.items():
         backend = model.backend
-        variable = backend.key_variable()
+        keys = [machine.environment.get(v, "").strip() for v in backend.secret_variables()]
         if backend.gpus() and not starts_servers:
             found = f"`{backend.kind}` was not started; --replies starts it and asks"
             yield ok("replies", name, found)
         elif not backend.has_model:
             yield ok("replies", name, f"`{backend.kind}` answers in this process")
-        elif variable is None or machine.environment.get(variable, "").strip():
+        elif all(keys):
             yield _reply_finding(name, model, machine)  # a missing key has its own line
 
 

@@ -73,6 +73,7 @@ class Endpoint:
         model: The endpoint's name for the model.
         api_key: Bearer token; kept out of representations, logs and artifacts.
         key_name: The environment variable that holds it, for messages.
+        headers: More headers, which may hold secrets as well.
         token_limit_field: Body field for the token limit, `max_tokens` or `max_completion_tokens`.
         context: Context length in tokens, if known.
         supports_schema: Whether `response_format` with a JSON schema constrains the reply.
@@ -92,6 +93,7 @@ class Endpoint:
     model: str
     api_key: str | None = field(default=None, repr=False)
     key_name: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     token_limit_field: str = "max_tokens"
     context: int | None = None
     supports_schema: bool = True

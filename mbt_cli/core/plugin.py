@@ -1,12 +1,14 @@
 """The base classes of settings and plug-ins, and the marks of their fields."""
 
+import re
 from abc import ABC
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from mbt_cli.core.findings import Finding
+from mbt_cli.core.secrets import is_secret
 
 SECRET = "secret"
 """Type of a validation error whose message must not show the value, which may be a key."""
@@ -14,6 +16,19 @@ SECRET = "secret"
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 """Pattern of an environment variable's name."""
+
+
+def _variable(name: str) -> str:
+    # the name alone: a message about the table would show its values
+    if not re.fullmatch(VARIABLE, name):
+        raise ValueError("is not a variable name: use letters, digits and `_`, no digit first")
+    if is_secret(name):
+        raise ValueError("looks like a secret: set it in the shell that runs or submits mbt")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+"""Name of a variable whose value stands in a file; never one that holds a secret."""
 
 
 class RunOnly:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.plugin import RunOnly, Settings
+from mbt_cli.core.plugin import RunOnly, Settings, Variable
 
 
 class Launch(Settings):
@@ -19,8 +19,8 @@ class Launch(Settings):
     """Number of processes on all machines; by default that of the accelerate preset."""
     flags: dict[str, Json] = Field(default_factory=dict)
     """Flags of `accelerate launch`, merged into the preset's key by key."""
-    environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the training process."""
+    environment: dict[Variable, str] = Field(default_factory=dict)
+    """Environment variables of the training process; secrets are refused: set them in the shell."""
 
 
 class Tracking(Settings):

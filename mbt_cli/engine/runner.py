@@ -148,7 +148,7 @@ class Runner:
     def _run_cell(self, state: CellState, servers: "Servers", progress: Progress) -> Lineage:
         """Make one cell under its lock."""
         folder, address = state.folder, state.cell.address
-        with self._holding(folder) as lock, logging_to(folder / "logs", self._machine.environment):
+        with self._holding(folder) as lock, logging_to(folder / "logs"):
             complete_finish(folder)  # a run may have been killed at its very end
             lineage = read_lineage(folder)
             remakes = state.status in ("stale", "grown") or self._options.retry_failed
@@ -233,7 +233,7 @@ class Runner:
         if not isinstance(cell.stage, AsksModel) or cell.resolution.source is not None:
             raise UsageError(f"`{cell.address}` asks no model, so it has no shards")
         held = self._holding(folder, shard=(shard.number - 1, shard.of))
-        with held, logging_to(folder / "logs", self._machine.environment):
+        with held, logging_to(folder / "logs"):
             work = self._work(state, self._inputs(cell), servers, progress)
             batch = cell.stage.request_batch(work)
             total = (

@@ -21,6 +21,7 @@ import orjson
 
 from mbt_cli.core.chat import Endpoint, Json, Post
 from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.secrets import hold
 from mbt_cli.inference.queue import PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
     BrokenReplyError,
@@ -110,6 +111,9 @@ async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[
     headers = {"Content-Type": "application/json"}
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
+        name = endpoint.key_name or "the server's key"
+        hold({name: endpoint.api_key}, named=[name])
+    headers |= endpoint.headers
     proxy = proxy_for(endpoint.base_url, batch.place.environment)
     if endpoint.transport is not None:
         transport = endpoint.transport(run.request_timeout_seconds)

@@ -21,7 +21,7 @@ from mbt_cli.core.programs import Ask, Result, Step, Steps, Task
 from mbt_cli.core.progress import Progress
 from mbt_cli.inference.journal import JournalIndex, JournalWriter, digest_of, unwritable
 from mbt_cli.inference.queue import PendingRequest, RequestBatch, RequestQueue
-from mbt_cli.inference.replies import SendResult
+from mbt_cli.inference.replies import SendResult, masked
 
 Emit = Callable[[Result], None]
 """Takes a finished task."""
@@ -161,7 +161,7 @@ class ProgramLoop:
 
     def settle(self, pending: PendingRequest, result: SendResult, now: float) -> None:
         """Journal the outcome of a content attempt, then hand it to the programs that wait."""
-        request, attempt, reply = pending.request, pending.content_attempt, result.reply
+        request, attempt, reply = pending.request, pending.content_attempt, masked(result.reply)
         if result.unusable:
             self.report.unusable.update(result.unusable)
         extent = self._writer.append(request.key, reply, attempt)

@@ -8,13 +8,13 @@ protocol's are null, and counted.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import orjson
 
 from mbt_cli.core.chat import Json, Reply
-from mbt_cli.core.secrets import without_secrets
+from mbt_cli.core.secrets import mask, without_secrets
 from mbt_cli.errors import BackendError
 
 _OPENING = re.compile(r"\s*(?:<think(?:ing)?>|\[THINK\])", re.IGNORECASE)
@@ -151,7 +151,7 @@ def inline_reasoning(text: str) -> str | None:
 
 
 def server_words(body: Json) -> str:
-    """The message of an error body, on one line and truncated.
+    """The message of an error body, on one line, truncated, and without secrets.
 
     Example:
         >>> server_words({"error": {"message": "too long"}}), server_words({"detail": "no"})
@@ -166,7 +166,7 @@ def server_words(body: Json) -> str:
         shown = "; ".join(str(p.get("msg", p) if isinstance(p, Mapping) else p) for p in parts)
     except RecursionError:
         shown = "a body that is nested too deep to show"
-    line = " ".join(shown.split())
+    line = without_secrets(" ".join(shown.split()))  # before it is cut: a part may be left
     return line if len(line) <= _WORDS_KEPT else f"{line[:_WORDS_KEPT]} ..."
 
 
@@ -279,6 +279,17 @@ class SendResult:
     unusable: tuple[str, ...] = ()
 
 
+def masked(reply: Reply) -> Reply:
+    """The reply with every secret of this process replaced: a server may echo what it was sent."""
+    old = (reply.text, reply.reasoning, reply.finish_reason, reply.failure)
+    text, reasoning, finish_reason, failure = new = tuple(text and mask(text) for text in old)
+    if new == old:
+        return reply
+    return replace(
+        reply, text=text, reasoning=reasoning, finish_reason=finish_reason, failure=failure
+    )
+
+
 def result_of_body(body: bytes, sending: Sending) -> SendResult:
     """The result of a response with status 200."""
     try:
@@ -319,11 +330,11 @@ def result_of_status(
         BackendError: No request can succeed: the key, the address or the quota is wrong.
     """
     content = _json_or_text(body)
-    words = without_secrets(server_words(content))
+    words = server_words(content)
     if 300 <= status < 400:
         raise BackendError(
             f"`{address}` answered {status}: it redirects to "
-            f"`{headers.get('Location', 'nowhere')}`",
+            f"`{without_secrets(headers.get('Location', 'nowhere'))}`",
             hint="set `base_url` to the address of the endpoint itself; it ends with /v1",
         )
     if status in _FATAL_HINTS or _is_out_of_quota(content):

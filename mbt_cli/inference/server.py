@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.secrets import Secrets
+from mbt_cli.core.secrets import Secrets, mask
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import BackendError
 from mbt_cli.inference import watchdog
@@ -127,7 +127,7 @@ class ServerProcess:
         with output, log.open("ab", buffering=0) as file:
             for line in output:
                 text = line.decode(errors="surrogateescape")  # invalid UTF-8 is logged as it is
-                masked = self._secrets.mask(text).encode(errors="surrogateescape")
+                masked = mask(self._secrets.mask(text)).encode(errors="surrogateescape")
                 self._tail.append(masked.decode(errors="replace").rstrip())
                 with contextlib.suppress(OSError):  # a full disk must not stop the server
                     file.write(masked)

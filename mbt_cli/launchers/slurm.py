@@ -18,8 +18,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from mbt_cli.core.findings import Finding, absent, answer_of, ok
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.names import nearest
-from mbt_cli.core.plugin import VARIABLE, Settings
-from mbt_cli.core.secrets import is_secret
+from mbt_cli.core.plugin import Settings, Variable
 from mbt_cli.errors import MbtError
 from mbt_cli.interfaces import Launcher
 
@@ -38,19 +37,9 @@ def _time_limit(value: str) -> str:
     return value
 
 
-def _variable(name: str) -> str:
-    # the name alone: a message about the table would show its values
-    if not re.fullmatch(VARIABLE, name):
-        raise ValueError("is not a variable name: use letters, digits and `_`, no digit first")
-    if is_secret(name):
-        raise ValueError("looks like a secret: set it in the shell that submits")
-    return name
-
-
 Word = Annotated[str, AfterValidator(_one_word)]
 """A value of a directive. Slurm parses these lines itself, so no value may need quotes."""
 Time = Annotated[str, AfterValidator(_time_limit)]
-Variable = Annotated[str, AfterValidator(_variable)]
 
 _SET_BY_MBT = (
     *("array", "comment", "dependency", "job-name", "nodes", "no-requeue", "ntasks"),

@@ -1,5 +1,6 @@
 """Load a manifest: from its text to checked cells, or to a list of all problems."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mbt_cli.core.secrets import HELD, hold, mask
 from mbt_cli.errors import ManifestError, MissingInputError, Problem, UsageError
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import expand, without_missing_sources
@@ -70,7 +72,9 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
     text = manifest_text(path, overrides)
     resolver = Resolver(document, presets, problems, folder=path.parent, text=text)
     for name in document.models:
-        resolver.backend(name)
+        if (backend := resolver.backend(name)) is not None:
+            hold(os.environ, named=backend.secret_variables())
+    _check_secrets(text, problems)
     stop_if_wrong()
     drafts = expand(document, problems)
     with_cells = {draft.stage for draft in drafts}
@@ -121,6 +125,17 @@ def load_plugins(path: Path, tree: Mapping[str, Any]) -> None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _check_secrets(text: str, problems: Problems) -> None:
+    """Secrets written into the manifest, which artifacts, jobs and reports quote."""
+    for line in text.splitlines():
+        if (name := HELD.name_in(line)) is not None:
+            what = (
+                f"`{mask(line.strip())}` holds the value of `{name}`: remove it, and name the "
+                "variable in the model's backend, with `api_key_env` or `headers_env`"
+            )
+            problems.add("file", what)
 
 
 def _check_files(document: Document, problems: Problems) -> None:

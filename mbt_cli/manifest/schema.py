@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import NAME_PATTERN, closest, nearest
-from mbt_cli.core.plugin import Settings
+from mbt_cli.core.plugin import SECRET, Settings
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Benchmark, Judge
 from mbt_cli.manifest.problems import BAD_NAME, Names, Problems
@@ -38,6 +39,21 @@ _SET_BY_MBT = {
     "max_tokens": "set `max_tokens` in [sampling.NAME]",
     "max_completion_tokens": "set `max_tokens` in [sampling.NAME]",
 }
+_SECRETS = re.compile(
+    r"(x[-_]?)?(api|access|auth|bearer|secret)?[-_]?(key|token|authorization|password|secret)|auth"
+    r"|bearer|cookie|(extra|default|http)?[-_]?headers",
+    re.IGNORECASE,
+)
+"""Keys that belong in a header, which a manifest only names."""
+
+
+def _texts_in(table: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of texts at any depth, and of tables of headers."""
+    for key, value in table.items():
+        if isinstance(value, str) or (isinstance(value, dict) and "headers" in key.lower()):
+            yield key
+        elif isinstance(value, dict):
+            yield from _texts_in(value)
 
 
 class StudyTable(Settings):
@@ -82,6 +98,14 @@ class ModelTable(Settings):
     @field_validator("request")
     @classmethod
     def _has_no_key_that_mbt_sets(cls, request: dict[str, Any]) -> dict[str, Any]:
+        for key in _texts_in(request):
+            if _SECRETS.fullmatch(key):  # without the value, which may be a key
+                raise PydanticCustomError(
+                    SECRET,
+                    f"`{key}` cannot be part of the body, which is stored: name the variable that "
+                    'holds the key in the backend, `api_key_env = "MY_KEY"`, or a header with its '
+                    'variable, `headers_env = { "X-Api-Key" = "MY_KEY" }`',
+                )
         for key, instead in _SET_BY_MBT.items():
             if key in request:
                 raise ValueError(f"`{key}` is set by mbt: {instead}")

@@ -7,6 +7,7 @@ import orjson
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import utc_name
+from mbt_cli.core.secrets import mask_json
 from mbt_cli.errors import MbtError
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.lineage import LINEAGE, ROWS
@@ -59,7 +60,7 @@ def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path |
 
 
 def record_failure(folder: Path, address: str, error: BaseException, *, now: datetime) -> None:
-    """Write failure.json: the error that stopped the cell."""
+    """Write failure.json: the error that stopped the cell, with secrets masked."""
     record = {
         "address": address,
         "error": type(error).__name__,
@@ -67,7 +68,7 @@ def record_failure(folder: Path, address: str, error: BaseException, *, now: dat
         "hint": error.hint if isinstance(error, MbtError) else None,
         "failed_at": now.isoformat(),
     }
-    write_atomically(folder / FAILURE, orjson.dumps(record, option=orjson.OPT_INDENT_2))
+    write_atomically(folder / FAILURE, orjson.dumps(mask_json(record), option=orjson.OPT_INDENT_2))
 
 
 def read_failure(folder: Path) -> dict[str, Json] | None:

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from mbt_cli.core.chat import Json
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
+from mbt_cli.core.secrets import mask_json
 from mbt_cli.errors import ArtifactError
 
 SCHEMA_VERSION = 1
@@ -200,8 +201,11 @@ def parse_lineage(content: bytes, path: Path) -> Lineage:
 
 
 def lineage_json(lineage: Lineage) -> bytes:
-    """The content of lineage.json."""
-    return orjson.dumps(lineage.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+    """The content of lineage.json; secrets are masked where texts of others may be."""
+    record = lineage.model_dump(mode="json")
+    for name in ("spec", "model", "notes", "server", "failures"):
+        record[name] = mask_json(record[name])
+    return orjson.dumps(record, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def _damaged(path: Path, reason: str) -> ArtifactError:

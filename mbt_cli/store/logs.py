@@ -1,12 +1,12 @@
 """The log file of a cell's run, with secrets masked."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from mbt_cli.core.names import own_utc_name
-from mbt_cli.core.secrets import Secrets
+from mbt_cli.core.secrets import mask
 from mbt_cli.store.disk import writing_to
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -15,21 +15,16 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 class MaskingFormatter(logging.Formatter):
     """Format a record and its traceback, with secrets masked."""
 
-    def __init__(self, secrets: Secrets) -> None:
-        super().__init__(_FORMAT)
-        self._secrets = secrets
-
     def format(self, record: logging.LogRecord) -> str:
-        return self._secrets.mask(super().format(record))
+        return mask(super().format(record))
 
 
 @contextmanager
-def logging_to(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+def logging_to(folder: Path) -> Iterator[Path]:
     """Write mbt's log to `<UTC>-<machine>-<process>.log` in a cell's log folder.
 
     Args:
         folder: Folder of the logs, created if missing.
-        environment: The values of its secret variables are masked.
 
     Raises:
         ArtifactError: The file cannot be written.
@@ -38,7 +33,7 @@ def logging_to(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     with writing_to(path):
         folder.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(MaskingFormatter(Secrets(environment)))
+    handler.setFormatter(MaskingFormatter(_FORMAT))
     logger = logging.getLogger("mbt_cli")
     level = logger.level
     logger.addHandler(handler)

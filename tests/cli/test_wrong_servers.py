@@ -108,10 +108,55 @@ ENDPOINTS = (
     asking(
         "a key in the address",
         OPENAI.format(url="https://me:key@x.org/v1"),
-        ["models.parrot.backend.base_url", "see `api_key_env`"],
+        ["models.parrot.backend.base_url", "see `api_key_env` and `headers_env`"],
         code=2,
     ),
+    asking(
+        "a key behind the address",
+        OPENAI.format(url="https://x.org/v1#sk-0123456789"),
+        ["models.parrot.backend.base_url", "fragment", "see `api_key_env` and `headers_env`"],
+        code=2,
+    ),
+    asking(
+        "a key where the variable of a header is meant",
+        OPENAI.format(url="https://x.org/v1").replace(
+            'api_key_env = "MY_KEY"', 'headers_env = { "X-Api-Key" = "sk-0123456789" }'
+        ),
+        ["models.parrot.backend.headers_env", "the variable that holds the key, not the key"],
+        code=2,
+    ),
+    *(
+        asking(
+            f"a key in the body: {request}",
+            f"{OPENAI.format(url='https://x.org/v1')}\nrequest = {{ {request} }}",
+            ["models.parrot.request", "`api_key_env", "`headers_env = {"],
+            code=2,
+        )
+        for request in (
+            'api_key = "sk-0123456789"',
+            'Authorization = "Bearer sk-0123456789"',
+            'extra_headers = { X-Org = "sk-0123456789" }',
+            'x-api-key = "sk-0123456789", model = "m"',
+            'extra_body = { token = "sk-0123456789" }',
+        )
+    ),
+    asking(
+        "the value of a key that the environment holds, in a comment",
+        f"{OPENAI.format(url='https://x.org/v1')}  # it was sk-wrong-key-1234567890",
+        ["it was [secret]` holds the value of `MY_KEY`", "`api_key_env` or `headers_env`"],
+        code=2,
+        env=KEY,
+    ),
 )
+
+
+def test_requests_may_have_fields_whose_names_only_look_like_keys(tmp_path, capfd):
+    request = 'prompt_cache_key = "a", skip_special_tokens = false, user = "token"'
+    tools = 'tools = [{ function = { parameters = { password = { type = "string" } } } }]'
+    model = f"{OPENAI.format(url='https://x.org/v1')}\nrequest = {{ {request}, {tools} }}"
+    Wrong("", "", (), edits={CANNED: model}).prepare(tmp_path)
+
+    assert typed(["check", "study.toml"], tmp_path, {}, capfd).code == 0
 
 
 @rows(*SERVERS, *ENDPOINTS)
@@ -122,7 +167,10 @@ def test_a_model_that_cannot_be_had_is_said_with_what_to_do(wrong, tmp_path, cap
     (tmp_path / "vllm").touch()
     (tmp_path / "vllm").chmod(0o755)
 
-    held(wrong, typed(wrong.words_typed, tmp_path, wrong.env, capfd))
+    done = typed(wrong.words_typed, tmp_path, wrong.env, capfd)
+
+    held(wrong, done)
+    assert "sk-" not in done.err
 
 
 class _Answers(BaseHTTPRequestHandler):

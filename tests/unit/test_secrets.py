@@ -1,10 +1,15 @@
+import html
+import json
+from base64 import b64encode, urlsafe_b64encode
+from urllib.parse import quote
+
 import pytest
 
-from mbt_cli.core.secrets import Secrets
+from mbt_cli.core.secrets import Secrets, hold, mask_json
 
 ENVIRONMENT = {
     "OPENAI_API_KEY": "sk-proj-12345678",
-    "HF_TOKEN": "hf_abcdefgh",
+    "HF_TOKEN": "hf_abcd1234",
     "DB_PASSWORD": "p@ss word!",
     "TOKENIZERS_PARALLELISM": "disabled",
     "SOME_TOKEN": "true",
@@ -16,7 +21,7 @@ ENVIRONMENT = {
     ("text", "masked"),
     [
         ("key sk-proj-12345678 used", "key [secret] used"),
-        ("hf_abcdefgh/sk-proj-12345678", "[secret]/[secret]"),
+        ("hf_abcd1234/sk-proj-12345678", "[secret]/[secret]"),
         ("postgres://p%40ss%20word%21@host", "postgres://[secret]@host"),
         ("disabled true /usr/bin", "disabled true /usr/bin"),
     ],
@@ -26,15 +31,15 @@ def test_values_of_secret_variables_are_masked_and_others_are_not(text, masked):
 
 
 def test_a_secret_that_holds_another_is_masked_whole():
-    secrets = Secrets({"A_KEY": "abcdef", "B_KEY": "abcdef-ghijkl"})
+    secrets = Secrets({"A_KEY": "abc-1234", "B_KEY": "abc-1234-ghijkl"})
 
-    assert secrets.mask("abcdef-ghijkl") == "[secret]"
+    assert secrets.mask("abc-1234-ghijkl") == "[secret]"
 
 
 def test_each_line_of_a_key_of_several_lines_is_masked():
-    key = "-----BEGIN KEY-----\nAAAABBBBCCCC\n-----END KEY-----\n"
+    key = "-----BEGIN KEY-----\nAAAA9999CCCC\n-----END KEY-----\n"
 
-    assert Secrets({"DEPLOY_KEY": key}).mask("read: AAAABBBBCCCC") == "read: [secret]"
+    assert Secrets({"DEPLOY_KEY": key}).mask("read: AAAA9999CCCC") == "read: [secret]"
     assert Secrets({"DEPLOY_KEY": key}).mask(f"all: {key}") == "all: [secret]\n"
 
 
@@ -42,3 +47,75 @@ def test_a_secret_that_is_no_text_is_masked_too():
     value = b"p\xffssword".decode(errors="surrogateescape")
 
     assert Secrets({"DB_PASSWORD": value}).mask(f"{value} p%FFssword") == "[secret] [secret]"
+
+
+KEY = "sk-proj/12+34 5678&Q"
+ESCAPED = "".join(f"\\u{ord(c):04x}" for c in KEY)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        KEY,
+        KEY.upper(),
+        KEY.lower(),
+        quote(KEY),
+        quote(KEY, safe=""),
+        "".join(f"%{ord(c):02X}" for c in KEY),
+        json.dumps(KEY).replace("/", "\\/"),
+        ESCAPED,
+        ESCAPED.replace("\\", "\\\\"),
+        ESCAPED[:18] + KEY[3:],
+        html.escape(KEY).replace("&amp;", "&#38;"),
+        "".join(f"&#{ord(c)};" for c in KEY),
+        "".join(f"&#x{ord(c):x};" for c in KEY),
+        KEY.encode().hex(),
+        KEY.encode().hex().upper(),
+        *(b64encode(f"{'x' * n}{KEY} and more".encode()).decode() for n in range(6)),
+        urlsafe_b64encode(f"user:{KEY}".encode()).decode(),
+    ],
+)
+def test_a_secret_is_masked_in_every_form_in_which_a_server_may_echo_it(shown):
+    masked = Secrets({"FOO": KEY, "BAR": "bar-1234"}, ["FOO"]).mask(f"key {shown}!")
+
+    before, after = masked.removeprefix("key ").removesuffix("!").split("[secret]")
+    assert shown.startswith(before)
+    assert shown.endswith(after)
+    assert len(before + after) < len(shown) / 2  # in base64 something stands before and after it
+
+
+def test_a_variable_of_any_name_is_a_secret_once_it_is_named():
+    secrets = Secrets()
+    secrets.hold({"FOO": "foo-12345678", "BAR": "bar-12345678"}, ["FOO"])
+
+    assert secrets.mask("foo-12345678 bar-12345678") == "[secret] bar-12345678"
+    assert secrets.name_in("it is FOO-12345678") == "FOO"
+    assert secrets.name_in("bar-12345678") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("HF_ENDPOINT", "https://me:p4ss-word@hub.example/x", "p4ss-word"),
+        ("HTTPS_PROXY", "http://some-user-1:pw@proxy:3128", "some-user-1:pw"),
+        ("http_proxy", "some-user-1:pw@proxy:3128", "some-user-1:pw"),
+        ("DATABASE", "pg://u:p%40ss%2Dword@host/db", "p@ss-word"),
+        ("SENTRY_DSN", "https://0123456789abcdef@sentry.example/1", "0123456789abcdef"),
+        ("WEIRD", "x https://a@b:token-123@host", "a@b:token-123"),
+    ],
+)
+def test_user_and_password_of_a_url_are_secrets_whatever_the_variable(name, value, shown):
+    assert Secrets({name: value}).mask(f"<{shown}>") == "<[secret]>"
+
+
+@pytest.mark.parametrize("value", ["EMPTY", "not-needed", "Washington", "12345678", "2026-01-01"])
+def test_short_values_words_and_numbers_are_no_secrets_so_that_replies_stay_as_they_are(value):
+    assert Secrets({"MY_KEY": value}).mask(f"It is {value}.") == f"It is {value}."
+
+
+def test_a_json_value_is_masked_in_all_its_texts():
+    hold({"MASK_JSON_KEY": "mask-json-1234"})
+
+    masked = mask_json({"a": ["mask-json-1234", 1], "mask-json-1234": {"b": None}})
+
+    assert masked == {"a": ["[secret]", 1], "[secret]": {"b": None}}

@@ -1,14 +1,14 @@
 import logging
 
+from mbt_cli.core.secrets import hold
 from mbt_cli.store.logs import logging_to
-
-ENVIRONMENT = {"OPENAI_API_KEY": "sk-proj-12345678"}
 
 
 def test_log_lines_arguments_and_tracebacks_are_masked(tmp_path):
     logger = logging.getLogger("mbt_cli.store.test")
+    hold({"OPENAI_API_KEY": "sk-proj-12345678"})
 
-    with logging_to(tmp_path, ENVIRONMENT) as path:
+    with logging_to(tmp_path) as path:
         logger.info("with %s", "sk-proj-12345678")
         try:
             raise ValueError("sk-proj-12345678")
@@ -22,7 +22,7 @@ def test_log_lines_arguments_and_tracebacks_are_masked(tmp_path):
 
 
 def test_nothing_is_logged_to_the_file_afterwards(tmp_path):
-    with logging_to(tmp_path, ENVIRONMENT) as path:
+    with logging_to(tmp_path) as path:
         pass
     logging.getLogger("mbt_cli").warning("later")
 
