@@ -5,6 +5,7 @@ MbtError                 1  something failed
 │   ├── ManifestError    2  the manifest is wrong; holds every problem found
 │   └── MissingInputError 2 an input artifact does not exist yet
 ├── StaleError           1  finished cells were made with other settings
+│   └── OtherServerError 1  a cell has replies of another model server
 ├── StageError           1  a stage ran and failed
 ├── ArtifactError        1  an artifact is damaged, unknown or cannot be written
 ├── LockedError          1  another process is running this cell
@@ -64,6 +65,10 @@ class MissingInputError(UsageError):
 
 class StaleError(MbtError):
     """Finished cells were made with other settings than the manifest has now."""
+
+
+class OtherServerError(StaleError):
+    """A cell has replies of another model server than the one that it would ask now."""
 
 
 class StageError(MbtError):

@@ -97,6 +97,18 @@ class Backend(Plugin):
     def identity(self) -> Mapping[str, Json]:
         """The identity of the model, independent of the machine; enters every request key."""
 
+    def origin(self) -> str | None:
+        """The name by which the endpoint is known: its address, or another that the user gave it.
+
+        None for a server that mbt starts: its identity says which weights it serves.
+        """
+        return None
+
+    def spec(self) -> dict[str, Json]:
+        """What decides its replies, for fingerprints."""
+        found: dict[str, Json] = spec_of(self)
+        return found
+
     @abstractmethod
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint | Responder]:
         """The endpoint, ready while the context is open; BackendError if it does not start."""

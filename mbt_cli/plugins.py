@@ -65,7 +65,8 @@ class Family(Generic[P]):
     def fields_of(self, table: object) -> Mapping[str, FieldInfo]:
         """Fields of the class whose kind a table names; none if the kind is unknown."""
         cls = self.find(str(table.get("kind"))) if isinstance(table, Mapping) else None
-        return {} if cls is None else cls.model_fields
+        fields = {} if cls is None else cls.model_fields
+        return {field.alias or name: field for name, field in fields.items()}
 
     def make(self, table: Any) -> P:
         """The plug-in that a table describes.

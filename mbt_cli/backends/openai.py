@@ -11,9 +11,11 @@ from pydantic import Field, StringConstraints, field_validator
 from pydantic_core import PydanticCustomError
 
 from mbt_cli.core.chat import Endpoint, Json, Post
+from mbt_cli.core.origin import LOOPBACK
 from mbt_cli.core.plugin import SECRET, VARIABLE, RunOnly
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import UsageError
+from mbt_cli.inference.origins import listed_models
 from mbt_cli.interfaces import Backend
 
 _POSITIONAL = ("messages", "model")
@@ -54,7 +56,6 @@ async def sdk_transport(
 
 
 Header = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$")]
-_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _NEW_LIMIT_HOSTS = ("api.openai.com", ".openai.azure.com")
 
 
@@ -65,6 +66,10 @@ class OpenAIBackend(Backend):
     """Names the backend in a manifest."""
     base_url: str
     """Address up to and including `/v1`."""
+    declared: str | None = Field(default=None, alias="identity")
+    """Name that stands for the address in fingerprints and request keys, for an endpoint whose
+    address changes, such as a server in a cluster job: replies from all addresses with this name
+    count as replies of one model. Default: the address. For cells that exist, their old address."""
     id: str | None = None
     """The endpoint's name for the model. Default: the model's `id` or name in the manifest."""
     api_key_env: Annotated[str | None, RunOnly] = None
@@ -97,6 +102,14 @@ class OpenAIBackend(Backend):
             )
         return value
 
+    @field_validator("declared")
+    @classmethod
+    def _is_an_identity(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[^\s@?#]{1,200}", value):
+            what = "must be a name without spaces, or an address without user, password and query"
+            raise PydanticCustomError(SECRET, what)
+        return value
+
     @field_validator("base_url")
     @classmethod
     def _is_an_address(cls, value: str) -> str:
@@ -113,7 +126,14 @@ class OpenAIBackend(Backend):
 
     def identity(self) -> Mapping[str, Json]:
         own = {} if self.id is None else {"id": self.id}
-        return {"base_url": address_of(self.base_url), **own}
+        return {"base_url": address_of(self.origin()), **own}
+
+    def origin(self) -> str:
+        return self.declared or self.base_url
+
+    def spec(self) -> dict[str, Json]:
+        settings = {key: value for key, value in super().spec().items() if key != "declared"}
+        return {**settings, "base_url": self.origin()}
 
     def check(self, environment: Mapping[str, str]) -> None:
         self._key(environment)
@@ -149,6 +169,7 @@ class OpenAIBackend(Backend):
             transport=partial(sdk_transport, self.base_url, key, headers)
             if self.client == "sdk"
             else None,
+            models=listed_models(self.base_url, key, headers, place.environment),
         )
 
     def _key(self, environment: Mapping[str, str]) -> str | None:
@@ -176,14 +197,17 @@ class OpenAIBackend(Backend):
         return "max_completion_tokens" if host.endswith(_NEW_LIMIT_HOSTS) else "max_tokens"
 
 
-def address_of(base_url: str) -> str:
-    """A URL as it enters request keys; host and port of this machine do not count.
+def address_of(name: str) -> str:
+    """An address as it enters request keys, or any other name as it is.
+
+    Host and port of this machine do not count, so that replies of older journals keep their keys;
+    the origins of a cell's replies are compared apart from their keys.
 
     Example:
         >>> address_of("http://localhost:8000/v1"), address_of("https://api.example.com/v1")
         ('loopback/v1', 'https://api.example.com/v1')
     """
-    parts = urlsplit(base_url)
-    if parts.hostname in _LOOPBACK:
+    parts = urlsplit(name)
+    if parts.hostname in LOOPBACK:
         return f"loopback{parts.path}"
     return urlunsplit((parts.scheme, parts.netloc.lower(), parts.path, "", ""))

@@ -240,6 +240,9 @@ def _lines(lineage: Lineage) -> list[str]:
     ]
     if lineage.model is not None:
         lines.append(f"model {_compact(lineage.model)}")
+        if lineage.server is not None and (origin := lineage.server.origin) is not None:
+            model = f"; it says {_compact(origin.model)}" if origin.model else ""
+            lines.append(f"asked at {', '.join(origin.addresses)}{model}")
         requests = lineage.requests
         lines.append(
             f"{requests.sent:,} requests sent, {requests.retried:,} retried, "

@@ -1,6 +1,6 @@
 """Requests, replies and endpoints as values."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
@@ -87,6 +87,7 @@ class Endpoint:
         shape: Adapts a body to an endpoint that departs from the protocol.
         transport: A client of the endpoint's own; takes the time limit of a reply in seconds.
         alive: Raises BackendError with the last log lines once the server has died.
+        models: What it lists at `/models`, if mbt did not start it.
     """
 
     base_url: str
@@ -105,6 +106,7 @@ class Endpoint:
     shape: Callable[[dict[str, Json]], dict[str, Json]] | None = None
     transport: Callable[[float], AbstractAsyncContextManager[Post]] | None = None
     alive: Callable[[], None] | None = None
+    models: Sequence[Mapping[str, Json]] = ()
 
 
 @dataclass(frozen=True, slots=True)

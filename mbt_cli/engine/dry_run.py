@@ -11,6 +11,7 @@ import polars as pl
 from mbt_cli.core.chat import Message
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.rows import GATE, UNREADABLE
+from mbt_cli.engine.reuse import check_begun, reuses_rows
 from mbt_cli.engine.runner import Servers, hub_access, load_input, server_place
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import StageError
@@ -82,10 +83,11 @@ def _dry_run(states: States, state: CellState, machine: Machine, *, retry_failed
         name: tuple(_loaded(states[address], machine) for address in group)
         for name, group in cell.resolution.inputs.items()
     }
+    check_begun(state)
     batch = cell.stage.request_batch(_work(cell, inputs, state.folder, machine))
     new = reused = 0
     first: Sequence[Message] = ()
-    with _known_keys(state.folder, retry_failed=retry_failed) as is_known:
+    with _known_keys(state, retry_failed=retry_failed) as is_known:
         for request in first_requests(batch):
             first = first or request.messages
             known = is_known(request.key)
@@ -96,10 +98,11 @@ def _dry_run(states: States, state: CellState, machine: Machine, *, retry_failed
 
 
 @contextmanager
-def _known_keys(folder: Path, *, retry_failed: bool) -> Iterator[Callable[[str], bool]]:
+def _known_keys(state: CellState, *, retry_failed: bool) -> Iterator[Callable[[str], bool]]:
     """Whether a request has a reply: in the rows, or in the journal of an unfinished run."""
     keys: set[str] = set()
-    if (folder / ROWS).is_file():
+    folder = state.folder
+    if reuses_rows(state):
         failure = pl.col("failure")
         has_reply = [failure.str.starts_with(reason) for reason in (GATE, UNREADABLE)]
         is_good = pl.any_horizontal(failure.is_null(), *has_reply)

@@ -14,21 +14,21 @@ import polars as pl
 
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Endpoint, Responder
-from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.jobs import JobId, Shard
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.names import own_utc_name
 from mbt_cli.core.progress import Progress
-from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.engine.plan import asked_model
+from mbt_cli.engine.reuse import check_begun, moved_from, recorded_origin, reuses_rows
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import (
     BackendError,
     Interrupted,
     MbtError,
     MissingInputError,
+    OtherServerError,
     StageError,
     StaleError,
     Stopped,
@@ -37,6 +37,7 @@ from mbt_cli.errors import (
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import import_rows
 from mbt_cli.inference.loop import AskReport
+from mbt_cli.inference.origins import record_origin
 from mbt_cli.inference.replies import ServerDiedError
 from mbt_cli.interfaces import Backend
 from mbt_cli.manifest.cell import Cell
@@ -122,6 +123,7 @@ class Runner:
         chosen = [self.states[address] for address in addresses]
         self._check_stale(chosen)
         self._check_inputs(chosen)
+        self._check_begun(chosen)
         self._check_backends(chosen)
         made, done, sent, reused = [], [], 0, 0
         with Servers() as servers:
@@ -156,7 +158,14 @@ class Runner:
                 return lineage  # another process made it in the meantime
             _log.info("%s begins, fingerprint %s", address, state.fingerprint)
             try:
-                return self._make(state, lock, servers, progress)
+                try:
+                    return self._make(state, lock, servers, progress)
+                except OtherServerError:
+                    if not self._options.replace:
+                        raise
+                    study, now = state.cell.resolution.study, datetime.now(UTC)
+                    move_aside(self._machine.runs, study, folder, now=now, names=(JOURNAL,))
+                    return self._make(state, lock, servers, progress, afresh=True)
             except (Stopped, Interrupted) as error:
                 _log.warning("%s", error.message)
                 raise
@@ -166,13 +175,22 @@ class Runner:
                 raise
 
     def _make(
-        self, state: CellState, lock: Lock, servers: "Servers", progress: Progress
+        self,
+        state: CellState,
+        lock: Lock,
+        servers: "Servers",
+        progress: Progress,
+        *,
+        afresh: bool = False,
     ) -> Lineage:
-        """The cell's rows, then its lineage."""
+        """The cell's rows, then its lineage; `afresh` reuses no reply of the finished cell."""
         provenance.begin()
         started, clock = datetime.now(UTC), monotonic()
         cell, folder = state.cell, state.folder
-        if (folder / ROWS).is_file() and isinstance(cell.stage, AsksModel):
+        check_begun(state)
+        if reuses_rows(state) and not afresh:
+            if state.lineage is not None and (origin := recorded_origin(state.lineage)):
+                record_origin(folder / JOURNAL, "imported", origin)
             import_rows(folder / ROWS, folder / JOURNAL)
         inputs = self._inputs(cell)
         records = {
@@ -206,7 +224,7 @@ class Runner:
             self._check_failures(cell, failures, rows)
             lineage = _lineage(state, work, records, started)
             lock.check()
-            if state.status == "stale":
+            if state.status == "stale" or afresh:
                 move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
             made = writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
         _log.info("%s: done, %d rows, %d failed", made.address, made.rows, made.failed_rows)
@@ -289,11 +307,22 @@ class Runner:
             lines.extend(f"    {reason}" for reason in state.why)
         if len(stale) > _SHOWN_CELLS:
             lines.append(f"  and {len(stale) - _SHOWN_CELLS} more")
+        moved = next((name for state in stale if (name := moved_from(state))), None)
+        same = f'if the same model answers at its new address, set `identity = "{moved}"` in its '
         raise StaleError(
             "\n".join(lines),
-            hint="`--replace` remakes them: replies to unchanged requests are reused, and the old "
+            hint=(f"{same}backend; " if moved else "")
+            + "`--replace` remakes them: replies to unchanged requests are reused, and the old "
             "artifacts move to `.replaced` in the runs folder",
         )
+
+    def _check_begun(self, chosen: Sequence[CellState]) -> None:
+        """Report a cell that was begun on another server before the first cell runs."""
+        if self._options.replace and self._options.shard is None:
+            return
+        for state in chosen:
+            if not self._is_skipped(state):
+                check_begun(state)
 
     def _check_inputs(self, chosen: Sequence[CellState]) -> None:
         among = {state.cell.address for state in chosen}
@@ -330,7 +359,7 @@ class Servers:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._running: tuple[str, Endpoint | Responder] | None = None
+        self._running: tuple[Backend, int, Endpoint | Responder] | None = None
 
     def __enter__(self) -> "Servers":
         return self
@@ -341,12 +370,13 @@ class Servers:
     @contextmanager
     def open(self, backend: Backend, place: ServerPlace) -> Iterator[Endpoint | Responder]:
         """The backend's endpoint; a running server of an equal backend is used again."""
-        key = sha256_of([type(backend).__name__, spec_of(backend), place.parallel])
-        if self._running is None or self._running[0] != key or not _is_alive(self._running[1]):
+        running = self._running
+        if running is None or running[:2] != (backend, place.parallel) or not _is_alive(running[2]):
             self._close()
-            self._running = key, self._stack.enter_context(backend.open(place))
+            running = backend, place.parallel, self._stack.enter_context(backend.open(place))
+            self._running = running
         try:
-            yield self._running[1]
+            yield running[2]
         except ServerDiedError:
             self._close()  # its process may still run: it did not answer
             raise
@@ -378,7 +408,7 @@ def _lineage(
     cell, asked = state.cell, work.result.asked
     requests, server = Requests(), None
     if asked is not None:
-        server = ServerRecord(version=asked.version, flags=asked.flags)
+        server = ServerRecord(version=asked.version, flags=asked.flags, origin=asked.origin)
         requests = Requests(
             sent=asked.sent,
             retried=asked.retried,

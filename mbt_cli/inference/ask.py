@@ -12,11 +12,18 @@ import uvloop
 
 from mbt_cli.core.chat import Endpoint, Reply, Responder
 from mbt_cli.core.memory import return_freed_memory
+from mbt_cli.core.origin import Origin
 from mbt_cli.core.progress import Progress
 from mbt_cli.errors import BackendError
 from mbt_cli.inference.client import Client, open_client
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
 from mbt_cli.inference.loop import AskReport, Emit, ProgramLoop
+from mbt_cli.inference.origins import (
+    check_origin,
+    record_origin,
+    recorded_origins,
+    served_model,
+)
 from mbt_cli.inference.queue import AdaptiveConcurrency, PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
     Sending,
@@ -50,6 +57,7 @@ def ask(
     Raises:
         BackendError: The server did not start, died too often, or refuses every request.
         ArtifactError: The journal cannot be written.
+        OtherServerError: The journal has replies of another endpoint or model.
         Interrupted: SIGINT came; every reply that had arrived is kept.
         Stopped: SIGTERM or SIGUSR1 came; every reply that had arrived is kept.
     """
@@ -63,10 +71,12 @@ def ask(
             )
         loop = ProgramLoop(batch, index, file, progress, emit)
         report = loop.report
+        if batch.origin is not None and (recorded := recorded_origins(journal)):
+            report.origin = recorded[0].merged(recorded[1:])
         try:
             while loop.has_request():
                 try:
-                    _send_all(loop, stop)
+                    _send_all(loop, stop, journal, writer)
                 except ServerDiedError as error:
                     report.restarts += 1
                     if report.restarts > batch.run.server_restarts:
@@ -87,8 +97,8 @@ def ask(
         return report
 
 
-def _send_all(loop: ProgramLoop, stop: StopRequest) -> None:
-    """Open the backend and send everything."""
+def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) -> None:
+    """Open the backend, check that it is the one that answered before, and send everything."""
     batch, report = loop.batch, loop.report
     with batch.open(batch.place) as source:
         report.version = source.version
@@ -96,6 +106,13 @@ def _send_all(loop: ProgramLoop, stop: StopRequest) -> None:
             _answer_in_process(loop, source)
             return
         report.flags = source.flags
+        if batch.origin is not None:
+            model = served_model(source, source.model or batch.model_id)
+            now = Origin(name=batch.origin, addresses=(source.base_url,), model=model)
+            earlier = recorded_origins(journal)
+            check_origin(earlier, now, str(journal.parent))
+            report.origin = now.merged(earlier)
+            record_origin(journal, writer, report.origin)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_send_over_http(loop, source, stop))
         return_freed_memory()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mbt_cli.core.chat import Reply, Request
+from mbt_cli.core.origin import Origin
 from mbt_cli.core.programs import Ask, Result, Step, Steps, Task
 from mbt_cli.core.progress import Progress
 from mbt_cli.inference.journal import JournalIndex, JournalWriter, digest_of, unwritable
@@ -49,6 +50,7 @@ class AskReport:
         seconds: From opening the journal to the last reply.
         version: The server's version; null if nothing was sent.
         flags: The flags the server was started with.
+        origin: The endpoint, if mbt did not start it and it is known.
     """
 
     sent: int = 0
@@ -62,6 +64,7 @@ class AskReport:
     version: str | None = None
     flags: tuple[str, ...] = ()
     unusable: Counter[str] = field(default_factory=Counter)
+    origin: Origin | None = None
 
 
 @dataclass(slots=True, eq=False)

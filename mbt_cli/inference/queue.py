@@ -46,6 +46,7 @@ class RequestBatch:
         retry_failed: Retry every failure of an earlier run, not only transient ones.
         sends_seed: Whether the sampling is seedable.
         model_id: The endpoint's name for the model, for backends that do not set one.
+        origin: Name of an endpoint that mbt does not start (`Backend.origin`).
     """
 
     tasks: Callable[[], Iterable[Task]]
@@ -65,6 +66,7 @@ class RequestBatch:
     retry_failed: bool = False
     sends_seed: bool = True
     model_id: str = ""
+    origin: str | None = None
 
     def request(self, task: Task, ask: Ask, path: tuple[int, ...]) -> Request:
         """One request of a task, with its seed and key.

@@ -99,10 +99,11 @@ def _lines(
     for name, field in model.model_fields.items():
         if name in leave_out:
             continue
-        parts = [type_words(types[name], definitions, elsewhere), _default(field, name in needed)]
+        key = field.alias or name
+        parts = [type_words(types[key], definitions, elsewhere), _default(field, name in needed)]
         parts += [words for mark, words in _MARKS if mark in field.metadata]
         doc = " ".join(docs.get(name, "").split())
-        yield f"- `{prefix}{name}` ({'; '.join(p for p in parts if p)}): {doc}"
+        yield f"- `{prefix}{key}` ({'; '.join(p for p in parts if p)}): {doc}"
         inner = _table_inside(field)
         if inner is not None and inner.__name__ not in elsewhere:
             own = inner.model_json_schema()

@@ -53,6 +53,7 @@ def request_batch(
         retry_failed=work.retry_failed,
         sends_seed=model.sampling.seedable,
         model_id=model.id,
+        origin=model.backend.origin(),
     )
 
 

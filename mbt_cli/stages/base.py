@@ -56,7 +56,7 @@ class Model:
     def spec(self) -> Json:
         """Everything that changes results, for fingerprints and lineage."""
         return {
-            "backend": spec_of(self.backend),
+            "backend": self.backend.spec(),
             "id": self.id,
             "sampling": spec_of(self.sampling),
             "request": dict(self.request),

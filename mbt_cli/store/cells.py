@@ -1,5 +1,6 @@
 """The folder of a cell: its place, its failure record, and moving it aside."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -30,7 +31,13 @@ def cell_folder(runs: Path, study: str, address: str) -> Path:
     return runs.joinpath(study, *parts)
 
 
-def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path | None:
+_ARTIFACT = (LINEAGE, ROWS, FILES, FAILURE)
+"""lineage.json comes first: a crash after it leaves an unfinished cell, not a damaged one."""
+
+
+def move_aside(
+    runs: Path, study: str, folder: Path, *, now: datetime, names: Sequence[str] = _ARTIFACT
+) -> Path | None:
     """Move a cell's artifact to `runs/.replaced/<study>/<time>/...`; logs and locks stay.
 
     Args:
@@ -38,6 +45,7 @@ def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path |
         study: Name of the study.
         folder: The cell's folder; the caller holds its lock.
         now: The time that names the target folder, UTC.
+        names: What to move instead of the artifact.
 
     Returns:
         The new folder, None if there was nothing to move.
@@ -45,8 +53,7 @@ def move_aside(runs: Path, study: str, folder: Path, *, now: datetime) -> Path |
     Raises:
         ArtifactError: The file system refuses.
     """
-    # lineage.json goes first: a crash after it leaves an unfinished cell, not a damaged one
-    moved = [folder / name for name in (LINEAGE, ROWS, FILES, FAILURE) if (folder / name).exists()]
+    moved = [folder / name for name in names if (folder / name).exists()]
     if not moved:
         return None
     with writing_to(runs / REPLACED):

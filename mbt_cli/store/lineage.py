@@ -6,6 +6,7 @@ import orjson
 from pydantic import AwareDatetime, Field, ValidationError
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.origin import Origin
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.secrets import mask_json
@@ -82,6 +83,8 @@ class ServerRecord(Settings):
     """The version it reported."""
     flags: tuple[str, ...] = ()
     """Flags it was started with, with secrets masked."""
+    origin: Origin | None = None
+    """The endpoint, if mbt did not start it."""
 
 
 class Host(Settings):

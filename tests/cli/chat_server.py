@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections import Counter
 
 from aiohttp import web
@@ -14,10 +15,21 @@ class ChatServer:
     Args:
         reply: The text of every reply.
         delay_seconds: Time from a request to its reply.
+        model: What it lists at `/models`; None lists nothing.
+        answers: Number of requests that it answers before it fails all others with 500.
     """
 
-    def __init__(self, reply: str = "<answer>Oslo</answer>", delay_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        reply: str = "<answer>Oslo</answer>",
+        delay_seconds: float = 0.0,
+        *,
+        model: dict | None = None,
+        answers: float = float("inf"),
+    ) -> None:
         self._reply = reply
+        self.model = model
+        self.answers = answers
         self.delay_seconds = delay_seconds
         self.asked: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
@@ -44,6 +56,7 @@ class ChatServer:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -54,12 +67,22 @@ class ChatServer:
         self._loop.run_until_complete(runner.cleanup())
         self._loop.close()
 
+    async def _models(self, request: web.Request) -> web.Response:
+        if self.model is None:
+            return web.json_response({"error": {"message": "no such page"}}, status=404)
+        # the time and the permissions differ at each call, as with vLLM
+        changing = {"created": time.time_ns(), "permission": [{"id": f"p{time.time_ns()}"}]}
+        return web.json_response({"object": "list", "data": [{**self.model, **changing}]})
+
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
         key = json.dumps([body["messages"], body.get("seed")])
         self.asked[key] += 1
         self.bodies.append(body)
         self.keys.add(request.headers.get("Authorization", ""))
+        if self.answers <= 0:
+            return web.json_response({"error": {"message": "boom"}}, status=500)
+        self.answers -= 1
         await asyncio.sleep(self.delay_seconds)
         self.answered[key] += 1
         message = {"role": "assistant", "content": self._reply}

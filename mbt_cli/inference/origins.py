@@ -1,0 +1,131 @@
+"""The origins of the replies in a journal: endpoints that mbt did not start.
+
+Such an endpoint may be another one in the next session. Each writer of a journal writes
+`origin-WRITER.json` before its first reply. Journals of older versions have none; their replies
+count as those of the present endpoint.
+"""
+
+import http.client
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from mbt_cli.core.chat import Endpoint, Json
+from mbt_cli.core.origin import Origin
+from mbt_cli.errors import ArtifactError, OtherServerError
+from mbt_cli.inference.client import proxy_for
+from mbt_cli.inference.journal import unwritable
+
+_SECONDS = 10.0
+_MOST_BYTES = 8 << 20
+_TELLS_THE_MODEL = ("id", "root", "parent")
+_TELLS_THE_WEIGHTS = ("n_params", "size", "n_vocab", "n_embd")
+
+
+def recorded_origins(journal: Path) -> list[Origin]:
+    """The origins of the replies in a journal.
+
+    Raises:
+        ArtifactError: A record is damaged.
+    """
+    found = []
+    for path in sorted(journal.glob("origin-*.json")):
+        try:
+            found.append(Origin.model_validate_json(path.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise ArtifactError(
+                f"`{path}` is damaged, so the server of these replies is unknown",
+                hint=f"move `{journal}` away and run the same command again",
+            ) from error
+    return found
+
+
+def check_origin(recorded: Iterable[Origin], now: Origin, cell: str) -> None:
+    """Refuse to add replies of one endpoint to those of another.
+
+    Args:
+        recorded: Origins of the replies that the cell has.
+        now: The endpoint that would answer now; without a model, names alone are compared.
+        cell: The cell, for the message.
+
+    Raises:
+        OtherServerError: The cell has replies of another endpoint or model.
+    """
+    afresh = "`--replace` asks every request of the cell again"
+    for earlier in recorded:
+        if not earlier.has_name(now.name):
+            raise OtherServerError(
+                f"`{cell}` has replies of `{earlier.name}`, and its model is now at `{now.name}`",
+                hint=f"set `base_url` back; or, if the same model answers there, set `identity = "
+                f'"{earlier.name}"` in its backend; {afresh}',
+            )
+        if changed := earlier.other_model(now):
+            key, old, new = changed
+            raise OtherServerError(
+                f"`{cell}` has replies of a model with the {key} `{old}`, and `{now.addresses[0]}` "
+                f"now serves a model with the {key} `{new}`",
+                hint=f"start the server with the first model again; {afresh}",
+            )
+
+
+def record_origin(journal: Path, writer: str, origin: Origin) -> None:
+    """Write the origin of the replies that a writer adds, before its first one.
+
+    Raises:
+        ArtifactError: The journal cannot be written.
+    """
+    path = journal / f"origin-{writer}.json"
+    partial = path.with_suffix(".partial")
+    try:
+        journal.mkdir(parents=True, exist_ok=True)
+        partial.write_text(origin.model_dump_json(indent=2))
+        partial.replace(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def served_model(endpoint: Endpoint, name: str) -> dict[str, Json]:
+    """What an endpoint says of the model that it serves under a name.
+
+    A server that lists one model serves it under any name. Facts that change with each start of a
+    server, such as the time, are left out.
+    """
+    listed = endpoint.models
+    named = [one for one in listed if one.get("id") == name]
+    (one,) = named[:1] or (listed if len(listed) == 1 else ({},))
+    said = {key: one[key] for key in _TELLS_THE_MODEL if one.get(key) is not None}
+    meta = one.get("meta")
+    if isinstance(meta, Mapping):
+        said |= {key: meta[key] for key in _TELLS_THE_WEIGHTS if meta.get(key) is not None}
+    return said
+
+
+def listed_models(
+    base_url: str,
+    api_key: str | None,
+    headers: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> Sequence[Mapping[str, Json]]:
+    """The models that an endpoint lists; empty if it lists none or does not answer."""
+    proxy = proxy_for(base_url, environment)
+    proxies = {"http": proxy, "https": proxy} if proxy else {}
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _NoRedirect)
+    bearer = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    request = urllib.request.Request(f"{base_url}/models", headers={**bearer, **headers})
+    try:
+        with opener.open(request, timeout=_SECONDS) as response:
+            document = orjson.loads(response.read(_MOST_BYTES))
+    except (OSError, ValueError, http.client.HTTPException):
+        return ()
+    data = document.get("data") if isinstance(document, dict) else None
+    return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else ()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, which would carry the key to another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None

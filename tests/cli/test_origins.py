@@ -1,0 +1,188 @@
+"""Replies of two model servers never meet in one cell, and a server may move to a new address."""
+
+import json
+
+import polars as pl
+import pytest
+
+from mbt_cli.backends.openai import OpenAIBackend
+from tests.cli.chat_server import ChatServer
+
+STUDY = """
+[study]
+name = "small"
+seed = 1
+max_failed_share = 0
+
+[run]
+max_attempts = 1
+
+[sampling.plain]
+temperature = 0
+max_tokens = 32
+
+[models.lab]
+backend = {{ kind = "openai", id = "m", base_url = "{url}"{more} }}
+sampling = "plain"
+
+[benchmarks.tiny]
+kind = "tinyhop"
+limit = 6
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = {{ benchmark = "tiny", split = "validation", model = "lab", prompt = "answer" }}
+samples = {samples}
+"""
+
+
+@pytest.fixture
+def study(workplace):
+    """Write the study for a server, and read what a run of it left."""
+
+    class Study:
+        folder = workplace / "runs/small/base/benchmark=tiny/split=validation/model=lab"
+        folder = folder / "prompt=answer"
+
+        def write(self, server, *, samples=2, identity=None):
+            more = "" if identity is None else f', identity = "{identity}"'
+            text = STUDY.format(url=server.base_url, more=more, samples=samples)
+            (workplace / "study.toml").write_text(text)
+
+        @property
+        def replies(self):
+            return pl.read_parquet(self.folder / "rows.parquet")["reply"].value_counts().rows()
+
+        @property
+        def lineage(self):
+            return json.loads((self.folder / "lineage.json").read_text())
+
+    return Study()
+
+
+@pytest.fixture
+def servers():
+    """Two servers on two ports."""
+    with ChatServer("first") as first, ChatServer("second") as second:
+        yield first, second
+
+
+def test_a_begun_cell_never_goes_on_at_another_port(study, servers, mbt):
+    first, second = servers
+    first.answers = 5
+    study.write(first)
+    assert mbt("run", "study.toml").code == 1
+    study.write(second)
+
+    refused = mbt("run", "study.toml")
+    afresh = mbt("run", "study.toml", "--replace")
+
+    assert refused.code == 1
+    assert f"has replies of `{first.base_url}`, and its model is now at `{second.base_url}`" in (
+        refused.err
+    )
+    assert f'identity = "{first.base_url}"' in refused.err
+    assert afresh.code == 0, afresh.err
+    assert study.replies == [("second", 12)]
+    assert study.lineage["server"]["origin"]["addresses"] == [second.base_url]
+
+
+def test_a_replaced_cell_reuses_no_reply_of_another_port(study, servers, mbt):
+    first, second = servers
+    study.write(first)
+    assert mbt("run", "study.toml").code == 0
+    study.write(second)
+
+    refused = mbt("run", "study.toml")
+    planned = mbt("run", "study.toml", "--dry-run")
+    replaced = mbt("run", "study.toml", "--replace")
+
+    assert refused.code == 1
+    assert f'identity = "{first.base_url}"' in refused.err
+    assert "12 requests new, 0 reused" in planned.out
+    assert replaced.code == 0, replaced.err
+    assert sum(second.answered.values()) == 12
+    assert study.replies == [("second", 12)]
+
+
+def test_a_cell_goes_on_at_a_new_address_that_is_declared_the_same(study, servers, mbt):
+    first, second = servers
+    first.answers = 5
+    study.write(first)
+    assert mbt("run", "study.toml").code == 1
+    study.write(second, identity=first.base_url)
+
+    went_on = mbt("run", "study.toml")
+
+    assert went_on.code == 0, went_on.err
+    assert sorted(study.replies) == [("first", 5), ("second", 7)]
+    assert study.lineage["server"]["origin"]["addresses"] == [first.base_url, second.base_url]
+
+
+def test_a_server_with_an_identity_moves_between_nodes(study, servers, mbt):
+    first, second = servers
+    first.model = {"id": "m", "root": "/scratch/job-1/qwen"}
+    second.model = {"id": "m", "root": "/scratch/job-2/qwen"}
+    study.write(first, identity="lab-qwen")
+    assert mbt("run", "study.toml").code == 0
+
+    study.write(second, identity="lab-qwen")
+    done = mbt("run", "study.toml", "--dry-run")
+    study.write(second, identity="lab-qwen", samples=3)
+    grown = mbt("run", "study.toml")
+
+    assert "0 requests new" in done.out
+    assert grown.code == 0, grown.err
+    assert sorted(study.replies) == [("first", 12), ("second", 6)]
+    second.model = {"id": "m", "root": "/scratch/job-3/llama"}
+    study.write(second, identity="lab-qwen", samples=4)
+    refused = mbt("run", "study.toml")
+    assert refused.code == 1
+    assert "`/scratch/job-3/llama`" in refused.err
+
+
+def test_another_model_at_the_same_address_is_refused_by_name(study, servers, mbt):
+    server = servers[0]
+    server.model = {"id": "m", "root": "/models/a"}
+    study.write(server)
+    assert mbt("run", "study.toml").code == 0
+    recorded = study.lineage["server"]["origin"]
+    server.model = {"id": "m", "root": "/models/b"}
+    study.write(server, samples=3)
+
+    refused = mbt("run", "study.toml")
+    afresh = mbt("run", "study.toml", "--replace")
+
+    assert recorded["model"] == {"id": "m", "root": "/models/a"}
+    assert refused.code == 1
+    assert "replies of a model with the root `/models/a`" in refused.err
+    assert "now serves a model with the root `/models/b`" in refused.err
+    assert afresh.code == 0, afresh.err
+    assert sum(server.answered.values()) == 12 + 18
+    assert study.lineage["server"]["origin"]["model"] == {"id": "m", "root": "/models/b"}
+
+
+def test_cells_of_older_versions_keep_their_replies(study, servers, mbt):
+    server = servers[0]
+    study.write(server)
+    assert mbt("run", "study.toml").code == 0
+    lineage = study.lineage
+    del lineage["server"]["origin"]
+    (study.folder / "lineage.json").write_text(json.dumps(lineage))
+    study.write(server, samples=3)
+
+    grown = mbt("run", "study.toml")
+
+    assert grown.code == 0, grown.err
+    assert sum(server.answered.values()) == 18
+
+
+def test_an_identity_that_is_the_address_changes_no_fingerprint():
+    url = "http://node-1:8000/v1"
+    plain = OpenAIBackend(base_url=url, id="m")
+    moved = OpenAIBackend(base_url="http://node-2:9000/v1", id="m", identity=url)
+
+    assert moved.spec() == plain.spec()
+    assert moved.identity() == plain.identity()
+    assert "declared" not in plain.spec()
