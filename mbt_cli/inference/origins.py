@@ -15,6 +15,7 @@ import orjson
 
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.origin import Origin
+from mbt_cli.core.secrets import mask_json
 from mbt_cli.errors import ArtifactError, OtherServerError
 from mbt_cli.inference.client import proxy_for
 from mbt_cli.inference.journal import unwritable
@@ -100,7 +101,8 @@ def served_model(endpoint: Endpoint, name: str) -> dict[str, Json]:
     meta = one.get("meta")
     if isinstance(meta, Mapping):
         said |= {key: meta[key] for key in _TELLS_THE_WEIGHTS if meta.get(key) is not None}
-    return said
+    masked: dict[str, Json] = mask_json(said)
+    return masked
 
 
 def listed_models(
