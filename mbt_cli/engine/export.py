@@ -40,6 +40,8 @@ _ROWS_AT_ONCE = 2_000
 _SHOWN_HASH = 16
 _DIGITS = 4
 _CURVE = "loss.png"
+_PARTIAL = ".partial"
+"""Folder of an export while it is written; its content moves up at the end."""
 _NOT_FACTS = ("curve", "versions")
 
 
@@ -89,7 +91,15 @@ def publish(export: Export, to: str, access: HubAccess, *, private: bool) -> str
 
     if not to.startswith(HUB):
         folder = _new_folder(to)
-        write(folder)
+        partial = folder / _PARTIAL
+        with writing_to(folder):
+            _remove(partial)
+            partial.mkdir(parents=True)
+            write(partial)
+            for path in partial.iterdir():
+                _remove(folder / path.name)
+                path.rename(folder / path.name)
+            partial.rmdir()
         return str(folder)
     with tempfile.TemporaryDirectory() as work:
         write(Path(work))
@@ -110,10 +120,19 @@ def refusal(to: str, access: HubAccess) -> str:
 
 
 def _new_folder(to: str) -> Path:
+    """The folder that an export goes to; one that a crash left unfinished is written again."""
     folder = Path(to).expanduser()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    is_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_empty and not (folder / _PARTIAL).is_dir():
         raise UsageError(f"`{to}` is not empty", hint="name a new folder")
     return folder
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

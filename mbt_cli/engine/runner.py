@@ -50,10 +50,16 @@ from mbt_cli.stages.checkpoints import with_checkpoints
 from mbt_cli.stages.imports import imported_rows
 from mbt_cli.store import provenance
 from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
-from mbt_cli.store.cells import JOURNAL, cell_folder, move_aside, record_failure
+from mbt_cli.store.cells import (
+    JOURNAL,
+    cell_folder,
+    complete_move,
+    move_aside,
+    record_failure,
+)
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
-from mbt_cli.store.locks import Lock, holding
+from mbt_cli.store.locks import Lock, holding, remove_dead_locks
 from mbt_cli.store.logs import logging_to
 from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
 
@@ -131,6 +137,7 @@ class Runner:
                 self.states.refresh([address])
                 state = self.states[address]
                 if self._is_skipped(state):
+                    remove_dead_locks(state.folder)
                     done.append(address)
                 elif self._options.shard is not None:
                     report = self._ask_shard(state, self._options.shard, servers, progress)
@@ -152,6 +159,7 @@ class Runner:
         folder, address = state.folder, state.cell.address
         with self._holding(folder) as lock, logging_to(folder / "logs"):
             complete_finish(folder)  # a run may have been killed at its very end
+            complete_move(self._machine.runs, state.cell.resolution.study, folder)
             lineage = read_lineage(folder)
             remakes = state.status in ("stale", "grown") or self._options.retry_failed
             if lineage and lineage.fingerprint == state.fingerprint and not remakes:
@@ -297,7 +305,7 @@ class Runner:
         )
 
     def _check_stale(self, chosen: Sequence[CellState]) -> None:
-        stale = [state for state in chosen if state.status == "stale"]
+        stale = [state for state in chosen if state.status == "stale" and not self._repeats(state)]
         if not stale or self._options.replace:
             return
         cells = "1 finished cell was" if len(stale) == 1 else f"{len(stale)} finished cells were"
@@ -323,6 +331,12 @@ class Runner:
         for state in chosen:
             if not self._is_skipped(state):
                 check_begun(state)
+
+    def _repeats(self, state: CellState) -> bool:
+        """Whether a cell has the same settings, and an input of it had its failed rows retried."""
+        lineage = state.lineage
+        is_same = lineage is not None and lineage.fingerprint == state.fingerprint
+        return self._options.retry_failed and is_same
 
     def _check_inputs(self, chosen: Sequence[CellState]) -> None:
         among = {state.cell.address for state in chosen}

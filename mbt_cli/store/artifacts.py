@@ -3,11 +3,11 @@
     rows.parquet.partial, files.partial/    while rows arrive; the next writer removes what a
                                             crash leaves
     lineage.json.partial                    everything above is complete and on the disk
-    rows.parquet, files/                    renamed
+    rows.parquet, files/                    renamed; the journal is removed
     lineage.json                            renamed last: the cell is finished
 
 `complete_finish` completes the last three steps after a crash, so a finished cell that is extended
-always has a whole artifact.
+always has a whole artifact, and a finished cell never keeps a journal.
 """
 
 import shutil
@@ -61,9 +61,9 @@ class ArtifactWriter:
     def __enter__(self) -> "ArtifactWriter":
         with writing_to(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            _remove(self.files)
+            for left in self._folder.glob(f"*{_PARTIAL}"):
+                _remove(left)
             self.files.mkdir()
-            (self._folder / _LINEAGE_PARTIAL).unlink(missing_ok=True)
         self._stream = ParquetStream(
             self._folder / f"{ROWS}{_PARTIAL}",
             self._schema,
@@ -162,15 +162,18 @@ def _publish(folder: Path) -> None:
             _remove(folder / FILES)
             files.rename(folder / FILES)
         sync_folder(folder)
+        (folder / FAILURE).unlink(missing_ok=True)
+        # a network file system may refuse while a file is open: no reason to leave the cell undone
+        shutil.rmtree(folder / JOURNAL, ignore_errors=True)
         (folder / _LINEAGE_PARTIAL).replace(folder / LINEAGE)
         sync_folder(folder)
-        (folder / FAILURE).unlink(missing_ok=True)
-        _remove(folder / JOURNAL)
 
 
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _file_records(folder: Path) -> dict[str, FileRecord]:

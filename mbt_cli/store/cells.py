@@ -11,7 +11,7 @@ from mbt_cli.core.names import utc_name
 from mbt_cli.core.secrets import mask_json
 from mbt_cli.errors import MbtError
 from mbt_cli.store.disk import write_atomically, writing_to
-from mbt_cli.store.lineage import LINEAGE, ROWS
+from mbt_cli.store.lineage import LINEAGE, ROWS, read_lineage
 
 FILES = "files"
 FAILURE = "failure.json"
@@ -64,6 +64,35 @@ def move_aside(
         for path in moved:
             path.rename(target / path.name)
     return target
+
+
+def complete_move(runs: Path, study: str, folder: Path) -> None:
+    """Complete a `move_aside` that a crash interrupted; the caller holds the cell's lock.
+
+    Raises:
+        ArtifactError: The file system refuses, or the lineage of a moved artifact is damaged.
+    """
+    left = [name for name in (ROWS, FILES) if (folder / name).exists()]
+    moves, place = runs / REPLACED / study, folder.relative_to(runs / study)
+    if not left or (folder / LINEAGE).exists() or not moves.is_dir():
+        return
+    for parent in (time / place.parent for time in sorted(moves.iterdir(), reverse=True)):
+        for target in parent.iterdir() if parent.is_dir() else ():
+            if target.name.rstrip("+") == place.name and _lacks(target, folder):
+                with writing_to(target):
+                    for name in left:
+                        (folder / name).rename(target / name)
+                return
+
+
+def _lacks(target: Path, folder: Path) -> bool:
+    """Whether files of a moved artifact are missing there, and all of them are in the folder."""
+    lineage = read_lineage(target)
+    if lineage is None:
+        return False
+    missing = [name for name in lineage.files if not (target / name).is_file()]
+    sizes = {n: (folder / n).stat().st_size for n in missing if (folder / n).is_file()}
+    return bool(missing) and sizes == {name: lineage.files[name].bytes for name in missing}
 
 
 def record_failure(folder: Path, address: str, error: BaseException, *, now: datetime) -> None:

@@ -5,6 +5,7 @@ the heartbeat. Every change happens under an flock on `lock.guard`, so if two pr
 same dead holder, exactly one takes over.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,7 +23,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from mbt_cli.core.jobs import JobId
 from mbt_cli.core.plugin import Settings
-from mbt_cli.errors import LockedError
+from mbt_cli.errors import LockedError, MbtError
 from mbt_cli.store.disk import writing_to
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -78,6 +79,7 @@ HEARTBEAT_SECONDS = 10.0
 STALE_AFTER_SECONDS = 600.0
 REQUEUED_AFTER_SECONDS = 30.0
 _GUARD = "lock.guard"
+_DRAFT, _PROBE = ".draft", ".probe"
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
 
@@ -172,6 +174,9 @@ def holding(
             for other in _conflicting(folder, path):
                 _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
                 other.unlink(missing_ok=True)
+            for pattern in (f".*{_DRAFT}", f".*{_PROBE}"):  # a crash leaves them
+                for left in folder.glob(pattern):
+                    left.unlink(missing_ok=True)
             _put(path, lock.holder)
     lock._thread.start()
     try:
@@ -180,6 +185,14 @@ def holding(
         lock._stop.set()
         lock._thread.join()
         _release(folder, lock)
+
+
+def remove_dead_locks(folder: Path) -> None:
+    """Remove the locks of processes that died in a finished cell, at the very end of their run."""
+    if not ((folder / "lock").exists() or (folder / _GUARD).exists()):
+        return
+    with contextlib.suppress(MbtError), holding(folder):
+        pass
 
 
 def holders(folder: Path) -> list[Holder]:
@@ -255,7 +268,7 @@ def _is_held(
 
 def _age_seconds(path: Path) -> float | None:
     """Seconds since the last heartbeat, by the file system's clock, which all hosts share."""
-    probe = path.with_name(f".{uuid.uuid4().hex}.probe")
+    probe = path.with_name(f".{uuid.uuid4().hex}{_PROBE}")
     probe.touch()
     try:
         return probe.stat().st_mtime - path.stat().st_mtime
@@ -267,7 +280,7 @@ def _age_seconds(path: Path) -> float | None:
 
 def _put(path: Path, holder: Holder) -> None:
     """Write the lock atomically."""
-    draft = path.with_name(f".{holder.token}.draft")
+    draft = path.with_name(f".{holder.token}{_DRAFT}")
     draft.write_bytes(orjson.dumps(holder.model_dump(mode="json")))
     draft.replace(path)
 

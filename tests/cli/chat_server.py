@@ -74,6 +74,10 @@ class ChatServer:
         changing = {"created": time.time_ns(), "permission": [{"id": f"p{time.time_ns()}"}]}
         return web.json_response({"object": "list", "data": [{**self.model, **changing}]})
 
+    def reply_to(self, body: dict) -> str | None:
+        """The text of the reply; None refuses the request."""
+        return self._reply
+
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
         key = json.dumps([body["messages"], body.get("seed")])
@@ -85,7 +89,10 @@ class ChatServer:
         self.answers -= 1
         await asyncio.sleep(self.delay_seconds)
         self.answered[key] += 1
-        message = {"role": "assistant", "content": self._reply}
+        text = self.reply_to(body)
+        if text is None:
+            return web.json_response({"error": {"message": "refused"}}, status=400)
+        message = {"role": "assistant", "content": text}
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         return web.json_response(
             {

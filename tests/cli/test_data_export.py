@@ -96,6 +96,19 @@ def test_a_folder_holds_shards_card_and_lineage_and_reads_back_as_a_source(mbt, 
     assert (again.code, "is not empty" in again.err) == (2, True)
 
 
+def test_an_export_that_was_killed_is_written_again(mbt, made):
+    assert mbt("export", "runs/made/mbt-s", "--to", "out", "--write").code == 0
+    whole = {p.name: p.read_bytes() for p in (made / "out").rglob("*") if p.is_file()}
+    (made / "out/.partial").mkdir()  # what a killed one leaves: this folder, and some of the rest
+    (made / "out/.partial/README.md").write_text("half")
+    (made / "out/README.md").unlink()
+
+    again = mbt("export", "runs/made/mbt-s", "--to", "out", "--write")
+
+    assert again.code == 0, again.err
+    assert {p.name: p.read_bytes() for p in (made / "out").rglob("*") if p.is_file()} == whole
+
+
 class _Hub(BaseHTTPRequestHandler):
     """Takes a new repository and one commit."""
 

@@ -5,7 +5,9 @@ property test. The defaults suit a continuous integration run; 500 and 2000 take
 """
 
 import os
+from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 KILLS = int(os.environ.get("MBT_FIRE_KILLS", "20"))
@@ -21,3 +23,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("fire")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many processes were killed, by scenario."""
+    kills = Counter[str]()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "kills":
+                    count, scenario = value.split()
+                    kills[scenario] += int(count)
+    if kills:
+        words = ", ".join(f"{count} {scenario}" for scenario, count in sorted(kills.items()))
+        terminalreporter.write_line(f"{kills.total()} kills: {words}")

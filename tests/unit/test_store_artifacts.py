@@ -12,7 +12,7 @@ from mbt_cli.core import rows
 from mbt_cli.errors import ArtifactError, MissingInputError
 from mbt_cli.stages.report import study_cells
 from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
-from mbt_cli.store.cells import cell_folder, move_aside, read_failure, record_failure
+from mbt_cli.store.cells import cell_folder, complete_move, move_aside, read_failure, record_failure
 from mbt_cli.store.lineage import Lineage, read_lineage
 from mbt_cli.store.reading import input_sha256, read_rows, scan_study, verify
 
@@ -274,6 +274,35 @@ def test_a_replaced_artifact_is_moved_whole_and_its_lock_stays(tmp_path):
     assert read_lineage(folder) is None
     assert (folder / "lock").exists()
     assert move_aside(tmp_path, "s", folder, now=NOON) is None
+
+
+@pytest.mark.parametrize("moved", [["lineage.json"], ["lineage.json", "rows.parquet"]])
+def test_a_move_that_a_crash_interrupted_is_completed(tmp_path, moved):
+    folder = cell_folder(tmp_path, "s", "base/model=a")
+    write(folder, address="base/model=a")
+    whole = move_aside(tmp_path, "s", folder, now=NOON)
+    write(folder, address="base/model=a")
+    half = whole.with_name("model=a+")
+    half.mkdir()
+    for name in moved:
+        (folder / name).rename(half / name)
+
+    complete_move(tmp_path, "s", folder)
+
+    assert verify(half) == verify(whole) == []
+    assert list(folder.iterdir()) == []
+
+
+def test_rows_that_no_moved_artifact_lacks_stay(tmp_path):
+    folder = cell_folder(tmp_path, "s", "base/model=a")
+    write(folder, address="base/model=a")
+    move_aside(tmp_path, "s", folder, now=NOON)
+    write(folder, address="base/model=a")
+    (folder / "lineage.json").unlink()  # by hand, as a message of mbt says
+
+    complete_move(tmp_path, "s", folder)
+
+    assert (folder / "rows.parquet").is_file()
 
 
 def test_a_file_in_place_of_a_folder_is_a_clear_error(tmp_path):
