@@ -1,11 +1,13 @@
 """Locks: one process per cell; a lock is taken over only when its holder is gone.
 
 The file `lock` (or `lock-3-of-8` for a shard) names its holder; its modification time is
-the heartbeat. Every change happens under an flock on `lock.guard`, so if two processes find the
-same dead holder, exactly one takes over.
+the heartbeat. Every change happens under an flock on `lock.guard`.
+
+On many network file systems, flock holds on one machine only, or not at all. Therefore no step
+relies on it: a lock is created exclusively, the lock of a dead holder is renamed away and looked at
+before it is removed, and whoever then finds another lock beside its own gives up.
 """
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -13,10 +15,11 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from time import monotonic, sleep
 
 import orjson
 from pydantic import AwareDatetime, ValidationError
@@ -79,7 +82,14 @@ HEARTBEAT_SECONDS = 10.0
 STALE_AFTER_SECONDS = 600.0
 REQUEUED_AFTER_SECONDS = 30.0
 _GUARD = "lock.guard"
-_DRAFT, _PROBE = ".draft", ".probe"
+_PROBE, _ASIDE = ".probe", ".aside"
+_GUARD_SECONDS = 60.0
+"""After this the guard is not waited for: on NFS, a machine that crashed may hold it for ever."""
+_GUARD_POLL_SECONDS = 0.02
+_WATCH_SECONDS = 25.0
+_WATCH_POLL_SECONDS = 0.5
+"""How long a heartbeat is watched that seems to have stopped, and how often it is read."""
+_LOOK_SECONDS = 1.0
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
 
@@ -126,6 +136,9 @@ class Lock:
             LockedError: Another process holds it, because this one was suspended for too long.
         """
         now = _read(self.path)
+        if now is None:  # another process may be looking at it, as `_remove_dead` does
+            sleep(_LOOK_SECONDS)
+            now = _read(self.path)
         if now is None or now.token != self.holder.token:
             raise LockedError(
                 f"the lock of `{self.path.parent}` was taken over"
@@ -135,10 +148,19 @@ class Lock:
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            try:
-                os.utime(self.path)
-            except OSError:
-                continue  # a network file system may recover; `check` detects a lost lock
+            now = _read(self.path)
+            if now is not None and now.token != self.holder.token:
+                return  # taken over; `check` reports it
+            with suppress(OSError):  # a network file system may recover
+                self._touch()
+
+    def _touch(self) -> None:
+        before = _modified_ns(self.path)
+        with suppress(OSError):
+            os.utime(self.path)
+        if _modified_ns(self.path) == before:  # some file systems ignore or refuse it
+            with self.path.open("r+b") as file:
+                file.write(_content(self.holder))
 
 
 @contextmanager
@@ -172,12 +194,16 @@ def holding(
         folder.mkdir(parents=True, exist_ok=True)
         with _guarded(folder):
             for other in _conflicting(folder, path):
-                _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
-                other.unlink(missing_ok=True)
-            for pattern in (f".*{_DRAFT}", f".*{_PROBE}"):  # a crash leaves them
+                dead = _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
+                _remove_dead(other, dead)
+            for pattern in (f".*{_PROBE}", f".*{_ASIDE}", ".*.draft"):  # a crash leaves them
                 for left in folder.glob(pattern):
                     left.unlink(missing_ok=True)
-            _put(path, lock.holder)
+            _create(path, lock.holder)
+            if others := [other for other in _conflicting(folder, path) if other != path]:
+                path.unlink(missing_ok=True)
+                raise _locked(folder, _read(others[0]))
+            lock.check()
     lock._thread.start()
     try:
         yield lock
@@ -191,7 +217,7 @@ def remove_dead_locks(folder: Path) -> None:
     """Remove the locks of processes that died in a finished cell, at the very end of their run."""
     if not ((folder / "lock").exists() or (folder / _GUARD).exists()):
         return
-    with contextlib.suppress(MbtError), holding(folder):
+    with suppress(MbtError), holding(folder):
         pass
 
 
@@ -233,56 +259,108 @@ def _refuse_if_held(
     mine: Holder,
     is_gone: Callable[[JobId], bool],
     stale_after_seconds: float,
-) -> None:
+) -> Holder | None:
+    """The dead holder of a lock, None if it is damaged; LockedError if the holder lives."""
     holder = _read(path)
-    age = _age_seconds(path)
-    if holder is None:
-        is_held = (
-            age is not None and age < HEARTBEAT_SECONDS
-        )  # damaged by a crash, or being written
+    if holder is None:  # being written; an older one was damaged by a crash
+        age = _age_seconds(path)
+        is_held = age is not None and abs(age) < HEARTBEAT_SECONDS
     else:
-        if holder.job is not None and holder.job == mine.job:  # this job, before a requeue
-            stale_after_seconds = min(stale_after_seconds, REQUEUED_AFTER_SECONDS)
-        is_held = _is_held(holder, age, is_gone, stale_after_seconds)
+        is_own_job = holder.job is not None and holder.job == mine.job
+        is_held = _is_held(path, holder, is_gone, stale_after_seconds, is_own_job=is_own_job)
     if is_held:
-        who = _description(holder) if holder else "a process that is starting"
-        raise LockedError(
-            f"`{folder}` is locked by {who}",
-            hint="wait for it or stop it, then run the same command again",
-        )
+        raise _locked(folder, holder)
+    return holder
 
 
 def _is_held(
+    path: Path,
     holder: Holder,
-    age_seconds: float | None,
     is_gone: Callable[[JobId], bool],
     stale_after_seconds: float,
+    *,
+    is_own_job: bool,
 ) -> bool:
     alive = holder.is_alive_here()
     if alive is not None:
         return alive
     if holder.launcher and holder.job and is_gone(JobId(holder.launcher, holder.job)):
         return False
-    return age_seconds is not None and age_seconds < stale_after_seconds
+    age = _age_seconds(path)
+    if age is None or (is_own_job and age >= REQUEUED_AFTER_SECONDS):  # it was requeued
+        return False
+    if -HEARTBEAT_SECONDS < age < stale_after_seconds:
+        return True
+    return _is_beating(path)
+
+
+def _is_beating(path: Path) -> bool:
+    """Whether the heartbeat moves while this process watches it.
+
+    The last word on a lock that looks dead, or is dated in the future: on some file systems, the
+    time of a heartbeat is by the clock of the holder's machine.
+    """
+    before, end = _modified_ns(path), monotonic() + _WATCH_SECONDS
+    while (now := _modified_ns(path)) == before:
+        if now is None or monotonic() > end:
+            return False
+        sleep(_WATCH_POLL_SECONDS)
+    return now is not None
+
+
+def _modified_ns(path: Path) -> int | None:
+    """Time of the last heartbeat; opening the file asks the server instead of a cache."""
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def _age_seconds(path: Path) -> float | None:
-    """Seconds since the last heartbeat, by the file system's clock, which all hosts share."""
+    """Seconds since the last heartbeat, by the clock of the file system; None without a lock."""
     probe = path.with_name(f".{uuid.uuid4().hex}{_PROBE}")
-    probe.touch()
     try:
-        return probe.stat().st_mtime - path.stat().st_mtime
-    except FileNotFoundError:
-        return None
+        with probe.open("xb") as file:
+            now = os.fstat(file.fileno()).st_mtime_ns
     finally:
-        probe.unlink()
+        probe.unlink(missing_ok=True)
+    modified = _modified_ns(path)
+    return None if modified is None else (now - modified) / 1e9
 
 
-def _put(path: Path, holder: Holder) -> None:
-    """Write the lock atomically."""
-    draft = path.with_name(f".{holder.token}{_DRAFT}")
-    draft.write_bytes(orjson.dumps(holder.model_dump(mode="json")))
-    draft.replace(path)
+def _create(path: Path, holder: Holder) -> None:
+    """Write the lock; LockedError if there is one."""
+    try:
+        file = path.open("xb")
+    except FileExistsError:
+        raise _locked(path.parent, _read(path)) from None
+    try:
+        with file:
+            file.write(_content(holder))
+    except OSError:  # a full disk
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _remove_dead(path: Path, dead: Holder | None) -> None:
+    """Remove the lock of a dead holder, unless another process has taken it over by now."""
+    aside = path.with_name(f".{uuid.uuid4().hex}{_ASIDE}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        return  # removed by another process: `_create` decides between the two
+    found = _read(aside)
+    if found == dead:
+        aside.unlink(missing_ok=True)
+        return
+    with suppress(FileNotFoundError):
+        aside.rename(path)
+    raise _locked(path.parent, found)
+
+
+def _content(holder: Holder) -> bytes:
+    return orjson.dumps(holder.model_dump(mode="json"))
 
 
 def _read(path: Path) -> Holder | None:
@@ -290,6 +368,14 @@ def _read(path: Path) -> Holder | None:
         return Holder.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
+
+
+def _locked(folder: Path, holder: Holder | None) -> LockedError:
+    who = _description(holder) if holder else "a process that is starting"
+    return LockedError(
+        f"`{folder}` is locked by {who}",
+        hint="wait for it or stop it, then run the same command again",
+    )
 
 
 def _release(folder: Path, lock: Lock) -> None:
@@ -327,17 +413,25 @@ def _guarded(folder: Path) -> Iterator[None]:
 
 
 def _flock(descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in _NO_FLOCK:
-            raise
-        # without flock two processes that find a dead holder may both take over; `Lock.check` then
-        # stops the first one
+    """Wait for the guard; go on without it where flock does not work."""
+    end = monotonic() + _GUARD_SECONDS
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic() > end:
+                return None
+            sleep(_GUARD_POLL_SECONDS)
+        except OSError as error:
+            if error.errno not in {*_NO_FLOCK, errno.ESTALE}:
+                raise
+            return None
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESTALE):  # on NFS, removed by another machine
+            raise
         return False

@@ -1,9 +1,12 @@
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -11,6 +14,7 @@ import pytest
 
 from mbt_cli.core.jobs import JobId
 from mbt_cli.errors import LockedError
+from mbt_cli.store import locks
 from mbt_cli.store.locks import holders, holding
 
 HOLD = """
@@ -34,6 +38,12 @@ def other(tmp_path):
     process.kill()
     process.wait()
     process.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def _short_watch(monkeypatch):
+    monkeypatch.setattr(locks, "_WATCH_SECONDS", 0.3)
+    monkeypatch.setattr(locks, "_WATCH_POLL_SECONDS", 0.05)
 
 
 def leave_lock(folder: Path, *, name="lock", age_seconds=0.0, **changes):
@@ -103,6 +113,62 @@ def test_an_old_heartbeat_on_another_machine_is_taken_over(tmp_path):
 
     with holding(tmp_path, stale_after_seconds=500):
         assert holders(tmp_path)[0].host != "far"
+
+
+@contextmanager
+def beating(path: Path, *, clock_seconds: float):
+    """A heartbeat by the clock of a machine that is that many seconds ahead."""
+    stop = threading.Event()
+
+    def beat():
+        while not stop.wait(0.02):
+            then = time.time() + clock_seconds
+            os.utime(path, (then, then))
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("ahead", [-7200, 7200])
+def test_a_heartbeat_is_respected_whatever_the_clock_of_its_machine(tmp_path, ahead):
+    leave_lock(tmp_path)
+
+    with (
+        beating(tmp_path / "lock", clock_seconds=ahead),
+        pytest.raises(LockedError, match="on far"),
+        holding(tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("ahead", [60, 10**9])
+def test_a_dead_lock_dated_in_the_future_is_taken_over(tmp_path, ahead):
+    leave_lock(tmp_path, age_seconds=-ahead)
+
+    with holding(tmp_path):
+        assert holders(tmp_path)[0].host != "far"
+
+
+def test_a_torn_lock_dated_in_the_future_is_taken_over(tmp_path):
+    (tmp_path / "lock").write_bytes(b'{"tok')
+    os.utime(tmp_path / "lock", (2**33, 2**33))
+
+    with holding(tmp_path):
+        pass
+
+
+def test_a_guard_that_stays_locked_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_GUARD_SECONDS", 0.2)
+    with (tmp_path / "lock.guard").open("wb") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+
+        with holding(tmp_path), pytest.raises(LockedError), holding(tmp_path):
+            pass
 
 
 @pytest.mark.parametrize("gone", [True, False])
