@@ -1,56 +1,82 @@
-"""The program `mbt`, and the one place where errors become messages and exit codes."""
+"""The program `mbt`, and the one place where errors become messages and exit codes.
+
+Everything heavy is imported after signals are handled, so that one that comes meanwhile is
+answered.
+"""
 
 import os
+import signal
 import sys
+from contextlib import suppress
+from types import FrameType
 
-import typer
+from mbt_cli.core.signals import handled, stop_signals
+from mbt_cli.errors import Interrupted, MbtError, Stopped, UsageError
 
-from mbt_cli.cli.commands import app
-from mbt_cli.cli.root import rare_garbage_collection
-from mbt_cli.errors import Interrupted, MbtError, UsageError
+_KEPT = "finished work is kept"
 
 
 def main() -> None:
     """Run the command line; a traceback from here means a bug in mbt."""
-    with rare_garbage_collection():
-        _run()
+    came: list[MbtError] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            came.append(Interrupted(f"interrupted; {_KEPT}"))
+            raise KeyboardInterrupt
+        came.append(Stopped(f"stopped by {signal.Signals(number).name}; {_KEPT}"))
+        raise came[-1]
+
+    numbers = (signal.SIGINT, *stop_signals())
+    with handled(numbers, stop):
+        try:
+            ended = _run()
+        except BaseException:
+            if not came:
+                raise
+            ended = came[0]  # an import that a signal cuts short fails in its own way
+        for number in numbers:  # the message is printed whole
+            signal.signal(number, signal.SIG_IGN)
+        code = _print_error(ended) if isinstance(ended, MbtError) else ended
+    sys.exit(code)
 
 
-def _run() -> None:
+def _run() -> int | MbtError:
+    """Run the command; returns its exit code, or the error to print."""
+    import typer
+
+    from mbt_cli.cli.root import rare_garbage_collection
+
     try:
-        if "_MBT_COMPLETE" in os.environ:  # a shell asks for completions
-            from mbt_cli.cli.shells import complete
+        with rare_garbage_collection():
+            from mbt_cli.cli.commands import app
 
-            complete(app)
-        code = app(prog_name="mbt", standalone_mode=False)
+            if "_MBT_COMPLETE" in os.environ:  # a shell asks for completions
+                from mbt_cli.cli.shells import complete
+
+                complete(app)
+            code = int(app(prog_name="mbt", standalone_mode=False) or 0)
     except MbtError as error:
-        sys.exit(_print_error(error))
+        return error
     except typer.TyperException as error:
-        sys.exit(_print_usage_error(error))
+        message = error.format_message()
+        if message.startswith("Usage:"):  # a group without a command
+            typer.echo(message, err=True)
+            return UsageError.exit_code
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "mbt"
+        words = f"{message[:1].lower()}{message[1:]}".rstrip(".").replace("'", "`")
+        return UsageError(words, hint=f"{command} --help")
     except (KeyboardInterrupt, typer.Abort):
         code = Interrupted.exit_code
     except BrokenPipeError:
         sys.stderr.close()
-        sys.exit(1)
+        return 1
     except OSError as error:  # refused by the machine; nothing closer to it explained why
-        sys.exit(
-            _print_error(MbtError(f"`{error.filename or 'the system'}`: {error.strerror or error}"))
-        )
+        return MbtError(f"`{error.filename or 'the system'}`: {error.strerror or error}")
     if code == Interrupted.exit_code:  # how Typer reports Ctrl-C
-        _print_error(Interrupted("interrupted; finished work is kept"))
-    sys.exit(code or 0)
-
-
-def _print_usage_error(error: typer.TyperException) -> int:
-    """Print Typer's usage error as mbt prints errors."""
-    message = error.format_message()
-    if message.startswith("Usage:"):  # a group without a command
-        typer.echo(message, err=True)
-        return UsageError.exit_code
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else "mbt"
-    words = f"{message[:1].lower()}{message[1:]}".rstrip(".").replace("'", "`")
-    return _print_error(UsageError(words, hint=f"{command} --help"))
+        return Interrupted(f"interrupted; {_KEPT}")
+    return code
 
 
 def _print_error(error: MbtError) -> int:
@@ -61,7 +87,8 @@ def _print_error(error: MbtError) -> int:
     from mbt_cli.core.secrets import mask
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error:[/] {escape(mask(error.message))}")
-    if error.hint:
-        console.print(f"[bold cyan]hint:[/] {escape(mask(error.hint))}")
+    with suppress(OSError):  # stderr may be gone, or on the disk that is full
+        console.print(f"[bold red]error:[/] {escape(mask(error.message))}")
+        if error.hint:
+            console.print(f"[bold cyan]hint:[/] {escape(mask(error.hint))}")
     return error.exit_code

@@ -10,7 +10,7 @@ MbtError                 1  something failed
 ├── ArtifactError        1  an artifact is damaged, unknown or cannot be written
 ├── LockedError          1  another process is running this cell
 ├── BackendError         1  a model server did not start, died or refused a request
-├── Stopped             75  stopped by SIGTERM or SIGUSR1 with everything kept
+├── Stopped             75  stopped by a signal with everything kept
 └── Interrupted        130  stopped by Ctrl-C with everything kept
 """
 
@@ -88,7 +88,7 @@ class BackendError(MbtError):
 
 
 class Stopped(MbtError):
-    """Stopped by SIGTERM or SIGUSR1; finished work is kept."""
+    """Stopped by SIGTERM, SIGUSR1 or SIGHUP; finished work is kept."""
 
     exit_code = 75
 

@@ -4,7 +4,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -30,10 +31,28 @@ _WAITING_LINE_SECONDS = 60.0
 _AXIS = re.compile(r"/\w+=")
 
 
+class _Stderr:
+    """stderr, whose loss stops no run: a terminal may close, a disk may be full."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+_STDERR = cast(TextIO, _Stderr())
+
+
 @contextmanager
 def screen(quiet: bool, verbose: bool) -> Iterator[Progressing]:
     """Show the progress of a run until the context ends."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=_STDERR, highlight=False)
     if quiet:
         yield Silent()
     elif console.is_terminal:
@@ -155,7 +174,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print the line."""
-        sys.stderr.write(f"{text}\n")
+        _STDERR.write(f"{text}\n")
 
     def waiting(self, why: str) -> None:
         """Print the reason, at most once a minute."""
@@ -180,7 +199,7 @@ class Lines:
     def _print(self, words: str) -> None:
         line = f"{self._label}: {words}\n"
         if line != self._printed:  # the last line may be printed already
-            sys.stderr.write(line)
+            _STDERR.write(line)
         self._printed = line
 
 

@@ -1,7 +1,6 @@
 """`mbt serve`: the server of one model preset, until a signal ends it."""
 
 import json
-import signal
 import sys
 import threading
 import time
@@ -220,7 +219,7 @@ def serve(
     key = chosen_key(machine.environment, is_shown=can_show_key())
     place = serving_place(machine, model, port, key)
     follow = following(place.log, sys.stderr) if verbose else nullcontext()
-    with raising_stopped(signal.SIGTERM, left=_NOTHING_LEFT):
+    with raising_stopped(_NOTHING_LEFT):
         typer.echo(f"starting {preset} ({model.backend.kind}); log: {place.log}", err=True)
         with follow, served(model, place) as endpoint:
             typer.echo(f"base_url: {endpoint.base_url}\nmodel: {endpoint.model}")

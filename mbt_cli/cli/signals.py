@@ -1,30 +1,28 @@
-"""Signals: Ctrl-C, SIGTERM and SIGUSR1 stop a run cleanly at any moment."""
+"""Signals: Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP stop a run cleanly at any moment."""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from mbt_cli.core.signals import handled, stop_signals
 from mbt_cli.errors import Interrupted, Stopped
-from mbt_cli.inference.stopping import handled
-
-_STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager
-def raising_stopped(*numbers: signal.Signals, left: str) -> Iterator[None]:
-    """Raise Stopped on these signals until the context ends; `left` describes what remains."""
+def raising_stopped(left: str) -> Iterator[None]:
+    """Raise Stopped on a signal to stop until the context ends; `left` describes what remains."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(f"stopped by {signal.Signals(number).name}; {left}")
 
-    with handled(numbers, stop):
+    with handled(stop_signals(), stop):
         yield
 
 
 @contextmanager
 def stoppable(command: str) -> Iterator[None]:
-    """End the run with exit code 75 on SIGTERM and SIGUSR1, and with 130 on Ctrl-C.
+    """End the run with exit code 75 on a signal to stop, and with 130 on Ctrl-C.
 
     While requests are in flight, the request loop handles signals itself.
 
@@ -32,7 +30,7 @@ def stoppable(command: str) -> Iterator[None]:
         command: The command that resumes the run.
     """
     try:
-        with raising_stopped(*_STOPPING, left="finished work is kept"):
+        with raising_stopped("finished work is kept"):
             yield
     except KeyboardInterrupt:
         raise Interrupted(

@@ -45,7 +45,7 @@ def ask(
 ) -> AskReport:
     """Send the requests without a reply in the journal, and journal every reply on arrival.
 
-    SIGINT, SIGTERM and SIGUSR1 stop it gracefully if it runs in the main thread.
+    SIGINT, SIGTERM, SIGUSR1 and SIGHUP stop it gracefully if it runs in the main thread.
 
     Args:
         batch: The requests.
@@ -59,7 +59,7 @@ def ask(
         ArtifactError: The journal cannot be written.
         OtherServerError: The journal has replies of another endpoint or model.
         Interrupted: SIGINT came; every reply that had arrived is kept.
-        Stopped: SIGTERM or SIGUSR1 came; every reply that had arrived is kept.
+        Stopped: another signal to stop came; every reply that had arrived is kept.
     """
     started = time.monotonic()
     stop = StopRequest()
@@ -151,7 +151,7 @@ async def _send_over_http(loop: ProgramLoop, endpoint: Endpoint, stop: StopReque
         BackendError: No request can succeed, or the endpoint is unreachable.
         ArtifactError: The journal cannot be written.
         Interrupted: SIGINT came.
-        Stopped: SIGTERM or SIGUSR1 came.
+        Stopped: another signal to stop came.
     """
     drain_seconds = loop.batch.run.drain_seconds
     async with open_client(endpoint, loop.batch) as client:

@@ -1,29 +1,15 @@
-"""SIGINT, SIGTERM and SIGUSR1 while requests are in flight: stop gracefully, keep every reply."""
+"""SIGINT and the signals that stop a run, while requests are in flight: keep every reply."""
 
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from mbt_cli.core.signals import handled, ignore_hang_up, restore, stop_signals
 from mbt_cli.errors import Interrupted, MbtError, Stopped
 
-
-@contextmanager
-def handled(
-    numbers: Iterable[signal.Signals], handle: Callable[[int, FrameType | None], None]
-) -> Iterator[None]:
-    """Handle these signals with `handle`, then restore the previous handlers."""
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _INTERRUPT_DRAIN_SECONDS = 2.0
 _HINT = "run the same command again to resume: only missing replies are requested"
 
@@ -60,7 +46,7 @@ def raising(request: StopRequest) -> Iterator[None]:
         request.signal = signal.Signals(number)
         raise request.error()
 
-    with handled(SIGNALS, handle):
+    with handled((signal.SIGINT, *stop_signals()), handle):
         yield
 
 
@@ -74,15 +60,17 @@ def stopping(request: StopRequest, stop: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: signal.Signals) -> None:
         request.signal = request.signal or number
+        if number == signal.SIGHUP:
+            loop.remove_signal_handler(number)
+            ignore_hang_up()
         stop()
 
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, *stop_signals())}
+    for number in before:
         loop.add_signal_handler(number, handle, number)
     try:
         yield
     finally:
-        for number in SIGNALS:
+        for number in before:
             loop.remove_signal_handler(number)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore(before)

@@ -1,9 +1,12 @@
 """This machine: jobs run here, as many at once as the user allows and the free GPUs admit."""
 
+import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -91,8 +94,9 @@ class LocalLauncher(Launcher):
                         note(f"{name}: failed with exit code {code}" if code else f"{name}: done")
                 time.sleep(_POLL_SECONDS)
         finally:
-            for process, _ in running.values():
-                process.terminate()
+            for process, _ in running.values():  # the shell of an array and the task that it runs
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
             for process, _ in running.values():
                 process.wait()
         if failed:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from mbt_cli.app import app
+from mbt_cli.cli.commands import app
 from tests.cli.wrong import Wrong, typed
 
 OWN_WORDS = {

@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.main import get_command
 
-from mbt_cli.app import app
+from mbt_cli.cli.commands import app
 
 VERBS = sorted(get_command(app).commands)
 """Every verb; a new one is held to the same without a line here."""

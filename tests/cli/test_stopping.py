@@ -1,11 +1,15 @@
 """A run that is killed or interrupted goes on where it was, and pays for no reply twice."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -31,14 +35,12 @@ def study(server: ChatServer) -> str:
     )
 
 
-def start(workplace) -> subprocess.Popen:
+def start(workplace, *words: str, **options) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "mbt_cli", "rollout", "study.toml"],
+        [sys.executable, "-m", "mbt_cli", *(words or ("rollout", "study.toml"))],
         cwd=workplace,
         env={**os.environ, "PARROT_KEY": "sk-parrot-secret-123456"},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        **{"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, **options},
     )
 
 
@@ -72,7 +74,8 @@ def test_after_sigkill_only_what_was_in_flight_is_asked_for_again(workplace, mbt
 
 
 @pytest.mark.parametrize(
-    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75)]
+    ("sent", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGHUP, 75)],
 )
 def test_a_signal_stops_in_order_and_says_how_to_go_on(workplace, sent, code):
     with ChatServer(delay_seconds=0.05) as server:
@@ -85,10 +88,99 @@ def test_a_signal_stops_in_order_and_says_how_to_go_on(workplace, sent, code):
     assert process.returncode == code, err
     assert "mbt rollout study.toml" in err
     assert "Traceback" not in err
+    assert len(kept(workplace)) >= 20
+
+
+def kept(workplace) -> list[dict]:
+    """The replies in the journal."""
     journal = workplace / "runs/small" / CELL / "journal"
     lines = [line for p in journal.glob("*.jsonl") for line in p.read_text().splitlines()]
-    kept = [json.loads(line) for line in lines]
-    assert len(kept) >= 20
+    return [json.loads(line) for line in lines]
+
+
+def test_a_closed_terminal_stops_a_run_in_order(workplace, mbt):
+    with ChatServer(delay_seconds=0.05) as server:
+        (workplace / "study.toml").write_text(study(server))
+        end, inside = pty.openpty()
+        process = start(
+            workplace,
+            **{"stdin": inside, "stdout": inside, "stderr": inside, "start_new_session": True},
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(inside)
+        while server.answered.total() < 20:
+            os.read(end, 65536)  # what it shows
+        os.close(end)
+
+        assert process.wait(timeout=60) == 75
+        assert len(kept(workplace)) == server.answered.total()
+        again = mbt("rollout", "study.toml", PARROT_KEY="sk-parrot-secret-123456")
+
+    assert again.code == 0, again.err
+    assert set(server.asked.values()) == {1}
+
+
+def test_a_run_under_nohup_goes_on_after_its_terminal(workplace):
+    with ChatServer(delay_seconds=0.02) as server:
+        (workplace / "study.toml").write_text(study(server))
+        ignored = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+        process = start(workplace, **ignored)
+        wait_until_answered(server, 20, process)
+        process.send_signal(signal.SIGHUP)
+        _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert server.answered.total() == 120
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Commands of the running processes that work in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink() == folder:
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # it ended meanwhile, or belongs to another user
+    return found
+
+
+@pytest.mark.parametrize("sent", [signal.SIGHUP, signal.SIGTERM])
+def test_stopped_local_jobs_leave_no_process(workplace, mbt, sent):
+    with ChatServer(delay_seconds=0.2) as server:
+        (workplace / "study.toml").write_text(study(server))
+        # an array: a shell runs one task after the other
+        plan = mbt("plan", "study.toml", "--only", "base", "--max-rows", "60")
+        (workplace / "plan.json").write_text(plan.out)
+        process = start(workplace, "submit", "plan.json", "--local", "1")
+        wait_until_answered(server, 10, process)
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=60)
+        deadline = time.monotonic() + 30
+        while (left := processes_of(workplace)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    assert not left
+    assert process.returncode == 75, err
+    assert "Traceback" not in err
+    assert len(kept(workplace)) >= 10
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGHUP, 75)],
+)
+def test_a_signal_while_modules_load_is_answered(workplace, sent, code):
+    process = start(workplace, "check", "study.toml")
+    maps = Path(f"/proc/{process.pid}/maps")
+    while "pydantic_core" not in maps.read_text():
+        assert process.poll() is None
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == code, err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
 
 
 def test_a_key_reaches_the_endpoint_and_nothing_else(workplace, mbt):

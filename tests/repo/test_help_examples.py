@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from typer.main import get_command
 
-from mbt_cli.app import app
+from mbt_cli.cli.commands import app
 from mbt_cli.engine.plan import make_plan
 from mbt_cli.engine.states import States
 from mbt_cli.manifest.load import load_manifest

@@ -5,7 +5,7 @@ import re
 import pytest
 from typer.main import get_command
 
-from mbt_cli.app import app
+from mbt_cli.cli.commands import app
 from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

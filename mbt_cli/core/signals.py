@@ -1,0 +1,59 @@
+"""The signals that stop a run in order, and handling them for a while."""
+
+import contextlib
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+Handle = Callable[[int, FrameType | None], None]
+
+_OUTPUTS = (1, 2)
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """SIGTERM, SIGUSR1, and SIGHUP, which comes when a terminal closes.
+
+    SIGHUP is left out if it is ignored: after `nohup`, and once it has come.
+    """
+    hang_up = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else ()
+    return (signal.SIGTERM, signal.SIGUSR1, *hang_up)
+
+
+@contextmanager
+def handled(numbers: Iterable[signal.Signals], handle: Handle) -> Iterator[None]:
+    """Handle these signals with `handle`, then restore the previous handlers.
+
+    Only the first SIGHUP is handled: a terminal and its shell both send it.
+    """
+
+    def handle_one(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            ignore_hang_up()
+        handle(number, frame)
+
+    before = {number: signal.signal(number, handle_one) for number in numbers}
+    try:
+        yield
+    finally:
+        restore(before)
+
+
+def restore(before: dict[signal.Signals, Callable[..., object] | int | None]) -> None:
+    """Restore handlers; SIGHUP stays ignored once it has come."""
+    for number, handler in before.items():
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def ignore_hang_up() -> None:
+    """Ignore further SIGHUP, and whatever is still written to a terminal that is gone."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for output in _OUTPUTS:
+        with contextlib.suppress(OSError):  # it is closed
+            if stat.S_ISCHR(os.fstat(output).st_mode) and not os.isatty(output):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, output)
+                os.close(nowhere)
