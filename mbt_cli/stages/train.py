@@ -60,6 +60,17 @@ _POLL_SECONDS = 0.5
 _CHECKPOINT_SECONDS = 300.0
 """Time that the process has to write a checkpoint after a signal to stop."""
 _LAUNCHER = "accelerate.commands.launch"
+_LAUNCHER_CONFIG = """compute_environment: LOCAL_MACHINE
+distributed_type: "NO"
+num_processes: 1
+use_cpu: false
+debug: false
+"""
+"""Without a file of its own, accelerate reads the user's default configuration."""
+_STRATEGIES = frozenset({"multi_gpu", "use_fsdp", "use_deepspeed", "use_megatron_lm", "tpu", "cpu"})
+_NOT_INHERITED = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_")
+_RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
+"""Variables of the shell that would make a plain process wait for others."""
 _NODES = "mbt_cli.training.node_relay"
 _SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=1")
 _CURVE = ("step", "loss", "reward", "kl", "grad_norm", "learning_rate", "completion_length")
@@ -223,7 +234,11 @@ def _train(work: Work, examples: pl.DataFrame, part_read: Callable[[Json], Json]
     folder = Path(job.folder)
     place = work.place(work.resolution.models["model"].run)
     log = place.log.with_name(place.log.name.replace("server", "train"))
-    environment = {**place.environment, **_variables(work, recipe, log.parent)}
+    environment = {
+        **launch_environment(place.environment),
+        **_variables(work, recipe, log.parent),
+    }
+    (folder / "accelerate.yaml").write_text(_LAUNCHER_CONFIG, encoding="utf-8")
     command = training_command(recipe.launch, trainer.module, folder / "job.json", environment)
     process = ServerProcess(command, environment, log, grace_seconds=_CHECKPOINT_SECONDS)
     try:
@@ -336,6 +351,18 @@ def _variables(work: Work, recipe: Recipe, logs: Path) -> dict[str, str]:
     return {**variables, **recipe.launch.environment}
 
 
+def launch_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without variables of accelerate, which would change how a training runs.
+
+    Only `launch.environment` sets them.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(_NOT_INHERITED) and name not in _RANKS
+    }
+
+
 def training_command(
     launch: Launch, module: str, job: Path, environment: Mapping[str, str]
 ) -> list[str]:
@@ -344,7 +371,7 @@ def training_command(
     Args:
         launch: How the process is started.
         module: The module that trains.
-        job: File of the training job, which the process reads.
+        job: File of the training job, which the process reads; `accelerate.yaml` lies beside it.
         environment: Values for flags such as `$NAME`.
 
     Raises:
@@ -363,6 +390,10 @@ def training_command(
     except (TypeError, ValueError):
         message = f"`num_machines` is `{flags['num_machines']}`, which is not a whole number"
         raise StageError(message) from None
+    is_spread = str(flags.get("num_processes", 1)) != "1"
+    if is_spread and not any(flags.get(strategy) for strategy in _STRATEGIES):
+        flags["multi_gpu"] = True
+    flags = {"config_file": str(job.with_name("accelerate.yaml")), **flags}
     if nodes == 1 or "machine_rank" in flags:
         return [python, "-m", _LAUNCHER, *_flag_words(flags), *training]
     flags["machine_rank"] = "$SLURM_NODEID"  # substituted on each node

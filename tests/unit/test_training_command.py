@@ -7,10 +7,11 @@ import pytest
 
 from mbt_cli.core.recipe import Launch
 from mbt_cli.errors import StageError
-from mbt_cli.stages.train import training_command
+from mbt_cli.stages.train import launch_environment, training_command
 
 MODULE = ["-m", "mbt_cli.training.sft", "/runs/job/job.json"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
+ACCELERATE += ["--config_file", "/runs/job/accelerate.yaml"]
 NODES = {"multi_gpu": True, "use_fsdp": False, "num_machines": "$SLURM_NNODES"}
 
 
@@ -28,6 +29,19 @@ def test_switches_that_are_off_are_omitted():
     words = command(accelerate="x", flags={"multi_gpu": True, "use_fsdp": False}, processes=4)
 
     assert words == [*ACCELERATE, "--multi_gpu", "--num_processes", "4", *MODULE]
+
+
+def test_several_processes_form_one_group():
+    words = command(accelerate="x", flags={"mixed_precision": "no"}, processes=2)
+
+    flags = ["--mixed_precision", "no", "--num_processes", "2", "--multi_gpu"]
+    assert words == [*ACCELERATE, *flags, *MODULE]
+
+
+def test_the_shell_does_not_change_how_a_training_runs():
+    shell = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1", "WORLD_SIZE": "8", "HOME": "/h"}
+
+    assert launch_environment(shell) == {"HOME": "/h"}
 
 
 def test_every_node_runs_a_launcher_with_its_own_rank():

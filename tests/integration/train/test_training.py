@@ -69,9 +69,26 @@ exit "$code"
 """
 
 
+# accelerate refuses a whole file for one key that its version does not know
+OWN_DEFAULTS = """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config: { fsdp_version: 2 }
+key_of_another_version: true
+num_processes: 8
+"""
+
+
 @pytest.fixture
 def two_nodes(tmp_path, monkeypatch):
-    """Options of a training over two nodes of one process, and the variables that a job sets."""
+    """Options of a training over two nodes of one process, and the variables that a job sets.
+
+    The user's own defaults of accelerate must not matter.
+    """
+    defaults = tmp_path / "hf/accelerate/default_config.yaml"
+    defaults.parent.mkdir(parents=True)
+    defaults.write_text(OWN_DEFAULTS)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "srun").write_text(SRUN)
