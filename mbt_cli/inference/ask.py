@@ -191,12 +191,18 @@ class _Dispatcher:
         self._run = loop.batch.run
         self._alive = alive
         self._concurrency = AdaptiveConcurrency(self._run.concurrency)
+        self._concurrency.hold(0)  # until the endpoint is reached
         self._taken: dict[asyncio.Task[None], PendingRequest] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Future[None]] = set()
         self._good_replies = 0
         self._asked_to_wait = 0.0, 0.0  # until when, and for how many seconds
+        self._openings = 0
+        self._gets_through = True  # whether anything came back since the last opening
         self._unreachable_in_a_row = 0
+        self._failed_openings = 0
+        self._unreachable = ""  # the last reason
+        self._lost = asyncio.Event()
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
         self._drain_seconds = self._run.drain_seconds
@@ -212,7 +218,9 @@ class _Dispatcher:
         """Send everything; returns early, with the journal on the disk, after `stop`."""
         workers = [asyncio.create_task(self._work()) for _ in range(self._run.concurrency)]
         everything = asyncio.gather(*workers)
-        watch: asyncio.Future[Any] = asyncio.gather(self._watch(), self._emit_when_idle())
+        watch: asyncio.Future[Any] = asyncio.gather(
+            self._reach(), self._watch(), self._emit_when_idle()
+        )
         try:
             await self._until_done(everything, watch)
         except ServerDiedError:
@@ -258,7 +266,61 @@ class _Dispatcher:
             self._loop.progress.waiting(self._why_nothing_is_sent())
             await asyncio.to_thread(self._loop.sync)
 
+    async def _reach(self) -> None:
+        """Connect once for all requests: before the first, and when none gets through any more.
+
+        Requests wait meanwhile. If the server takes connections but nothing comes back, requests
+        are sent one at a time.
+        """
+        while True:
+            try:
+                await self._client.connect()
+            except OSError as error:
+                self._unreachable = str(error)
+            else:
+                self._openings += 1
+                self._lost.clear()
+                if self._gets_through:
+                    self._unreachable_in_a_row = 0
+                self._concurrency.hold(None if self._gets_through else 1)
+                self._gets_through = False
+                await self._lost.wait()
+            self._failed_openings += 1
+            if self._failed_openings >= self._run.max_attempts:
+                self._give_up_on_endpoint()
+            await asyncio.sleep(_delay(_FIRST_BACKOFF_SECONDS, self._failed_openings))
+
+    def _note_unreachable(self, pending: PendingRequest, reason: str) -> None:
+        """Hold all requests back if none gets through."""
+        self._unreachable = reason.removeprefix("connection: ")
+        if pending.opening != self._openings:
+            return  # lost with an earlier connection
+        self._unreachable_in_a_row += 1
+        if self._unreachable_in_a_row >= _UNREACHABLE_IN_A_ROW:
+            self._concurrency.hold(0)
+            self._lost.set()
+
+    def _note_answer(self) -> None:
+        """Something came back: the endpoint can be reached."""
+        self._unreachable_in_a_row = 0
+        if not self._gets_through:
+            self._gets_through = True
+            self._failed_openings = 0
+            self._concurrency.hold()
+
+    def _give_up_on_endpoint(self) -> None:
+        if self._alive is not None:
+            raise ServerDiedError(f"the server runs but cannot be reached: {self._unreachable}")
+        raise BackendError(
+            f"the endpoint cannot be reached: {self._unreachable}",
+            hint="check that the server runs and that `base_url` is right; the same command "
+            "then resumes this run",
+        )
+
     def _why_nothing_is_sent(self) -> str:
+        if self._failed_openings and not self._in_flight:
+            tried = f"{self._failed_openings} of {self._run.max_attempts} attempts"
+            return f"{self._unreachable}; {tried} to connect failed"
         left = self._asked_to_wait[0] - asyncio.get_running_loop().time()
         if left > 0 and not self._in_flight:
             asked = self._asked_to_wait[1]
@@ -295,6 +357,7 @@ class _Dispatcher:
                 self._in_flight.add(task)
                 self._loop.report.sent += 1
                 pending.replies_seen = self._good_replies
+                pending.opening = self._openings
                 self._settle(pending, await self._client.send(pending), clock())
                 del self._taken[task]
             finally:
@@ -343,6 +406,9 @@ class _Dispatcher:
             self._asked_to_wait = max(self._asked_to_wait, asked)
         if result.unreachable:
             self._check_alive()
+            self._note_unreachable(pending, result.reply.failure or "")
+        else:
+            self._note_answer()
         if result.refused:
             self._concurrency.refused(now=now, wait_seconds=wait_seconds)
             if self._good_replies > pending.replies_seen:
@@ -351,7 +417,6 @@ class _Dispatcher:
                 )
         elif result.reply.failure is None:
             self._good_replies += 1
-            self._unreachable_in_a_row = 0
             self._concurrency.succeeded()
         if result.can_retry and pending.charged < self._run.max_attempts:
             self._loop.report.retried += 1
@@ -360,24 +425,15 @@ class _Dispatcher:
         if result.unreachable and self._alive is not None:
             raise ServerDiedError(f"the server runs but cannot be reached: {result.reply.failure}")
         self._loop.settle(pending, result, now)
-        if result.unreachable:
-            self._give_up_on_endpoint(pending, result.reply)
 
     def _backoff(self, pending: PendingRequest, result: SendResult) -> float:
         if result.wait_seconds is not None:
             return min(result.wait_seconds, self._run.max_retry_after_seconds)
         first = _REFUSED_BACKOFF_SECONDS if result.refused else _FIRST_BACKOFF_SECONDS
-        longest = min(_LONGEST_BACKOFF_SECONDS, first * 2.0 ** (pending.charged - 1))
-        return longest * random.uniform(0.5, 1.0)
+        return _delay(first, pending.charged)
 
-    def _give_up_on_endpoint(self, pending: PendingRequest, reply: Reply) -> None:
-        """Stop if consecutive requests do not reach the endpoint."""
-        if self._good_replies > pending.replies_seen:
-            return
-        self._unreachable_in_a_row += 1
-        if self._unreachable_in_a_row >= _UNREACHABLE_IN_A_ROW:
-            raise BackendError(
-                f"the endpoint cannot be reached: {reply.failure}",
-                hint="check that the server runs and that `base_url` is right; the same command "
-                "then resumes this run",
-            )
+
+def _delay(first_seconds: float, attempts: int) -> float:
+    """Seconds to wait after so many attempts: doubled each time, with jitter."""
+    longest = min(_LONGEST_BACKOFF_SECONDS, first_seconds * 2.0 ** (attempts - 1))
+    return longest * random.uniform(0.5, 1.0)

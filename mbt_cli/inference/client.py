@@ -8,6 +8,7 @@ aiohttp.
 import asyncio
 import re
 import socket
+import ssl
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -39,11 +40,38 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Client:
     """A client of one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, batch: RequestBatch, post: Post) -> None:
+    def __init__(
+        self, endpoint: Endpoint, batch: RequestBatch, post: Post, proxy: str | None = None
+    ) -> None:
         self._endpoint = endpoint
         self._batch = batch
         self._post = post
+        self._proxy = proxy
         self._sends_seed = batch.sends_seed and endpoint.sends_seed
+
+    async def connect(self) -> None:
+        """Open a connection and close it, unless mbt watches the server itself.
+
+        Raises:
+            OSError: No connection; the message names the endpoint.
+        """
+        if self._endpoint.alive is not None:
+            return
+        parts = urlsplit(self._proxy or self._endpoint.base_url)
+        is_secure = parts.scheme == "https"
+        # a client of the endpoint's own may trust other certificates
+        context = ssl.create_default_context() if is_secure and not self._endpoint.transport else None
+        limit = self._batch.run.connect_timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                _, writer = await asyncio.open_connection(
+                    parts.hostname, parts.port or (443 if is_secure else 80), ssl=context
+                )
+        except TimeoutError as error:
+            raise ConnectionError(self._unreachable(f"no connection within {limit:g} s")) from error
+        except OSError as error:
+            raise ConnectionError(self._unreachable(_words_of(error))) from error
+        writer.transport.abort()
 
     async def send(self, pending: PendingRequest) -> SendResult:
         """Send a request once.
@@ -66,10 +94,7 @@ class Client:
         except BrokenReplyError as error:
             return failed("malformed_reply", str(error), sending(), can_retry=True)
         except OSError as error:
-            words = error.strerror or str(error) or type(error).__name__
-            if _NO_TLS.search(words):
-                words += " (the server speaks http: begin `base_url` with http://)"
-            message = f"{self._endpoint.base_url}: {words}"
+            message = self._unreachable(_words_of(error))
             return failed("connection", message, sending(), can_retry=True, unreachable=True)
         if status == 200:
             return result_of_body(content, sending())
@@ -81,6 +106,11 @@ class Client:
             address=self._endpoint.base_url,
             key_name=self._endpoint.key_name,
         )
+
+    def _unreachable(self, words: str) -> str:
+        if _NO_TLS.search(words):
+            words += " (the server speaks http: begin `base_url` with http://)"
+        return f"{self._endpoint.base_url}: {words}"
 
     def body(self, pending: PendingRequest) -> dict[str, Json]:
         """The JSON body; the manifest's `request` table overrides everything except the model."""
@@ -122,7 +152,11 @@ async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[
     else:
         transport = aiohttp_transport(url, headers, run, proxy)
     async with transport as post:
-        yield Client(endpoint, batch, post)
+        yield Client(endpoint, batch, post, proxy)
+
+
+def _words_of(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
 
 
 def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:

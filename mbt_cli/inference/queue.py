@@ -124,6 +124,7 @@ class PendingRequest:
         attempts: Times it was sent, over all content attempts.
         charged: Of those, times that count towards `max_attempts`, in this content attempt.
         replies_seen: Good replies that the run had when the request was last sent.
+        opening: Times that the endpoint had been reached by then.
     """
 
     request: Request
@@ -131,6 +132,7 @@ class PendingRequest:
     attempts: int = 0
     charged: int = 0
     replies_seen: int = 0
+    opening: int = 0
 
     @property
     def seed(self) -> int:
@@ -206,6 +208,7 @@ class AdaptiveConcurrency:
     def __init__(self, most: int) -> None:
         self._most = most
         self._limit = float(most)
+        self._held = most
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._paused_until = 0.0
@@ -214,7 +217,12 @@ class AdaptiveConcurrency:
     @property
     def limit(self) -> int:
         """Requests that may be in flight now."""
-        return int(self._limit)
+        return min(int(self._limit), self._held)
+
+    def hold(self, most: int | None = None) -> None:
+        """Let at most this many requests be in flight until the next call; null for no limit."""
+        self._held = self._most if most is None else most
+        self._wake()
 
     async def enter(self) -> None:
         """Wait until one more request may be in flight."""
@@ -234,6 +242,9 @@ class AdaptiveConcurrency:
     def leave(self) -> None:
         """One request fewer is in flight."""
         self._in_flight -= 1
+        self._wake()
+
+    def _wake(self) -> None:
         for _ in range(self.limit - self._in_flight):
             if not self._waiting:
                 return

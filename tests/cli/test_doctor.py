@@ -109,7 +109,7 @@ def test_an_endpoint_that_is_not_there_is_said_with_what_to_do(mbt, doctor, work
 
     assert ran.code == 1
     reply = findings(ran)["replies", "parrot"]
-    assert reply["found"].startswith("connection")
+    assert reply["found"].startswith("the endpoint cannot be reached: http://127.0.0.1:9/v1: ")
     assert "base_url" in reply["do"]
 
 

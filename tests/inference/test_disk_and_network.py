@@ -59,6 +59,24 @@ def test_a_full_disk_ends_the_run_with_whole_records_and_room_lets_it_go_on(serv
     assert stats["repeated"] <= 32
 
 
+def test_an_endpoint_that_is_not_there_is_tried_by_one_request_for_all(tmp_path):
+    if not can_unshare("--net"):
+        pytest.skip("no right to make a network namespace here")
+    script = f"""
+        {sys.executable} {HERE}/loopback_up.py &&
+        {sys.executable} {DRIVER} http://127.0.0.1:9/v1 2000 512 {tmp_path}/run
+        cat /proc/net/snmp
+    """
+
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", script], env=ENVIRONMENT, capture_output=True, text=True
+    )
+
+    assert "the endpoint cannot be reached: http://127.0.0.1:9/v1: Connection refused" in done.stderr
+    names, counts = (line.split() for line in done.stdout.splitlines() if line[:4] == "Tcp:")
+    assert int(counts[names.index("AttemptFails")]) == 6
+
+
 def test_a_run_on_this_machine_alone_needs_no_network(tmp_path):
     if not can_unshare("--net"):
         pytest.skip("no right to make a network namespace here")

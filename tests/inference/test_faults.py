@@ -2,7 +2,10 @@
 
 import os
 import signal
+import socketserver
 import threading
+import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -155,6 +158,53 @@ def test_an_endpoint_that_is_not_there_stops_the_run_instead_of_failing_every_ro
 
     with pytest.raises(BackendError, match="cannot be reached"):
         ask(plan, tmp_path / "journal", progress)
+
+
+@pytest.mark.parametrize(("scheme", "most"), [("https", 3), ("http", 2 * 128)])
+def test_a_server_that_hangs_up_is_not_called_by_every_request(
+    batch_of, progress, tmp_path, scheme, most
+):
+    calls = 0
+
+    class HangsUp(socketserver.BaseRequestHandler):
+        def handle(self):
+            nonlocal calls
+            calls += 1
+
+    class Server(socketserver.TCPServer):
+        request_queue_size = 512
+
+    with Server(("127.0.0.1", 0), HangsUp) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"{scheme}://127.0.0.1:{server.server_address[1]}/v1"
+        prompts = [f"question {n}" for n in range(2000)]
+        plan = batch_of(url, prompts, concurrency=128, max_attempts=3)
+        with pytest.raises(BackendError, match="cannot be reached"):
+            ask(plan, tmp_path / "journal", progress)
+        server.shutdown()
+
+    assert 3 <= calls <= most
+
+
+def test_requests_in_flight_wait_for_a_server_that_comes_back(serve, batch_of, progress, tmp_path):
+    with ExitStack() as stack:
+        first = stack.enter_context(serve("--die-after", "300", "--latency", "0.2"))
+
+        def restart():
+            first.process.wait()
+            time.sleep(1.5)
+            stack.enter_context(serve("--port", str(first.port)))
+
+        restarting = threading.Thread(target=restart)
+        restarting.start()
+        plan = batch_of(first.base_url, [f"question {n}" for n in range(600)], concurrency=128)
+        ask(plan, tmp_path / "journal", progress)
+        restarting.join()
+
+    answered = [reply for _, reply in replies(plan, tmp_path / "journal")]
+    assert {reply.failure for reply in answered} == {None}
+    assert max(reply.attempts for reply in answered) == 2
+    assert any("attempts to connect failed" in why for why in progress.waits)
 
 
 def test_an_external_server_that_dies_stops_the_run_and_the_rest_is_asked_later(
