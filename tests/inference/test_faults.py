@@ -160,7 +160,7 @@ def test_an_endpoint_that_is_not_there_stops_the_run_instead_of_failing_every_ro
         ask(plan, tmp_path / "journal", progress)
 
 
-@pytest.mark.parametrize(("scheme", "most"), [("https", 3), ("http", 2 * 128)])
+@pytest.mark.parametrize(("scheme", "most"), [("https", 3 + 1), ("http", 2 * 128)])
 def test_a_server_that_hangs_up_is_not_called_by_every_request(
     batch_of, progress, tmp_path, scheme, most
 ):
