@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from mbt_cli.core.chat import Endpoint, Reply, Responder
+from mbt_cli.core.chat import Endpoint, Responder
 from mbt_cli.core.memory import return_freed_memory
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.progress import Progress

@@ -60,7 +60,9 @@ class Client:
         parts = urlsplit(self._proxy or self._endpoint.base_url)
         is_secure = parts.scheme == "https"
         # a client of the endpoint's own may trust other certificates
-        context = ssl.create_default_context() if is_secure and not self._endpoint.transport else None
+        context = (
+            ssl.create_default_context() if is_secure and not self._endpoint.transport else None
+        )
         limit = self._batch.run.connect_timeout_seconds
         try:
             async with asyncio.timeout(limit):

@@ -72,7 +72,9 @@ def test_an_endpoint_that_is_not_there_is_tried_by_one_request_for_all(tmp_path)
         ["unshare", "--net", "sh", "-c", script], env=ENVIRONMENT, capture_output=True, text=True
     )
 
-    assert "the endpoint cannot be reached: http://127.0.0.1:9/v1: Connection refused" in done.stderr
+    assert (
+        "the endpoint cannot be reached: http://127.0.0.1:9/v1: Connection refused" in done.stderr
+    )
     names, counts = (line.split() for line in done.stdout.splitlines() if line[:4] == "Tcp:")
     assert int(counts[names.index("AttemptFails")]) == 6
 
