@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import orjson
+import polars as pl
 import torch
 from accelerate import PartialState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -27,33 +28,25 @@ from mbt_cli.core.training_job import (
     LOG,
     SUMMARY,
     TRAINED_GGUF,
+    TRAINING_SET,
     TrainingJob,
     log_lines,
 )
 from mbt_cli.training import models
 from mbt_cli.training.problems import StoppedEarly, TrainingError
 from mbt_cli.training.processors import ReturnsMemory
+from mbt_cli.training.utilization import (
+    TokenCost,
+    model_flops_utilization,
+    peak_flops,
+    token_cost,
+)
 
 _KEPT_CHECKPOINTS = 2
 _COMPLETE = "mbt-whole"
 """Marks a checkpoint that was written completely."""
 _LOGGED = ("epoch", "loss", "learning_rate", "grad_norm", "reward", "kl")
 _KIBIBYTE = 1024
-
-# operations per parameter and token, without attention
-_FORWARD_AND_BACK = 4  # forward 2, and 2 to propagate the gradient
-_TRAINED = 2  # for the gradient of a trained parameter
-_PEAK_BFLOAT16: tuple[tuple[str, float], ...] = (
-    ("B200", 2250e12),
-    ("H200", 989e12),
-    ("H100 PCIe", 756e12),
-    ("H100", 989e12),
-    ("A100", 312e12),
-    ("L40S", 362e12),
-    ("A10", 125e12),
-    ("RTX 4090", 165e12),
-)
-"""Dense bfloat16 operations per second, from the vendors' data sheets."""
 
 
 def process_state() -> PartialState:
@@ -115,16 +108,19 @@ class Trained:
     Args:
         parameters: Parameters of the model.
         trained_parameters: Those that have a gradient.
+        cost: What the model computes per token.
     """
 
     follower: "Follower"
     parameters: int
     trained_parameters: int
+    cost: TokenCost
 
 
 def train(trainer: Any, job: TrainingJob) -> Trained:
     """Train from the last complete checkpoint, or from the start."""
     parameters, trained = models.parameter_counts(trainer.model)
+    cost = token_cost(trainer.model)
     if job.recipe.float32_matmul is not None:
         torch.set_float32_matmul_precision(job.recipe.float32_matmul)
     if not torch.cuda.is_available():
@@ -145,7 +141,7 @@ def train(trainer: Any, job: TrainingJob) -> Trained:
     else:
         trainer.train(resume_from_checkpoint=str(found) if found else None)
     follower.check_finished(trainer.state)
-    return Trained(follower, parameters, trained)
+    return Trained(follower, parameters, trained, cost)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -361,6 +357,10 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
     pace = trained.follower.tokens_per_second
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     processes = trainer.accelerator.num_processes
+    length = _mean_length(job)
+    # reinforcement learning generates its rows, and scores them with the model it started from
+    passes = hasattr(trainer.args, "num_generations") + bool(getattr(trainer.args, "beta", 0.0))
+    operations = trained.cost.operations(length, more_passes=passes)
     packages = ("torch", "transformers", "trl", "peft", "accelerate")
     return {
         "method": job.recipe.method,
@@ -371,9 +371,8 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
         "seconds": trained.follower.seconds,
         "last_loss": losses[-1] if losses else None,
         "tokens_per_second": pace,
-        "mfu": model_flops_utilization(
-            pace, trained.parameters, trained.trained_parameters, peak_flops(gpu), processes
-        ),
+        "row_length": length,
+        "mfu": model_flops_utilization(pace, operations, peak_flops(gpu), processes),
         "parameters": trained.parameters,
         "trained_parameters": trained.trained_parameters,
         "processes": processes,
@@ -384,34 +383,14 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
     }
 
 
-def peak_flops(device: str | None) -> float | None:
-    """Peak operations per second of a GPU; None for an unknown one.
-
-    Example:
-        >>> peak_flops("NVIDIA H100 80GB HBM3")
-        989000000000000.0
-    """
-    return next((peak for name, peak in _PEAK_BFLOAT16 if device and name in device), None)
-
-
-def model_flops_utilization(
-    tokens_per_second: float | None,
-    parameters: int,
-    trained_parameters: int,
-    peak: float | None,
-    devices: int,
-) -> float | None:
-    """Fraction of the peak that training uses: 6 operations per token and trained parameter.
-
-    A frozen parameter, such as those below an adapter, needs 4: it has no gradient of its own.
-
-    Example:
-        >>> model_flops_utilization(1e4, 10**9, 10**9, 1e15, 1)
-        0.06
-        >>> model_flops_utilization(1e4, 10**9, 0, 1e15, 1)
-        0.04
-    """
-    if tokens_per_second is None or peak is None:
-        return None
-    operations = _FORWARD_AND_BACK * parameters + _TRAINED * trained_parameters
-    return operations * tokens_per_second / (peak * devices)
+def _mean_length(job: TrainingJob) -> float:
+    """Mean number of tokens in the row of a trained token, with the replies that were sampled."""
+    lengths = (
+        pl.scan_parquet(Path(job.files) / TRAINING_SET)
+        .filter(pl.col("dropped").is_null())
+        .select(pl.col("tokens").cast(pl.Float64))
+        .select((pl.col("tokens") ** 2).sum() / pl.col("tokens").sum())
+    )
+    lines = log_lines((Path(job.folder) / LOG).read_bytes())
+    replies = [n for line in lines if (n := line.get("completion_length")) is not None]
+    return float(lengths.collect().item()) + (sum(replies) / len(replies) if replies else 0.0)
