@@ -106,7 +106,7 @@ def token_cost(model: Any) -> TokenCost:
 def _size(parameter: nn.Parameter) -> int:
     """Numbers in a parameter; those in four bits are packed in pairs."""
     packed = getattr(parameter, "quant_state", None)
-    return packed.shape.numel() if packed is not None else parameter.numel()
+    return int(packed.shape.numel()) if packed is not None else parameter.numel()
 
 
 def _attention_layers(config: Any) -> list[tuple[int, int | None]]:
