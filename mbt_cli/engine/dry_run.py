@@ -11,7 +11,7 @@ import polars as pl
 from mbt_cli.core.chat import Message
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.rows import GATE, UNREADABLE
-from mbt_cli.engine.reuse import check_begun, reuses_rows
+from mbt_cli.engine.reuse import check_begun, reusable_rows
 from mbt_cli.engine.runner import Servers, hub_access, load_input, server_place
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import StageError
@@ -92,22 +92,23 @@ def _dry_run(states: States, state: CellState, machine: Machine, *, retry_failed
             first = first or request.messages
             known = is_known(request.key)
             reused, new = reused + known, new + (not known)
-    if state.status == "done" and not retry_failed:  # its failed rows stay as they are
-        new, reused = 0, new + reused
     return DryRun(cell.address, state.status, state.why, (new, reused), None, first)
 
 
 @contextmanager
 def _known_keys(state: CellState, *, retry_failed: bool) -> Iterator[Callable[[str], bool]]:
     """Whether a request has a reply: in the rows, or in the journal of an unfinished run."""
-    keys: set[str] = set()
+    if state.status == "done" and not retry_failed:  # its failed rows stay as they are
+        yield lambda key: True
+        return
     folder = state.folder
-    if reuses_rows(state):
-        failure = pl.col("failure")
-        has_reply = [failure.str.starts_with(reason) for reason in (GATE, UNREADABLE)]
-        is_good = pl.any_horizontal(failure.is_null(), *has_reply)
-        good = pl.scan_parquet(folder / ROWS, glob=False).filter(is_good)
-        keys = set(good.select("request_key").collect()["request_key"])
+    failure = pl.col("failure")
+    has_reply = [failure.str.starts_with(reason) for reason in (GATE, UNREADABLE)]
+    is_good = pl.any_horizontal(failure.is_null(), *has_reply)
+    keys: set[str] = set()
+    for part in reusable_rows(state)[0]:
+        rows = pl.scan_parquet(folder / ROWS, glob=False).slice(part.start, len(part))
+        keys |= set(rows.filter(is_good).select("request_key").collect()["request_key"])
     if not (folder / JOURNAL).is_dir():
         yield keys.__contains__
         return

@@ -1,4 +1,4 @@
-"""Which replies a run of a cell may reuse: those of the server that it would ask."""
+"""Which replies a run of a cell may reuse: undamaged ones of the server that it would ask."""
 
 from mbt_cli.core.origin import Origin
 from mbt_cli.engine.plan import asked_model
@@ -7,6 +7,7 @@ from mbt_cli.inference.origins import check_origin, recorded_origins
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.store.cells import JOURNAL
 from mbt_cli.store.lineage import ROWS, Lineage
+from mbt_cli.store.parquet import footer_metadata, intact_rows, row_count
 
 
 def check_begun(state: CellState) -> None:
@@ -20,17 +21,30 @@ def check_begun(state: CellState) -> None:
         check_origin(recorded, Origin(name=name), state.cell.address)
 
 
-def reuses_rows(state: CellState) -> bool:
-    """Whether a run may reuse the replies in rows.parquet."""
-    if not isinstance(state.cell.stage, AsksModel) or not (state.folder / ROWS).is_file():
-        return False
-    name = _origin_name(state)
-    if name is None:
-        return True
-    if state.lineage is None:  # rows of another server, if `--replace` was killed at its end
-        return not recorded_origins(state.folder / JOURNAL)
-    made = recorded_origin(state.lineage)
-    return made is None or made.has_name(name)
+def reusable_rows(state: CellState) -> tuple[list[range], int]:
+    """The rows of a finished cell whose replies a run may reuse, and the number of damaged ones.
+
+    Reads every byte of rows.parquet. Rows without a lineage, which a user has moved away, are
+    taken as they are.
+
+    Raises:
+        ArtifactError: Such rows are not a Parquet file.
+    """
+    rows, lineage, name = state.folder / ROWS, state.lineage, _origin_name(state)
+    if not isinstance(state.cell.stage, AsksModel):
+        return [], 0
+    if lineage is None:
+        # rows of another server remain if `--replace` is killed at its end
+        is_unsure = name is not None and recorded_origins(state.folder / JOURNAL)
+        if is_unsure or not rows.is_file():
+            return [], 0
+        footer_metadata(rows)
+        return [range(row_count(rows))], 0
+    made = recorded_origin(lineage)
+    if name is not None and made is not None and not made.has_name(name):
+        return [], 0
+    intact = intact_rows(rows, lineage.files[ROWS])
+    return intact, lineage.rows - sum(map(len, intact))
 
 
 def recorded_origin(lineage: Lineage) -> Origin | None:

@@ -21,7 +21,7 @@ from mbt_cli.core.progress import Progress
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.engine.plan import asked_model
-from mbt_cli.engine.reuse import check_begun, moved_from, recorded_origin, reuses_rows
+from mbt_cli.engine.reuse import check_begun, moved_from, recorded_origin, reusable_rows
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import (
     BackendError,
@@ -191,15 +191,12 @@ class Runner:
         *,
         afresh: bool = False,
     ) -> Lineage:
-        """The cell's rows, then its lineage; `afresh` reuses no reply of the finished cell."""
+        """The cell's rows, then its lineage; `afresh`: reuse no reply of the finished cell."""
         provenance.begin()
         started, clock = datetime.now(UTC), monotonic()
         cell, folder = state.cell, state.folder
         check_begun(state)
-        if reuses_rows(state) and not afresh:
-            if state.lineage is not None and (origin := recorded_origin(state.lineage)):
-                record_origin(folder / JOURNAL, "imported", origin)
-            import_rows(folder / ROWS, folder / JOURNAL)
+        is_damaged = not afresh and self._take_over(state, progress)
         inputs = self._inputs(cell)
         records = {
             loaded.address: InputRecord(
@@ -232,11 +229,27 @@ class Runner:
             self._check_failures(cell, failures, rows)
             lineage = _lineage(state, work, records, started)
             lock.check()
-            if state.status == "stale" or afresh:
+            if state.status == "stale" or afresh or is_damaged:
                 move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
             made = writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
         _log.info("%s: done, %d rows, %d failed", made.address, made.rows, made.failed_rows)
         return made
+
+    def _take_over(self, state: CellState, progress: Progress) -> bool:
+        """Add the replies of the finished cell to the journal; returns whether it is damaged."""
+        folder, journal = state.folder, state.folder / JOURNAL
+        intact, damaged = reusable_rows(state)
+        if damaged:
+            progress.note(
+                f"`{folder / ROWS}` differs from its lineage: {damaged:,} of "
+                f"{damaged + sum(map(len, intact)):,} rows cannot be trusted, and those without "
+                "another copy are asked again; the file moves to `.replaced` in the runs folder"
+            )
+        if intact:
+            if state.lineage is not None and (origin := recorded_origin(state.lineage)):
+                record_origin(journal, "imported", origin)
+            import_rows(folder / ROWS, journal, intact)
+        return damaged > 0
 
     def _check_failures(self, cell: Cell, failures: Counter[str], rows: int) -> None:
         """Refuse a cell of which too many rows failed in the stage itself."""
@@ -260,6 +273,9 @@ class Runner:
             raise UsageError(f"`{cell.address}` asks no model, so it has no shards")
         held = self._holding(folder, shard=(shard.number - 1, shard.of))
         with held, logging_to(folder / "logs"):
+            check_begun(state)
+            if not any((folder / JOURNAL).glob("imported-*.jsonl")):  # by another shard
+                self._take_over(state, progress)
             work = self._work(state, self._inputs(cell), servers, progress)
             batch = cell.stage.request_batch(work)
             total = (

@@ -13,10 +13,11 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from types import NoneType, TracebackType
 from typing import IO, Any
 
@@ -369,15 +370,16 @@ _IMPORTED = [name for name in rows.REPLY if name != "messages"]
 _IMPORTED_AT_ONCE = 5_000
 
 
-def import_rows(rows_parquet: Path, journal: Path) -> int:
+def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None = None) -> int:
     """Write the replies of an artifact into the journal, in bounded memory.
 
-    A second import of the same file replaces the first one. Rows without a request key, which
+    A second import of the same rows replaces the first one. Rows without a request key, which
     asked no model, are left out.
 
     Args:
         rows_parquet: A rows file that has the columns of `rows.REPLY`.
         journal: The cell's journal folder; created if needed.
+        parts: The rows to take; all if None.
 
     Returns:
         The number of replies and failures written.
@@ -385,14 +387,15 @@ def import_rows(rows_parquet: Path, journal: Path) -> int:
     Raises:
         ArtifactError: The file cannot be read or the journal cannot be written.
     """
-    name = sha256(str(rows_parquet.absolute()).encode()).hexdigest()[:12]
+    # another import of the same file, from before it was damaged, stays
+    name = sha256(f"{rows_parquet.absolute()}{parts or ''}".encode()).hexdigest()[:12]
     target = journal / f"imported-{name}.jsonl"
-    partial = target.with_suffix(".partial")
+    partial = target.with_suffix(f".{token_hex(4)}.partial")  # shards may import at once
     count = 0
     try:
         journal.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            for row in _artifact_rows(rows_parquet):
+            for row in _artifact_rows(rows_parquet, parts):
                 file.write(_record_of_row(row))
                 count += 1
         partial.replace(target)
@@ -404,13 +407,15 @@ def import_rows(rows_parquet: Path, journal: Path) -> int:
     return count
 
 
-def _artifact_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _artifact_rows(path: Path, parts: Sequence[range] | None) -> Iterator[dict[str, Any]]:
     lazy = pl.scan_parquet(path).select(_IMPORTED)
-    height = lazy.select(pl.len()).collect().item()
-    for start in range(0, height, _IMPORTED_AT_ONCE):
-        batch = lazy.slice(start, _IMPORTED_AT_ONCE).collect()
-        keyed = batch.filter(pl.col("request_key").is_not_null())
-        yield from keyed.iter_rows(named=True)
+    if parts is None:
+        parts = [range(lazy.select(pl.len()).collect().item())]
+    for part in parts:
+        for start in part[::_IMPORTED_AT_ONCE]:
+            batch = lazy.slice(start, min(_IMPORTED_AT_ONCE, part.stop - start)).collect()
+            keyed = batch.filter(pl.col("request_key").is_not_null())
+            yield from keyed.iter_rows(named=True)
 
 
 def _record_of_row(row: dict[str, Any]) -> bytes:

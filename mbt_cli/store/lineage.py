@@ -35,6 +35,8 @@ class FileRecord(Settings):
     """Its length."""
     sha256: str
     """Hex sha256 of its content."""
+    parts: tuple[tuple[int, str], ...] = ()
+    """Length and sha256 of its parts, the row groups of a large Parquet file and its footer."""
 
 
 class Tokens(Settings):

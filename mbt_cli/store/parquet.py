@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 
 import polars as pl
@@ -17,9 +18,12 @@ from mbt_cli.store.lineage import FileRecord
 FINGERPRINT_KEY = "mbt.fingerprint"
 """Footer key of the cell's fingerprint."""
 _ROW_GROUP_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
 _COMPRESSION = "zstd"
 _COMPRESSION_LEVEL = 1  # on long replies level 3 takes a third more time for a fifth less space
 _MAGIC = b"PAR1"
+_FOOTER_AND_ONE = 2
+"""Parts of a file with a single row group, which is intact as a whole or not at all."""
 
 
 class _HashingFile:
@@ -28,6 +32,9 @@ class _HashingFile:
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=0)
         self._digest = hashlib.sha256()
+        self._part = hashlib.sha256()
+        self._parts: list[tuple[int, str]] = []
+        self._part_begins = 0
         self.length = 0
         self.closed = False
         self.is_discarded = False
@@ -38,6 +45,7 @@ class _HashingFile:
         while len(view):
             written = self._file.write(view)
             self._digest.update(view[:written])
+            self._part.update(view[:written])
             self.length += written
             view = view[written:]
         return self.length
@@ -64,8 +72,14 @@ class _HashingFile:
     def sync(self) -> None:
         os.fsync(self._file.fileno())
 
+    def end_part(self) -> None:
+        self._parts.append((self.length - self._part_begins, self._part.hexdigest()))
+        self._part, self._part_begins = hashlib.sha256(), self.length
+
     def record(self) -> FileRecord:
-        return FileRecord(bytes=self.length, sha256=self._digest.hexdigest())
+        self.end_part()
+        parts = self._parts if len(self._parts) > _FOOTER_AND_ONE else ()
+        return FileRecord(bytes=self.length, sha256=self._digest.hexdigest(), parts=tuple(parts))
 
 
 class ParquetStream:
@@ -143,6 +157,7 @@ class ParquetStream:
         with writing_to(self._path):
             table = pl.concat(frames).to_arrow(compat_level=pl.CompatLevel.oldest())
             self._writer.write_table(table)
+            self._file.end_part()
 
     def _wait(self) -> None:
         if self._in_flight is not None:
@@ -192,6 +207,54 @@ def footer_metadata(path: Path) -> dict[str, str]:
     if not starts_well:
         raise _cut_off(path)
     return {key.decode(): value.decode(errors="replace") for key, value in found.items()}
+
+
+def intact_rows(path: Path, record: FileRecord) -> list[range]:
+    """The rows in a Parquet file whose bytes are those that were written; reads every byte.
+
+    All rows if the file is as it was written; otherwise those of its intact row groups, as far as
+    the record knows the file in parts.
+    """
+    try:
+        size = path.stat().st_size
+        digests = _digests(path, [length for length, _ in record.parts] or [size])
+    except OSError:
+        return []
+    if size == record.bytes and digests[0] == record.sha256:
+        return [range(row_count(path))]
+    ends = list(accumulate(length for length, _ in record.parts))
+    damaged = [
+        range(end - length, end)
+        for end, (length, sha256), now in zip(ends, record.parts, digests[1:], strict=False)
+        if sha256 != now
+    ]
+    if size != record.bytes or not ends or (damaged and damaged[-1].stop == size):
+        return []  # without its footer no part of the file can be read
+    found, begins = [], 0
+    metadata = pq.read_metadata(path)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        rows, begins = range(begins, begins + group.num_rows), begins + group.num_rows
+        columns = [group.column(n) for n in range(group.num_columns)]
+        start = min(c.dictionary_page_offset or c.data_page_offset for c in columns)
+        stop = start + sum(c.total_compressed_size for c in columns)
+        if not any(part.start < stop and start < part.stop for part in damaged):
+            found.append(rows)
+    return found
+
+
+def _digests(path: Path, lengths: Sequence[int]) -> list[str]:
+    """Hex sha256 of a file, then of its parts."""
+    whole, parts = hashlib.sha256(), []
+    with path.open("rb", buffering=0) as file:
+        for length in lengths:
+            part = hashlib.sha256()
+            while length > 0 and (chunk := file.read(min(length, _CHUNK_BYTES))):
+                whole.update(chunk)
+                part.update(chunk)
+                length -= len(chunk)
+            parts.append(part.hexdigest())
+    return [whole.hexdigest(), *parts]
 
 
 def row_count(path: Path) -> int:

@@ -1,5 +1,6 @@
 import contextlib
 import hashlib
+import random
 import resource
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from mbt_cli.stages.report import study_cells
 from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
 from mbt_cli.store.cells import cell_folder, complete_move, move_aside, read_failure, record_failure
 from mbt_cli.store.lineage import Lineage, read_lineage
+from mbt_cli.store.parquet import ParquetStream, intact_rows
 from mbt_cli.store.reading import input_sha256, read_rows, scan_study, verify
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
@@ -210,6 +212,32 @@ def test_one_changed_byte_is_found_when_an_artifact_becomes_an_input(tmp_path):
     assert verify(tmp_path) == [f"`{path}` differs from its lineage (sha256)"]
     with pytest.raises(ArtifactError, match=r"note\.txt"):
         input_sha256(tmp_path)
+
+
+def test_rows_are_intact_exactly_where_no_byte_changed(tmp_path):
+    made = pl.DataFrame({"n": range(60_000), "text": [f"{n * 7919:>400}" for n in range(60_000)]})
+    path = tmp_path / "rows.parquet"
+    stream = ParquetStream(path, made.schema, {})
+    for start in range(0, made.height, 1_000):
+        stream.append(made.slice(start, 1_000))
+    record = stream.finish()
+    content = path.read_bytes()
+    draw = random.Random(5)
+
+    assert intact_rows(path, record) == [range(60_000)]
+    lost = set()
+    for _ in range(40):
+        changed = bytearray(content)
+        changed[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        intact = intact_rows(path, record)
+        for part in intact:
+            read = pl.scan_parquet(path).slice(part.start, len(part)).collect()
+            assert read.equals(made.slice(part.start, len(part)))
+        lost.add(60_000 - sum(map(len, intact)))
+    assert 0 < min(lost) < 30_000
+    path.write_bytes(content[:-1])
+    assert intact_rows(path, record) == []
 
 
 def test_verify_finds_missing_and_unknown_files(tmp_path):
