@@ -41,6 +41,8 @@ class RunSettings(Settings):
     """Timeout of a connection attempt."""
     max_attempts: int = Field(default=6, ge=1, le=100)
     """How often a request is sent before its row fails."""
+    stop_after_failures: int = Field(default=50, ge=0)
+    """Stop when the first requests all fail alike and so many have failed; 0 never stops."""
     max_retry_after_seconds: float = Field(default=600, gt=0, le=86_400)
     """Longest wait that a server can ask for with `Retry-After`."""
     server_ready_timeout_seconds: float = Field(default=1200, gt=0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from mbt_cli.core.chat import Endpoint, Responder
+from mbt_cli.core.chat import Endpoint, Reply, Responder
 from mbt_cli.core.memory import return_freed_memory
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.progress import Progress
@@ -20,11 +20,12 @@ from mbt_cli.inference.journal import JournalIndex, JournalWriter
 from mbt_cli.inference.loop import AskReport, Emit, ProgramLoop
 from mbt_cli.inference.origins import (
     check_origin,
+    forget_origin,
     record_origin,
     recorded_origins,
     served_model,
 )
-from mbt_cli.inference.queue import AdaptiveConcurrency, PendingRequest, RequestBatch
+from mbt_cli.inference.queue import TRANSIENT, AdaptiveConcurrency, PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
     Sending,
     SendResult,
@@ -92,6 +93,10 @@ def ask(
             if report.unusable:
                 found = ", ".join(f"{n} x {name}" for name, n in report.unusable.most_common())
                 progress.note(f"unusable values in replies: {found}")
+        except BackendError:
+            if not index.has_final(TRANSIENT):
+                forget_origin(journal, writer)  # nothing of this endpoint is kept
+            raise
         finally:
             loop.close()
         return report
@@ -191,11 +196,11 @@ class _Dispatcher:
         self._run = loop.batch.run
         self._alive = alive
         self._concurrency = AdaptiveConcurrency(self._run.concurrency)
-        self._concurrency.hold(0)  # until the endpoint is reached
         self._taken: dict[asyncio.Task[None], PendingRequest] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Future[None]] = set()
         self._good_replies = 0
+        self._failed_alike: list[tuple[PendingRequest, Reply]] = []  # empty after a good reply
         self._asked_to_wait = 0.0, 0.0  # until when, and for how many seconds
         self._openings = 0
         self._gets_through = True  # whether anything came back since the last opening
@@ -203,6 +208,7 @@ class _Dispatcher:
         self._failed_openings = 0
         self._unreachable = ""  # the last reason
         self._lost = asyncio.Event()
+        self._admit(0)  # until the endpoint is reached
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
         self._drain_seconds = self._run.drain_seconds
@@ -266,6 +272,11 @@ class _Dispatcher:
             self._loop.progress.waiting(self._why_nothing_is_sent())
             await asyncio.to_thread(self._loop.sync)
 
+    def _admit(self, most: int | None) -> None:
+        """Let at most this many requests be in flight, and none while all fail alike."""
+        self._admitted = most
+        self._concurrency.hold(0 if self._all_fail_alike() else most)
+
     async def _reach(self) -> None:
         """Connect once for all requests: before the first, and when none gets through any more.
 
@@ -282,7 +293,7 @@ class _Dispatcher:
                 self._lost.clear()
                 if self._gets_through:
                     self._unreachable_in_a_row = 0
-                self._concurrency.hold(None if self._gets_through else 1)
+                self._admit(None if self._gets_through else 1)
                 self._gets_through = False
                 await self._lost.wait()
             self._failed_openings += 1
@@ -297,7 +308,7 @@ class _Dispatcher:
             return  # lost with an earlier connection
         self._unreachable_in_a_row += 1
         if self._unreachable_in_a_row >= _UNREACHABLE_IN_A_ROW:
-            self._concurrency.hold(0)
+            self._admit(0)
             self._lost.set()
 
     def _note_answer(self) -> None:
@@ -306,7 +317,7 @@ class _Dispatcher:
         if not self._gets_through:
             self._gets_through = True
             self._failed_openings = 0
-            self._concurrency.hold()
+            self._admit(None)
 
     def _give_up_on_endpoint(self) -> None:
         if self._alive is not None:
@@ -318,6 +329,9 @@ class _Dispatcher:
         )
 
     def _why_nothing_is_sent(self) -> str:
+        if self._all_fail_alike():
+            kind, failed = _kind(self._failed_alike[0][1]), len(self._failed_alike)
+            return f"{failed} requests failed ({kind}), none succeeded; waiting for those in flight"
         if self._failed_openings and not self._in_flight:
             tried = f"{self._failed_openings} of {self._run.max_attempts} attempts"
             return f"{self._unreachable}; {tried} to connect failed"
@@ -363,6 +377,8 @@ class _Dispatcher:
             finally:
                 self._in_flight.discard(task)
                 self._concurrency.leave()
+            if self._all_fail_alike() and not self._in_flight:
+                self._stop_early()
 
     async def _next_request(self) -> PendingRequest | None:
         """The next request; None when no request is left or the run stops."""
@@ -418,19 +434,65 @@ class _Dispatcher:
         elif result.reply.failure is None:
             self._good_replies += 1
             self._concurrency.succeeded()
+            if self._failed_alike:
+                self._failed_alike.clear()
+                self._admit(self._admitted)
         if result.can_retry and pending.charged < self._run.max_attempts:
             self._loop.report.retried += 1
             self._loop.queue.put_later(pending, now + wait_seconds)
             return
         if result.unreachable and self._alive is not None:
             raise ServerDiedError(f"the server runs but cannot be reached: {result.reply.failure}")
-        self._loop.settle(pending, result, now)
+        if self._loop.settle(pending, result, now) and result.reply.failure:
+            self._note_failure(pending, result.reply)
+
+    def _note_failure(self, pending: PendingRequest, reply: Reply) -> None:
+        """Until a request succeeds, keep those that failed alike.
+
+        Requests that failed in an earlier run do not count: they may be the ones that fail always.
+        """
+        if self._good_replies or not pending.is_new:
+            return
+        if self._failed_alike and _kind(self._failed_alike[0][1]) != _kind(reply):
+            self._failed_alike.clear()
+        self._failed_alike.append((pending, reply))
+        self._admit(self._admitted)
+
+    def _all_fail_alike(self) -> bool:
+        """Whether so many requests failed alike, and none succeeded, that no more are sent.
+
+        Those in flight still can succeed: a server may refuse at once and answer slowly.
+        """
+        return 0 < self._run.stop_after_failures <= len(self._failed_alike)
+
+    def _stop_early(self) -> None:
+        """Stop, unless there is nothing more to send."""
+        if self._stopping.is_set() or not (self._taken or self._loop.has_request()):
+            return
+        failure = self._failed_alike[-1][1].failure or ""
+        flag = ""
+        if not failure.startswith((*TRANSIENT, "http_")):
+            flag = " with `--retry-failed`"  # a reply came and was paid for
+        elif not failure.startswith(TRANSIENT):
+            for refused in self._failed_alike:
+                self._loop.send_in_next_run(*refused)
+        raise BackendError(
+            f"the first {len(self._failed_alike)} requests to `{self._client.address}` all failed "
+            f"alike: {failure}",
+            hint=f"fix the cause, then run the same command again{flag}: it sends these requests "
+            "again; if only these rows fail, add `--set run.stop_after_failures=0`",
+        )
 
     def _backoff(self, pending: PendingRequest, result: SendResult) -> float:
         if result.wait_seconds is not None:
             return min(result.wait_seconds, self._run.max_retry_after_seconds)
         first = _REFUSED_BACKOFF_SECONDS if result.refused else _FIRST_BACKOFF_SECONDS
         return _delay(first, pending.charged)
+
+
+def _kind(reply: Reply) -> str:
+    """A failure without its details: `http_503`, `empty`."""
+    return (reply.failure or "").partition(":")[0]
 
 
 def _delay(first_seconds: float, attempts: int) -> float:

@@ -49,6 +49,11 @@ class Client:
         self._proxy = proxy
         self._sends_seed = batch.sends_seed and endpoint.sends_seed
 
+    @property
+    def address(self) -> str:
+        """The endpoint's `base_url`, for messages."""
+        return self._endpoint.base_url
+
     async def connect(self) -> None:
         """Open a connection and close it, unless mbt watches the server itself.
 

@@ -240,6 +240,11 @@ class JournalIndex:
         except OSError as error:
             raise unwritable(self.damaged_file, error) from error
 
+    def has_final(self, not_final: tuple[str, ...]) -> bool:
+        """Whether there is a reply, or a failure that begins with none of these words."""
+        standings = (self._standings.get(digest, _GOOD) for digest in self._places)
+        return any(not (one.failure or "").startswith(not_final) for one in standings)
+
     def standing(self, key: str) -> Standing | None:
         """The record of a request; None if there is none."""
         digest = digest_of(key)

@@ -11,7 +11,7 @@ import pickle
 import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ from mbt_cli.core.origin import Origin
 from mbt_cli.core.programs import Ask, Result, Step, Steps, Task
 from mbt_cli.core.progress import Progress
 from mbt_cli.inference.journal import JournalIndex, JournalWriter, digest_of, unwritable
-from mbt_cli.inference.queue import PendingRequest, RequestBatch, RequestQueue
+from mbt_cli.inference.queue import STOPPED_EARLY, PendingRequest, RequestBatch, RequestQueue
 from mbt_cli.inference.replies import SendResult, masked
 
 Emit = Callable[[Result], None]
@@ -162,8 +162,12 @@ class ProgramLoop:
                 return False
         return True
 
-    def settle(self, pending: PendingRequest, result: SendResult, now: float) -> None:
-        """Journal the outcome of a content attempt, then hand it to the programs that wait."""
+    def settle(self, pending: PendingRequest, result: SendResult, now: float) -> bool:
+        """Journal the outcome of a content attempt, then hand it to the programs that wait.
+
+        Returns:
+            Whether it is final: no other content attempt follows.
+        """
         request, attempt, reply = pending.request, pending.content_attempt, masked(result.reply)
         if result.unusable:
             self.report.unusable.update(result.unusable)
@@ -174,7 +178,7 @@ class ProgramLoop:
             self.report.retried += 1
             pending.content_attempt, pending.charged = following, 0
             self.queue.put_later(pending, now)
-            return
+            return False
         prompt_tokens, completion_tokens = reply.prompt_tokens or 0, reply.completion_tokens or 0
         self.report.prompt_tokens += prompt_tokens
         self.report.completion_tokens += completion_tokens
@@ -187,6 +191,14 @@ class ProgramLoop:
             self._settled.add(digest)
         for branch, slot, step in self._waiting.pop(digest)[1]:
             self._answer(branch, slot, step, reply)
+        return True
+
+    def send_in_next_run(self, pending: PendingRequest, refusal: Reply) -> None:
+        """Journal that a refusal, though settled, is not final."""
+        reply = replace(refusal, failure=f"{STOPPED_EARLY}: {refusal.failure}")
+        key, attempt = pending.request.key, pending.content_attempt
+        extent = self._writer.append(key, masked(reply), attempt)
+        self._index.add(self._writer.path, extent, key, reply, attempt)
 
     def emit_results(self, most: int | None = None) -> None:
         """Emit finished tasks up to the first unfinished one, at most `most`."""
@@ -269,7 +281,7 @@ class ProgramLoop:
                 self._answer(branch, slot, step, self._index.reply(request.key) or _NO_REPLY)
                 return
         branch.run.sends = True
-        pending = PendingRequest(request, attempt or 0)
+        pending = PendingRequest(request, attempt or 0, is_new=standing is None)
         self._waiting[digest] = pending, [(branch, slot, step)]
         self.queue.put(pending)
 

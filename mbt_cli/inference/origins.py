@@ -88,6 +88,11 @@ def record_origin(journal: Path, writer: str, origin: Origin) -> None:
         raise unwritable(path, error) from error
 
 
+def forget_origin(journal: Path, writer: str) -> None:
+    """Remove the record of a writer that has added no reply."""
+    (journal / f"origin-{writer}.json").unlink(missing_ok=True)
+
+
 def served_model(endpoint: Endpoint, name: str) -> dict[str, Json]:
     """What an endpoint says of the model that it serves under a name.
 

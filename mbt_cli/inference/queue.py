@@ -15,7 +15,10 @@ from mbt_cli.core.request_keys import request_key, request_seed, retry_seed
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.inference.journal import Standing
 
-_TRANSIENT = (
+STOPPED_EARLY = "stopped_early"
+"""Begins the failure of a request that is sent again because the run stopped early."""
+TRANSIENT = (
+    STOPPED_EARLY,
     *("timeout", "connection", "malformed_reply"),
     *("http_408", "http_409", "http_425", "http_429", "http_5"),
 )
@@ -101,7 +104,7 @@ class RequestBatch:
             tried = range(self.content_attempts)
             attempt = next((n for n in tried if standing.seed == retry_seed(seed, n)), 0)
         failure = standing.failure
-        if failure and (self.retry_failed or failure.startswith(_TRANSIENT)):
+        if failure and (self.retry_failed or failure.startswith(TRANSIENT)):
             return attempt
         return self.next_attempt(failure, standing.finish_reason, attempt)
 
@@ -125,6 +128,7 @@ class PendingRequest:
         charged: Of those, times that count towards `max_attempts`, in this content attempt.
         replies_seen: Good replies that the run had when the request was last sent.
         opening: Times that the endpoint had been reached by then.
+        is_new: Whether no earlier run sent it.
     """
 
     request: Request
@@ -133,6 +137,7 @@ class PendingRequest:
     charged: int = 0
     replies_seen: int = 0
     opening: int = 0
+    is_new: bool = True
 
     @property
     def seed(self) -> int:

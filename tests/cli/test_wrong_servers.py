@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mbt_cli.cli.screen import Lines
+from tests.cli.chat_server import ChatServer
 from tests.cli.terminal import OnTerminal
 from tests.cli.wrong import CANNED, CELL, JUDGE, TINY, Done, Wrong, held, rows, typed
 
@@ -438,3 +439,36 @@ def test_a_wait_that_the_server_asks_for_is_a_line_a_minute_elsewhere(tmp_path, 
         "479 s",
         "419 s",
     ]
+
+
+def test_an_address_that_was_wrong_is_corrected_without_more_ado(tmp_path, capfd):
+    asking("", OPENAI.format(url="http://127.0.0.1:9/v1"), []).prepare(tmp_path)
+    assert "cannot be reached" in typed(ROLLOUT.split(), tmp_path, KEY, capfd).err
+
+    with ChatServer() as server:
+        asking("", OPENAI.format(url=server.base_url), []).prepare(tmp_path)
+        done = typed(ROLLOUT.split(), tmp_path, KEY, capfd)
+
+    assert (done.code, server.answered.total()) == (0, 12), done.err
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(503, "no healthy upstream"), (400, "the model `x` does not exist")]
+)
+def test_a_server_that_fails_all_rows_stops_the_run_early(tmp_path, capfd, status, message):
+    limits = "max_attempts = 1\nconcurrency = 1\nstop_after_failures = 5"
+    with answering(status, {}, error(message)) as url:
+        failed = f"the first 5 requests to `{url}` all failed alike: http_{status}: {message}"
+        words = [failed, "then run the same command again", "--set run.stop_after_failures=0"]
+        model = {CANNED: OPENAI.format(url=url), ONE_TRY[0]: f"[run]\n{limits}\n{ONE_TRY[0]}"}
+        wrong = Wrong("", ROLLOUT, words, 1, model, env=KEY)
+        wrong.prepare(tmp_path)
+
+        held(wrong, typed(wrong.words_typed, tmp_path, wrong.env, capfd))
+
+    with ChatServer() as server:
+        repaired = (tmp_path / "study.toml").read_text().replace(url, server.base_url)
+        (tmp_path / "study.toml").write_text(repaired)
+        done = typed(wrong.words_typed, tmp_path, wrong.env, capfd)
+
+    assert (done.code, server.answered.total()) == (0, 12), done.err

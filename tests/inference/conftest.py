@@ -120,6 +120,7 @@ def batch_of(place):
             request_timeout_seconds=options.pop("request_timeout_seconds", 60),
             drain_seconds=options.pop("drain_seconds", 5),
             server_restarts=options.pop("server_restarts", 3),
+            stop_after_failures=options.pop("stop_after_failures", 50),
             max_retry_after_seconds=options.pop("max_retry_after_seconds", 600),
         )
 

@@ -2,7 +2,7 @@
 
     python fault_server.py [--latency 0.02] [--refuse 0.05] [--fail 0.05] [--unavailable 0.05]
         [--drop 0.02] [--garbage 0.01] [--cut 0.01] [--die-after 500] [--key SECRET]
-        [--retry-after 0.05]
+        [--retry-after 0.05] [--unknown-model]
 
 Faults are drawn from a generator seeded by the number of the request, so a run repeats. Words in
 the prompt ask for one thing: `TOO-LONG` is answered 400, `BROKEN` 500 each time, `FILTERED` with
@@ -51,6 +51,8 @@ class Server:
         if fault := self.draw(number):
             return await fault(request)
         body = json.loads(raw)
+        if options.unknown_model:
+            return self.error(400, f"the model `{body['model']}` does not exist")
         self.bodies = [*self.bodies[-99:], body]
         prompt = body["messages"][-1]["content"]
         if "TOO-LONG" in prompt:
@@ -143,6 +145,7 @@ async def main():
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--key", default="")
     parser.add_argument("--retry-after", default="0.05")
+    parser.add_argument("--unknown-model", action="store_true")
     server = Server(parser.parse_args())
     app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/v1/chat/completions", server.complete)
