@@ -132,7 +132,9 @@ def test_a_server_that_fails_every_request_stops_the_run_and_the_rows_are_sent_l
             ask(plan, tmp_path / "journal", progress)
         stats = server.stats()
 
-    assert re.search(rf"^the first \d+ requests to .* all failed alike: {words}$", str(raised.value))
+    assert re.search(
+        rf"^the first \d+ requests to .* all failed alike: {words}$", str(raised.value)
+    )
     assert "run the same command again: it sends these requests again" in raised.value.hint
     assert "--set run.stop_after_failures=0" in raised.value.hint
     assert 50 <= stats["received"] < 1500
@@ -186,9 +188,7 @@ def test_rows_that_fail_by_themselves_stop_no_run(
 ):
     numbered = [f"{prompt} {n}" for n, prompt in enumerate(prompts)]
     with serve() as server:
-        asked = ask(
-            batch_of(server.base_url, numbered, **options), tmp_path / "journal", progress
-        )
+        asked = ask(batch_of(server.base_url, numbered, **options), tmp_path / "journal", progress)
 
     assert asked.sent == len(prompts)
     assert asked.failed == len(prompts) - prompts.count("question")
