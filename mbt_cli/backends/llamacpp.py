@@ -1,7 +1,6 @@
 """llama.cpp in a process of mbt, on any machine: the embedded SmolLM2-135M, or a GGUF file."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, missing_packages, ok, pip_line
 from mbt_cli.core.plugin import RunOnly
 from mbt_cli.core.serving import Download, ServerPlace
+from mbt_cli.core.sync import sync
 from mbt_cli.core.training_job import TRAINED_GGUF, Weights
 from mbt_cli.errors import BackendError, MbtError, UsageError
 from mbt_cli.inference.server import Cause, ServerCommand, running_server
@@ -254,5 +254,5 @@ def _move_checked(found: Path, target: Path) -> None:
     if digest != SHA256:
         raise _DownloadError(f"the file has sha256 {digest}, not {SHA256}")
     with found.open("rb") as file:
-        os.fsync(file.fileno())
+        sync(file.fileno())
     found.replace(target)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from mbt_cli.cli.file_systems import file_system_findings
 from mbt_cli.core.findings import (
     EXTRAS,
     Finding,
@@ -31,7 +32,10 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
     """The folders that mbt writes to."""
     environment = machine.environment
     temporary = Path(environment.get("TMPDIR") or tempfile.gettempdir())
-    yield _folder("runs", machine.runs, "MBT_RUNS", is_needed=True)
+    runs = _folder("runs", machine.runs, "MBT_RUNS", is_needed=True)
+    yield runs
+    if runs.state == "ok":
+        yield from file_system_findings(_nearest(machine.runs))
     yield _folder("cache", machine.cache, "MBT_CACHE", is_needed=True)
     yield _folder("hub cache", hub_cache(environment), "HF_HOME", is_needed=False)
     yield _folder("temporary", temporary, "TMPDIR", is_needed=True)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mbt_cli.cli.file_systems import one_machine_locks
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import counted, printer
 from mbt_cli.cli.screen import screen
@@ -69,6 +71,8 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
         _print_dry_run(found, as_json=options.as_json)
         return
     runner = Runner(manifest, machine, RunOptions(options.replace, options.retry_failed, shard))
+    if not options.quiet and (why := one_machine_locks(machine.runs)) is not None:
+        typer.echo(f"warning: {machine.runs}: {why}; run a cell on one machine at a time", err=True)
     with (
         stoppable(_resume_command(path, kind, options)),
         screen(options.quiet, options.verbose) as progress,

@@ -26,6 +26,7 @@ import polars as pl
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json, Reply
+from mbt_cli.core.sync import sync
 from mbt_cli.errors import ArtifactError
 from mbt_cli.inference.replies import token_count
 
@@ -145,7 +146,7 @@ class JournalWriter:
         if self._unsynced:
             self._unsynced = False
             try:
-                os.fsync(self._file)
+                sync(self._file)
             except OSError as error:
                 raise unwritable(self.path, error) from error
 

@@ -181,7 +181,7 @@ def _file_records(folder: Path) -> dict[str, FileRecord]:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             name = f"{FILES}/{path.relative_to(folder).as_posix()}"
-            digest = sha256_of_file(path, sync=True)
+            digest = sha256_of_file(path, is_synced=True)
             records[name] = FileRecord(bytes=path.stat().st_size, sha256=digest)
     return records
 

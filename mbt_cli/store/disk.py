@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+from mbt_cli.core.sync import sync
 from mbt_cli.errors import ArtifactError
 
 _CHUNK_BYTES = 1 << 20
@@ -39,6 +40,9 @@ def _as_artifact_error(error: OSError, path: Path) -> ArtifactError:
         )
     elif error.errno in _FORBIDDEN:
         hint = "make the folder writable, or choose another one with MBT_RUNS"
+    elif error.errno == errno.EEXIST and error.filename2 is not None:
+        reason = f"this file system cannot rename a file over `{error.filename2}`"
+        hint = "`mbt doctor` says what to change"
     elif error.errno in _BLOCKED:
         file = next((p for p in path.parents if p.is_file()), path)
         reason = f"`{file}` is a file where a folder is needed"
@@ -59,7 +63,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             with partial.open("wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
@@ -70,23 +74,19 @@ def sync_folder(folder: Path) -> None:
     """Make renames inside `folder` survive a power failure, if the file system supports it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # some network file systems cannot sync a folder; the renames still happened
-        if error.errno not in {errno.EINVAL, errno.EBADF, errno.ENOTSUP}:
-            raise
+        sync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def sha256_of_file(path: Path, *, sync: bool = False) -> str:
-    """Hex sha256 of a file's content; `sync` also flushes it to the disk."""
+def sha256_of_file(path: Path, *, is_synced: bool = False) -> str:
+    """Hex sha256 of a file's content; `is_synced` also flushes it to the disk."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
-        if sync:
-            os.fsync(file.fileno())
+        if is_synced:
+            sync(file.fileno())
     return digest.hexdigest()
 
 

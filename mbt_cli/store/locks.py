@@ -4,8 +4,9 @@ The file `lock` (or `lock-3-of-8` for a shard) names its holder; its modificatio
 the heartbeat. Every change happens under an flock on `lock.guard`.
 
 On many network file systems, flock holds on one machine only, or not at all. Therefore no step
-relies on it: a lock is created exclusively, the lock of a dead holder is renamed away and looked at
-before it is removed, and whoever then finds another lock beside its own gives up.
+relies on it: a lock is created exclusively; of many processes that find a dead holder, one can
+create the claim that allows it to remove the lock; and whoever then finds another lock beside its
+own gives up.
 """
 
 import errno
@@ -82,14 +83,15 @@ HEARTBEAT_SECONDS = 10.0
 STALE_AFTER_SECONDS = 600.0
 REQUEUED_AFTER_SECONDS = 30.0
 _GUARD = "lock.guard"
-_PROBE, _ASIDE = ".probe", ".aside"
+_PROBE, _CLAIM = ".probe", ".claim"
+_CLAIM_SECONDS = 60.0
+"""After this a claim is void whose process this one cannot see; it needs milliseconds."""
 _GUARD_SECONDS = 60.0
 """After this the guard is not waited for: on NFS, a machine that crashed may hold it for ever."""
 _GUARD_POLL_SECONDS = 0.02
 _WATCH_SECONDS = 25.0
 _WATCH_POLL_SECONDS = 0.5
 """How long a heartbeat is watched that seems to have stopped, and how often it is read."""
-_LOOK_SECONDS = 1.0
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
 
@@ -136,9 +138,6 @@ class Lock:
             LockedError: Another process holds it, because this one was suspended for too long.
         """
         now = _read(self.path)
-        if now is None:  # another process may be looking at it, as `_remove_dead` does
-            sleep(_LOOK_SECONDS)
-            now = _read(self.path)
         if now is None or now.token != self.holder.token:
             raise LockedError(
                 f"the lock of `{self.path.parent}` was taken over"
@@ -193,17 +192,20 @@ def holding(
     with writing_to(path):
         folder.mkdir(parents=True, exist_ok=True)
         with _guarded(folder):
-            for other in _conflicting(folder, path):
-                dead = _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
-                _remove_dead(other, dead)
-            for pattern in (f".*{_PROBE}", f".*{_ASIDE}", ".*.draft"):  # a crash leaves them
+            old = _conflicting(folder, path)
+            for other in old:
+                found = _found(other)
+                _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
+                _remove_dead(other, found, lock.holder)
+            for pattern in (f".*{_PROBE}", ".*.draft"):  # a crash leaves them
                 for left in folder.glob(pattern):
                     left.unlink(missing_ok=True)
             _create(path, lock.holder)
             if others := [other for other in _conflicting(folder, path) if other != path]:
                 path.unlink(missing_ok=True)
                 raise _locked(folder, _read(others[0]))
-            lock.check()
+            for claim in [claim for other in {path, *old} for claim in _claims(other)]:
+                claim.unlink(missing_ok=True)
     lock._thread.start()
     try:
         yield lock
@@ -259,8 +261,7 @@ def _refuse_if_held(
     mine: Holder,
     is_gone: Callable[[JobId], bool],
     stale_after_seconds: float,
-) -> Holder | None:
-    """The dead holder of a lock, None if it is damaged; LockedError if the holder lives."""
+) -> None:
     holder = _read(path)
     if holder is None:  # being written; an older one was damaged by a crash
         age = _age_seconds(path)
@@ -270,7 +271,6 @@ def _refuse_if_held(
         is_held = _is_held(path, holder, is_gone, stale_after_seconds, is_own_job=is_own_job)
     if is_held:
         raise _locked(folder, holder)
-    return holder
 
 
 def _is_held(
@@ -333,7 +333,10 @@ def _create(path: Path, holder: Holder) -> None:
     """Write the lock; LockedError if there is one."""
     try:
         file = path.open("xb")
-    except FileExistsError:
+    except OSError as error:
+        # SFTP has no word for a file that exists: then the system says "not permitted"
+        if error.errno != errno.EEXIST and not path.exists():
+            raise
         raise _locked(path.parent, _read(path)) from None
     try:
         with file:
@@ -343,20 +346,45 @@ def _create(path: Path, holder: Holder) -> None:
         raise
 
 
-def _remove_dead(path: Path, dead: Holder | None) -> None:
-    """Remove the lock of a dead holder, unless another process has taken it over by now."""
-    aside = path.with_name(f".{uuid.uuid4().hex}{_ASIDE}")
+def _found(path: Path) -> tuple[bytes, int] | None:
+    """Content and time of a lock, which change when another process takes it; None without one."""
     try:
-        path.rename(aside)
+        with path.open("rb") as file:
+            return file.read(), os.fstat(file.fileno()).st_mtime_ns
     except FileNotFoundError:
-        return  # removed by another process: `_create` decides between the two
-    found = _read(aside)
-    if found == dead:
-        aside.unlink(missing_ok=True)
-        return
-    with suppress(FileNotFoundError):
-        aside.rename(path)
-    raise _locked(path.parent, found)
+        return None
+
+
+def _remove_dead(path: Path, dead: tuple[bytes, int] | None, mine: Holder) -> None:
+    """Remove a lock that was found dead, and no other."""
+    if dead is None:
+        return  # released in the meantime
+    numbers = [0]
+    for claim in _claims(path):
+        if not _is_void(claim):
+            raise _locked(path.parent, _read(claim))
+        numbers.append(int(claim.stem.rpartition(".")[2]))
+    # one process can create the next claim
+    claim = path.with_name(f".{path.name}.{max(numbers) + 1}{_CLAIM}")
+    _create(claim, mine)
+    if _found(path) != dead:  # another one was faster, and has removed its claim
+        claim.unlink(missing_ok=True)
+        raise _locked(path.parent, _read(path))
+    path.unlink(missing_ok=True)
+
+
+def _claims(path: Path) -> list[Path]:
+    """Claims to remove a lock that was found dead."""
+    return list(path.parent.glob(f".{path.name}.*{_CLAIM}"))
+
+
+def _is_void(claim: Path) -> bool:
+    holder = _read(claim)
+    alive = None if holder is None else holder.is_alive_here()
+    if alive is not None:
+        return not alive
+    age = _age_seconds(claim)
+    return age is None or abs(age) > _CLAIM_SECONDS
 
 
 def _content(holder: Holder) -> bytes:
@@ -398,7 +426,13 @@ def _guarded(folder: Path) -> Iterator[None]:
     """Exclusive access to the locks in `folder`; the system releases it when a process dies."""
     path = folder / _GUARD
     while True:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        except FileNotFoundError:
+            if not folder.is_dir():
+                raise
+            yield  # over SFTP, another machine has removed it, and this one still remembers it
+            return
         try:
             _flock(descriptor)
             if not _is_same_file(descriptor, path):

@@ -1,7 +1,6 @@
 """Parquet files: written in batches in bounded memory and hashed on the way; footers."""
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
@@ -11,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mbt_cli.core.sync import sync
 from mbt_cli.errors import ArtifactError
 from mbt_cli.store.disk import writing_to
 from mbt_cli.store.lineage import FileRecord
@@ -70,7 +70,7 @@ class _HashingFile:
         self.closed = True
 
     def sync(self) -> None:
-        os.fsync(self._file.fileno())
+        sync(self._file.fileno())
 
     def end_part(self) -> None:
         self._parts.append((self.length - self._part_begins, self._part.hexdigest()))
