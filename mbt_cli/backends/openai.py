@@ -4,29 +4,49 @@ import re
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, StringConstraints, field_validator
 from pydantic_core import PydanticCustomError
 
-from mbt_cli.core.chat import Endpoint, Json, Post
+from mbt_cli.core.chat import Endpoint, Json, Post, ReadBody
 from mbt_cli.core.origin import LOOPBACK
 from mbt_cli.core.plugin import SECRET, VARIABLE, RunOnly
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import UsageError
 from mbt_cli.inference.origins import listed_models
+from mbt_cli.inference.replies import ReplyTooLargeError
 from mbt_cli.interfaces import Backend
 
 _POSITIONAL = ("messages", "model")
+_OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
 
 
 @asynccontextmanager
 async def sdk_transport(
-    base_url: str, api_key: str | None, headers: Mapping[str, str], timeout_seconds: float
+    base_url: str,
+    api_key: str | None,
+    headers: Mapping[str, str],
+    timeout_seconds: float,
+    read: ReadBody,
 ) -> AsyncIterator[Post]:
     """Sends requests through the SDK without its retries; mbt retries by its own journal."""
     import openai
+
+    class Bounded(openai.DefaultAsyncHttpxClient):
+        """Reads no body beyond the limit."""
+
+        async def send(self, request: Any, **options: Any) -> Any:
+            response = await super().send(request, **{**options, "stream": True})
+            try:
+                content = await read(response.aiter_bytes())
+            finally:
+                await response.aclose()
+            headers = {n: v for n, v in response.headers.items() if n.lower() not in _OF_THE_WIRE}
+            return type(response)(
+                response.status_code, headers=headers, content=content, request=request
+            )
 
     async with openai.AsyncOpenAI(
         base_url=base_url,
@@ -34,6 +54,7 @@ async def sdk_transport(
         default_headers=headers,
         max_retries=0,
         timeout=timeout_seconds,
+        http_client=Bounded(follow_redirects=False),
     ) as client:
         create = client.chat.completions.with_raw_response.create
 
@@ -49,6 +70,8 @@ async def sdk_transport(
             except openai.APITimeoutError as error:
                 raise TimeoutError from error
             except openai.APIConnectionError as error:
+                if isinstance(error.__cause__, ReplyTooLargeError):
+                    raise error.__cause__ from None
                 raise ConnectionError(str(error.__cause__ or error)) from error
             return raw.status_code, raw.headers, raw.content
 

@@ -1,6 +1,6 @@
 """Requests, replies and endpoints as values."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
@@ -58,10 +58,19 @@ class Reply:
     seconds: float = 0.0
     failure: str | None = None
 
+    @property
+    def characters(self) -> int:
+        """Length of its texts."""
+        return len(self.text or "") + len(self.reasoning or "")
+
 
 Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
 """Sends a body once and returns status, headers and content of the response. Raises TimeoutError
-without a response in time, OSError without a connection, BrokenReplyError for a partial one."""
+without a response in time, OSError without a connection, BrokenReplyError for a partial one,
+ReplyTooLargeError for one over the limit."""
+
+ReadBody = Callable[[AsyncIterable[bytes]], Awaitable[bytes]]
+"""Joins the parts of a response's body, within the limits of what may be in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,8 @@ class Endpoint:
         rest_limit: Token limit to send for `max_tokens = "rest"`; null sends none, so that the
             server uses what its context leaves.
         shape: Adapts a body to an endpoint that departs from the protocol.
-        transport: A client of the endpoint's own; takes the time limit of a reply in seconds.
+        transport: A client of the endpoint's own; takes the time limit of a reply in seconds, and
+            what reads the bodies of its responses.
         alive: Raises BackendError with the last log lines once the server has died.
         models: What it lists at `/models`, if mbt did not start it.
     """
@@ -104,7 +114,7 @@ class Endpoint:
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     rest_limit: int | None = None
     shape: Callable[[dict[str, Json]], dict[str, Json]] | None = None
-    transport: Callable[[float], AbstractAsyncContextManager[Post]] | None = None
+    transport: Callable[[float, ReadBody], AbstractAsyncContextManager[Post]] | None = None
     alive: Callable[[], None] | None = None
     models: Sequence[Mapping[str, Json]] = ()
 

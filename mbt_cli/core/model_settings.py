@@ -39,6 +39,9 @@ class RunSettings(Settings):
     """Timeout of one request, from sending to the complete reply."""
     connect_timeout_seconds: float = Field(default=30, gt=0)
     """Timeout of a connection attempt."""
+    max_reply_megabytes: float = Field(default=256, gt=0)
+    """Maximum size of one response, decompressed; the row of a larger one fails. 100,000 tokens
+    with 20 alternatives each take about 200 MB, their text alone less than one."""
     max_attempts: int = Field(default=6, ge=1, le=100)
     """How often a request is sent before its row fails."""
     stop_after_failures: int = Field(default=50, ge=0)

@@ -11,10 +11,11 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -26,6 +27,7 @@ from mbt_cli.core.secrets import hold
 from mbt_cli.inference.queue import PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
     BrokenReplyError,
+    ReplyTooLargeError,
     Sending,
     SendResult,
     failed,
@@ -100,6 +102,9 @@ class Client:
             return failed("timeout", "", sending(), can_retry=False)
         except BrokenReplyError as error:
             return failed("malformed_reply", str(error), sending(), can_retry=True)
+        except ReplyTooLargeError as error:
+            # not retried: the same request has the same reply
+            return failed("reply_too_large", str(error), sending(), can_retry=False)
         except OSError as error:
             message = self._unreachable(_words_of(error))
             return failed("connection", message, sending(), can_retry=True, unreachable=True)
@@ -151,13 +156,14 @@ async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[
         name = endpoint.key_name or "the server's key"
         hold({name: endpoint.api_key}, named=[name])
     headers |= endpoint.headers
+    inflow = Inflow(run)
     proxy = proxy_for(endpoint.base_url, batch.place.environment)
     if endpoint.transport is not None:
-        transport = endpoint.transport(run.request_timeout_seconds)
+        transport = endpoint.transport(run.request_timeout_seconds, inflow.read)
     elif proxy is None and urlsplit(url).scheme == "http":
-        transport = pooled_transport(url, headers, run)
+        transport = pooled_transport(url, headers, run, inflow)
     else:
-        transport = aiohttp_transport(url, headers, run, proxy)
+        transport = aiohttp_transport(url, headers, run, inflow, proxy)
     async with transport as post:
         yield Client(endpoint, batch, post, proxy)
 
@@ -185,9 +191,96 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
     return lower.get(f"{parts.scheme}_proxy") or lower.get("all_proxy") or None
 
 
+_IN_FLIGHT_BYTES = 128 << 20
+
+
+class _Reader(Protocol):
+    """What a response is read from."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Inflow:
+    """Limits the bytes of responses: those of one, and those of all that are unfinished.
+
+    Beyond the second limit, only one response goes on; the others wait, and the server with them.
+    """
+
+    def __init__(self, run: RunSettings, in_flight_bytes: int = _IN_FLIGHT_BYTES) -> None:
+        self._megabytes = run.max_reply_megabytes
+        self._most = int(run.max_reply_megabytes * 1e6)
+        self._in_flight_bytes = in_flight_bytes
+        self._sizes: dict[_Reader, int] = {}
+        self._total = 0
+        self._waiting: deque[_Reader] = deque()
+        self._going_on: _Reader | None = None
+
+    async def read(self, parts: AsyncIterable[bytes]) -> bytes:
+        """A response's body from its parts, decompressed ones where the server compresses.
+
+        Raises:
+            ReplyTooLargeError: It is larger than the limit.
+        """
+        gate, found = _Gate(), []
+        try:
+            async for part in parts:
+                found.append(part)
+                self.add(gate, len(part))
+                await gate.is_open.wait()
+            return b"".join(found)
+        finally:
+            self.remove(gate)
+
+    def add(self, reader: _Reader, size: int) -> None:
+        """Count bytes of an unfinished response; pauses its reader beyond the limit.
+
+        Raises:
+            ReplyTooLargeError: The response is larger than the limit.
+        """
+        self._total += size
+        self._sizes[reader] = own = self._sizes.get(reader, 0) + size
+        if own > self._most:
+            raise ReplyTooLargeError(
+                f"more than {self._megabytes:g} MB; raise `max_reply_megabytes` in `[run]` and add "
+                "--retry-failed"
+            )
+        if self._total <= self._in_flight_bytes or reader is self._going_on:
+            return
+        if self._going_on is None:
+            self._going_on = reader
+        else:
+            reader.pause_reading()
+            self._waiting.append(reader)
+
+    def remove(self, reader: _Reader) -> None:
+        """Forget a response that is complete or given up."""
+        self._total -= self._sizes.pop(reader, 0)
+        if reader is self._going_on:
+            self._going_on = None
+        while self._waiting and (self._total <= self._in_flight_bytes or self._going_on is None):
+            following = self._waiting.popleft()
+            if following not in self._sizes:
+                continue
+            if self._total > self._in_flight_bytes:
+                self._going_on = following
+            following.resume_reading()
+
+
+class _Gate:
+    """Pauses a coroutine that reads a response."""
+
+    def __init__(self) -> None:
+        self.is_open = asyncio.Event()
+        self.pause_reading = self.is_open.clear
+        self.resume_reading = self.is_open.set
+        self.is_open.set()
+
+
 @asynccontextmanager
 async def aiohttp_transport(
-    url: str, headers: Mapping[str, str], run: RunSettings, proxy: str | None
+    url: str, headers: Mapping[str, str], run: RunSettings, inflow: Inflow, proxy: str | None
 ) -> AsyncIterator[Post]:
     """Posts bodies to one address over a pool of `run.concurrency` aiohttp connections."""
     import aiohttp  # takes a fifth of a second, and only TLS and proxies need it
@@ -205,7 +298,8 @@ async def aiohttp_transport(
                 async with session.post(
                     url, data=orjson.dumps(body), proxy=proxy, allow_redirects=False
                 ) as response:
-                    return response.status, response.headers, await response.read()
+                    content = await inflow.read(response.content.iter_any())
+                    return response.status, response.headers, content
             except aiohttp.ConnectionTimeoutError as error:
                 raise ConnectionError(str(error)) from error
             except aiohttp.ClientPayloadError as error:
@@ -220,14 +314,15 @@ async def aiohttp_transport(
 
 _Answer = tuple[int, Mapping[str, str], bytes]
 _LENGTHS = ("Content-Length", "Transfer-Encoding")
+_HEAD_BYTES = 1 << 20
 
 
 @asynccontextmanager
 async def pooled_transport(
-    url: str, headers: Mapping[str, str], run: RunSettings
+    url: str, headers: Mapping[str, str], run: RunSettings, inflow: Inflow
 ) -> AsyncIterator[Post]:
     """Posts bodies to one plain `http` address; each holds a connection until its response."""
-    pool = _Pool(url, headers, run)
+    pool = _Pool(url, headers, run, inflow)
     try:
         yield pool.post
     finally:
@@ -237,12 +332,15 @@ async def pooled_transport(
 class _Pool:
     """Idle connections, as many as were in flight at once."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], run: RunSettings) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], run: RunSettings, inflow: Inflow
+    ) -> None:
         parts = urlsplit(url)
         self._name = parts.hostname or ""
         self._port = parts.port or 80
         self._head = _head(url, headers)
         self._run = run
+        self._inflow = inflow
         self._address: str | None = None  # of the name, once one has answered
         self._lookup: asyncio.Future[list[Any]] | None = None
         self._idle: list[_Connection] = []
@@ -255,6 +353,7 @@ class _Pool:
             TimeoutError: No response within the request's time limit.
             OSError: No connection, or it broke before a response began.
             BrokenReplyError: The response broke off, or is not HTTP.
+            ReplyTooLargeError: The response is larger than the limit.
         """
         async with asyncio.timeout(self._run.request_timeout_seconds):
             connection = self._waiting() or await self._connected()
@@ -264,6 +363,8 @@ class _Pool:
             except BaseException:
                 connection.abort()  # a late response must not be read for the next request
                 raise
+            finally:
+                self._inflow.remove(connection)
         if connection.is_open:
             self._idle.append(connection)
         return answer
@@ -315,7 +416,7 @@ class _Pool:
         return await self._connect(addresses[-1])
 
     async def _connect(self, address: str) -> "_Connection":
-        connection = _Connection(self._open)
+        connection = _Connection(self._open, self._inflow)
         try:
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: connection, address, self._port)
@@ -331,13 +432,17 @@ class _Connection(asyncio.Protocol):
 
     Args:
         connections: Holds the connection while it is open.
+        inflow: Limits what is read.
     """
 
-    def __init__(self, connections: "set[_Connection]") -> None:
+    def __init__(self, connections: "set[_Connection]", inflow: Inflow) -> None:
         self._connections = connections
+        self._inflow = inflow
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[_Answer] | None = None
+        self._answer: asyncio.Future[_Answer] | None = None  # null while nobody waits for one
+        self._received = 0
+        self._has_head = False
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
 
@@ -349,6 +454,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is None:
             raise ConnectionError("the server closed the connection")
         self._answer = asyncio.get_running_loop().create_future()
+        self._received, self._has_head, self._headers, self._body = 0, False, {}, []
         self._transport.write(request)
         return self._answer
 
@@ -363,33 +469,58 @@ class _Connection(asyncio.Protocol):
         self._connections.add(self)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
+    def pause_reading(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
     def data_received(self, data: bytes) -> None:
+        if self._answer is None:
+            self.abort()  # nobody asked: it must not be read for the next request
+            return
+        self._received += len(data)
         try:
             self._parser.feed_data(data)
+            if self._answer is not None:
+                if not self._has_head and self._received > _HEAD_BYTES:
+                    raise BrokenReplyError("not HTTP: more than 1 MB of headers")
+                self._inflow.add(self, len(data))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(BrokenReplyError(f"not HTTP: {error}"))
-            self.abort()
+        except (BrokenReplyError, ReplyTooLargeError) as error:
+            self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._connections.discard(self)
         if exc is not None:
             self._fail(ConnectionError(str(exc) or "the connection broke"))
-        elif not self._headers and not self._body:
+        elif not self._received:
             self._fail(ConnectionError("the server closed the connection"))
-        elif any(name in self._headers for name in _LENGTHS):
+        elif not self._has_head or any(name in self._headers for name in _LENGTHS):
             self._fail(BrokenReplyError("the response broke off"))
         else:
             self._finish()  # a body without a length ends when its connection closes
 
+    def on_message_begin(self) -> None:
+        if self._answer is None:
+            self.abort()  # a second response to one request
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").title()] = value.decode("latin-1")
+        if not self._has_head:  # later ones are trailers
+            self._headers.setdefault(name.decode("latin-1").title(), value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        self._has_head = not 100 <= self._parser.get_status_code() < 200
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # such as 100 Continue: the response follows
+        if not self._has_head:  # such as 100 Continue: the response follows
             self._headers = {}
             return
         keeps = self._parser.should_keep_alive() and self._answer is not None
@@ -407,6 +538,7 @@ class _Connection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
         self._answer = None
+        self.abort()
 
 
 def _head(url: str, headers: Mapping[str, str]) -> bytes:

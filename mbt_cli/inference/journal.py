@@ -23,6 +23,8 @@ from typing import IO, Any
 
 import orjson
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json, Reply
@@ -373,7 +375,7 @@ def unwritable(path: Path, error: OSError) -> ArtifactError:
 
 
 _IMPORTED = [name for name in rows.REPLY if name != "messages"]
-_IMPORTED_AT_ONCE = 5_000
+_IMPORTED_AT_ONCE = 500
 
 
 def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None = None) -> int:
@@ -385,7 +387,7 @@ def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None
     Args:
         rows_parquet: A rows file that has the columns of `rows.REPLY`.
         journal: The cell's journal folder; created if needed.
-        parts: The rows to take; all if None.
+        parts: The rows of the row groups to take; all if None.
 
     Returns:
         The number of replies and failures written.
@@ -405,7 +407,7 @@ def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None
                 file.write(_record_of_row(row))
                 count += 1
         partial.replace(target)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         partial.unlink(missing_ok=True)
         raise ArtifactError(
             f"cannot import the replies of `{rows_parquet}` into `{journal}`: {error}"
@@ -414,14 +416,15 @@ def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None
 
 
 def _artifact_rows(path: Path, parts: Sequence[range] | None) -> Iterator[dict[str, Any]]:
-    lazy = pl.scan_parquet(path).select(_IMPORTED)
-    if parts is None:
-        parts = [range(lazy.select(pl.len()).collect().item())]
-    for part in parts:
-        for start in part[::_IMPORTED_AT_ONCE]:
-            batch = lazy.slice(start, min(_IMPORTED_AT_ONCE, part.stop - start)).collect()
-            keyed = batch.filter(pl.col("request_key").is_not_null())
-            yield from keyed.iter_rows(named=True)
+    with pq.ParquetFile(path) as file:
+        begins = 0
+        for group in range(file.num_row_groups):  # a batch would join rows of several
+            first, begins = begins, begins + file.metadata.row_group(group).num_rows
+            if parts is not None and not any(first in part for part in parts):
+                continue
+            for table in file.iter_batches(_IMPORTED_AT_ONCE, [group], _IMPORTED):
+                batch = pl.DataFrame(pl.from_arrow(table))
+                yield from batch.filter(pl.col("request_key").is_not_null()).iter_rows(named=True)
 
 
 def _record_of_row(row: dict[str, Any]) -> bytes:

@@ -29,6 +29,8 @@ Emit = Callable[[Result], None]
 
 _HELD_STEPS = 384
 """Steps of finished tasks that stay in memory until they are emitted."""
+_STEP_CHARACTERS = 1 << 16
+"""A step with longer texts counts as several."""
 _EMITTED_AT_ONCE = 64
 _SEGMENT_BYTES = 16 << 20
 """Size from which a new temporary file is begun."""
@@ -74,6 +76,7 @@ class _TaskRun:
     Args:
         sends: Whether a request was sent for it.
         reply: What its program returned.
+        weight: Number of its steps; long ones count as several.
         spilled: Place of its row, reply and steps in the temporary storage.
     """
 
@@ -82,6 +85,7 @@ class _TaskRun:
     sends: bool = False
     is_done: bool = False
     reply: Reply | None = None
+    weight: int = 0
     spilled: "tuple[_Segment, int, int] | None" = None
 
 
@@ -207,7 +211,7 @@ class ProgramLoop:
             if run.spilled is not None:
                 run.task.row, run.reply, run.steps = self._spill.take(run.spilled)
             else:
-                self._held_steps -= len(run.steps)
+                self._held_steps -= run.weight
             assert run.reply is not None
             run.steps.sort(key=attrgetter("path"))
             self._emit(Result(run.task, run.reply, run.steps))
@@ -312,12 +316,14 @@ class ProgramLoop:
         self.progress.advance(done=1, failed=failed, reused=int(not run.sends))
         if self._emit is None:
             return
-        self._held_steps += len(run.steps)
+        characters = sum(step.reply.characters for step in run.steps)
+        run.weight = len(run.steps) + characters // _STEP_CHARACTERS
+        self._held_steps += run.weight
         if self._held_steps > _HELD_STEPS:
             self.emit_results(_EMITTED_AT_ONCE)
         if self._held_steps > _HELD_STEPS and not self._results[0].is_done:
             run.spilled = self._spill.put((run.task.row, run.reply, run.steps))
-            self._held_steps -= len(run.steps)
+            self._held_steps -= run.weight
             run.task.row, run.reply, run.steps = {}, None, []
 
 

@@ -258,6 +258,10 @@ class BrokenReplyError(Exception):
     """A response that broke off, or that is not HTTP."""
 
 
+class ReplyTooLargeError(Exception):
+    """A response larger than `max_reply_megabytes`; the rest of it is not read."""
+
+
 @dataclass(frozen=True, slots=True)
 class SendResult:
     """The result of sending a request once.

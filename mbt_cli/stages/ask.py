@@ -14,6 +14,8 @@ from mbt_cli.stages.base import Work
 
 BATCH_ROWS = 250
 """Rows per frame."""
+_BATCH_CHARACTERS = 8 << 20
+"""Length of their replies from which a frame has fewer rows."""
 
 RetryOn = Literal["length", "empty", "content_filter", "malformed_reply"]
 """Outcomes that can be retried with a new seed."""
@@ -70,13 +72,17 @@ def ask_model(
     """
     work.progress.start(work.resolution.address, batch.total)
     rows: list[dict[str, Any]] = []
+    characters = 0
 
     def emit(result: Result) -> None:
+        nonlocal characters
         reply = result.reply
         rows.append({**reply_columns(result.request, reply), **row_of(result.task, reply)})
-        if len(rows) == BATCH_ROWS:
+        characters += reply.characters
+        if len(rows) == BATCH_ROWS or characters > _BATCH_CHARACTERS:
             work.write(frame_of_rows(rows, columns))
             rows.clear()
+            characters = 0
 
     work.result.asked = ask(batch, work.journal, work.progress, emit=emit)
     yield frame_of_rows(rows, columns)

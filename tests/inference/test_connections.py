@@ -1,27 +1,48 @@
 """What both transports make of the bytes a server sends: mbt's own pool, and aiohttp."""
 
 import asyncio
+import gzip
+import json
+import os
 import socketserver
+import subprocess
+import sys
 import threading
 import time
+import tracemalloc
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import uvloop
 
+from mbt_cli.backends.openai import sdk_transport
 from mbt_cli.core.model_settings import RunSettings
-from mbt_cli.inference.client import aiohttp_transport, pooled_transport
-from mbt_cli.inference.replies import BrokenReplyError
+from mbt_cli.inference.ask import ask
+from mbt_cli.inference.client import Inflow, aiohttp_transport, pooled_transport
+from mbt_cli.inference.replies import BrokenReplyError, ReplyTooLargeError
+from tests.inference.conftest import replies
 
 RUN = RunSettings(request_timeout_seconds=20, connect_timeout_seconds=10)
 OK = b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{"n":1}'
 
 
-def aiohttp_without_proxy(url, headers, run):
-    return aiohttp_transport(url, headers, run, None)
+def own(url, headers, run):
+    return pooled_transport(url, headers, run, Inflow(run))
 
 
-both = pytest.mark.parametrize("transport", [pooled_transport, aiohttp_without_proxy])
+def aiohttp(url, headers, run):
+    return aiohttp_transport(url, headers, run, Inflow(run), None)
+
+
+def sdk(url, headers, run):
+    return sdk_transport(url, "key", {}, run.request_timeout_seconds, Inflow(run).read)
+
+
+both = pytest.mark.parametrize("transport", [own, aiohttp])
+every = pytest.mark.parametrize("transport", [own, aiohttp, sdk])
 
 
 def head_of(stream):
@@ -80,7 +101,8 @@ def asked(transport, answer, *, times=1, ends=False, settings=RUN):
         async def ask():
             headers = {"Content-Type": "application/json", "Authorization": "Bearer key"}
             async with transport(url, headers, settings) as post:
-                return [await post({"number": number}) for number in range(times)]
+                body = {"model": "stub", "messages": []}
+                return [await post({**body, "number": number}) for number in range(times)]
 
         return run(ask()), received
 
@@ -124,6 +146,11 @@ def test_an_answer_is_read_in_every_form(transport, answer, end, status, content
             BrokenReplyError,
             id="cut in a chunk",
         ),
+        pytest.param(
+            b"HTTP/1.1 404 None\r\nServer: x\r\nContent-Le",
+            (BrokenReplyError, ConnectionError),
+            id="cut in the head",
+        ),
     ],
 )
 def test_half_an_answer_is_no_answer(transport, answer, error):
@@ -133,7 +160,7 @@ def test_half_an_answer_is_no_answer(transport, answer, error):
 
 def test_what_is_no_http_is_no_answer():
     with pytest.raises(BrokenReplyError, match="not HTTP"):
-        asked(pooled_transport, b"220 mail.example ESMTP\r\n", ends=True)
+        asked(own, b"220 mail.example ESMTP\r\n", ends=True)
 
 
 @both
@@ -145,7 +172,7 @@ def test_a_connection_is_kept_and_the_request_is_whole(transport):
         head, _, body = request.partition(b"\r\n\r\n")
         assert head.startswith(b"POST /v1/chat HTTP/1.1\r\n")
         assert b"Authorization: Bearer key" in head
-        assert body == b'{"number":%d}' % number
+        assert body == b'{"model":"stub","messages":[],"number":%d}' % number
 
 
 @both
@@ -177,6 +204,42 @@ def test_a_reply_that_nobody_waits_for_never_answers_the_next_request(transport)
 
     with server(answer) as (url, _):
         assert run(scenario(url))[2] == b'{"n":2}'
+
+
+def test_a_trailer_is_no_header():
+    answer = (
+        b"HTTP/1.1 429 Slow\r\nRetry-After: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"0\r\nRetry-After: 999\r\nLocation: elsewhere\r\n\r\n"
+    )
+
+    (found,), _ = asked(own, answer)
+
+    assert (found[0], dict(found[1])) == (
+        429,
+        {"Retry-After": "3", "Transfer-Encoding": "chunked"},
+    )
+
+
+@pytest.mark.parametrize("cut", [1, 20, 40, len(OK)])
+def test_a_second_response_never_answers_the_next_request(cut):
+    wrong = OK.replace(b'{"n":1}', b'{"n":0}')
+
+    def answer(socket, number):
+        if not parts:  # to the first request: its response, and a part of another one
+            parts.append(wrong[cut:])
+            socket.sendall(OK + wrong[:cut])
+        else:
+            socket.sendall(parts.pop() + OK if number == 1 else OK)
+
+    parts = []
+
+    async def scenario(url):
+        async with own(url, {}, RUN) as post:
+            await post({})
+            return await post({})
+
+    with server(answer) as (url, _):
+        assert run(scenario(url))[2] == b'{"n":1}'
 
 
 @both
@@ -218,3 +281,165 @@ def test_a_name_that_nobody_knows_is_a_connection_error(transport):
             return await asyncio.gather(*(post({}) for _ in range(8)), return_exceptions=True)
 
     assert {isinstance(error, ConnectionError | OSError) for error in run(scenario())} == {True}
+
+
+SMALL = RunSettings(request_timeout_seconds=20, max_reply_megabytes=1)
+MEGABYTE = b'"%s"' % (b"x" * 999_000)
+
+
+def chunked(body):
+    return b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+def with_length(body):
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def compressed(body):
+    return b"Content-Encoding: gzip\r\n" + with_length(gzip.compress(body))
+
+
+@every
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Error"])
+@pytest.mark.parametrize("form", [with_length, chunked, lambda body: b"\r\n" + body])
+def test_a_response_is_read_up_to_the_limit(transport, status, form):
+    answers, _ = asked(
+        transport, b"HTTP/1.1 %b\r\n%b" % (status, form(MEGABYTE)), ends=True, settings=SMALL
+    )
+    assert answers[0][2] == MEGABYTE
+
+    with pytest.raises(ReplyTooLargeError, match="more than 1 MB; raise `max_reply_megabytes`"):
+        asked(transport, b"HTTP/1.1 %b\r\n%b" % (status, form(3 * MEGABYTE)), settings=SMALL)
+
+
+@pytest.mark.parametrize("transport", [aiohttp, sdk])
+def test_a_compressed_response_counts_by_its_content(transport):
+    bomb = b"HTTP/1.1 200 OK\r\n" + compressed(b"x" * 100_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ReplyTooLargeError):
+            asked(transport, bomb, settings=SMALL)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(bomb) < 200_000
+    assert peak < 50_000_000
+
+
+def test_endless_headers_are_no_answer():
+    head = b"HTTP/1.1 200 OK\r\n" + b"X-Filler: %s\r\n" % (b"x" * 1000) * 2000
+
+    with pytest.raises(BrokenReplyError, match="1 MB of headers"):
+        asked(own, head, settings=SMALL)
+
+
+def test_a_reply_over_the_limit_fails_its_row_alone(batch_of, progress, tmp_path):
+    body = b'{"choices": [{"message": {"content": %s}, "finish_reason": "stop"}]}'
+    contents = [b'"Oslo"', b'"Oslo"', b'"Oslo"', MEGABYTE]
+
+    def answer(socket, _):
+        socket.sendall(b"HTTP/1.1 200 OK\r\n" + with_length(body % contents.pop()))
+
+    with server(answer) as (url, _):
+        prompts = [f"question {number}" for number in range(4)]
+        batch = batch_of(url.removesuffix("/chat"), prompts, concurrency=1)
+        batch = replace(batch, run=batch.run.model_copy(update={"max_reply_megabytes": 0.5}))
+
+        asked = ask(batch, tmp_path / "journal", progress)
+        again = ask(batch, tmp_path / "journal", progress)
+
+    failures = [reply.failure for _, reply in replies(batch, tmp_path / "journal")]
+    assert failures[0] == (
+        "reply_too_large: more than 0.5 MB; raise `max_reply_megabytes` in `[run]` and add "
+        "--retry-failed"
+    )
+    assert failures[1:] == [None] * 3
+    assert (asked.sent, asked.failed, again.sent) == (4, 1, 0)
+
+
+@pytest.mark.parametrize("of", [pooled_transport, partial(aiohttp_transport, proxy=None)])
+def test_responses_beyond_the_limit_in_flight_wait_for_each_other(of):
+    most = 0
+
+    class Watched(Inflow):
+        def add(self, reader, size):
+            nonlocal most
+            super().add(reader, size)
+            most = max(most, self._total)
+
+    async def scenario(url, run):
+        async with of(url, {}, run, inflow=Watched(run, 4_000_000)) as post:
+            return await asyncio.gather(*(post({}) for _ in range(16)))
+
+    answer = b"HTTP/1.1 200 OK\r\n" + with_length(3 * MEGABYTE)
+    with server(lambda socket, _: socket.sendall(answer)) as (url, _):
+        answers = run(scenario(url, RUN))
+
+    assert [content == 3 * MEGABYTE for _, _, content in answers] == [True] * 16
+    assert most < 20_000_000  # of 48: one goes on, the others have read one piece too many
+
+
+COUNTED = """
+from pathlib import Path
+from mbt_cli.app import main
+try:
+    main()
+finally:  # not ru_maxrss, which begins with the parent's
+    print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+
+
+def test_large_replies_take_bounded_memory_when_asked_and_when_reused(tmp_path):
+    text = b"word " * 4_000_000
+    body = b'{"choices": [{"message": {"content": "%b"}, "finish_reason": "stop"}]}' % text
+    answer = b"HTTP/1.1 200 OK\r\n" + with_length(body)
+    questions = [{"id": str(n), "question": f"{n}?", "answer": "Oslo"} for n in range(24)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    command = [sys.executable, "-c", COUNTED, "rollout", "study.toml", "-q"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    peaks = []
+    with server(lambda socket, _: socket.sendall(answer)) as (url, received):
+        base_url = url.removesuffix("/chat")
+        (tmp_path / "study.toml").write_text(LARGE.format(base_url=base_url))
+        for _ in range(2):
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+            peaks.append(int(done.stdout.split()[-1]) * 1024)
+            (lineage,) = (tmp_path / "runs/large/base").rglob("lineage.json")
+            lineage.unlink()  # the next run takes the replies over from the rows
+
+    assert sum(map(len, received)) == 24
+    assert max(peaks) < 1_000_000_000, peaks  # 80 MB for each reply before
+
+
+LARGE = """
+[study]
+name = "large"
+seed = 1
+max_failed_share = 0
+
+[run]
+concurrency = 24
+
+[sampling.plain]
+temperature = 0.6
+max_tokens = 2048
+
+[models.stub]
+backend = {{ kind = "openai", base_url = "{base_url}" }}
+sampling = "plain"
+
+[benchmarks.own]
+kind = "question_answer"
+files = {{ validation = "questions.jsonl" }}
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = {{ benchmark = ["own"], split = ["validation"], model = ["stub"] }}
+prompt = "answer"
+samples = 1
+"""
