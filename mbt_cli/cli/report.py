@@ -15,6 +15,7 @@ from mbt_cli.cli.printing import foreign, printer
 from mbt_cli.cli.show import lineage_view
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.engine.select import select
+from mbt_cli.engine.states import States
 from mbt_cli.errors import MissingInputError, UsageError
 from mbt_cli.interfaces import Judge
 from mbt_cli.report.files import read_table
@@ -64,13 +65,14 @@ class _Number:
 
 
 def number_views(
-    reports: Sequence[Path], study: Path, table: str, row: str, column: str
+    reports: Sequence[Path], study: Path, states: States, table: str, row: str, column: str
 ) -> Iterator[RenderableType]:
     """Everything behind one number.
 
     Args:
         reports: Folders of the report cells.
         study: `runs/<study>`.
+        states: The states of the manifest's cells.
         table: Name of the table.
         row: Number of the row from 1, or some of its labels separated by `/`.
         column: Key or heading of the column.
@@ -82,7 +84,9 @@ def number_views(
     data = _table(reports, table)
     number = _Number(data, _row(data, row), _column(data, column))
     yield _headline(number)
-    for address in _addresses(number, study):
+    addresses = _addresses(number, study)
+    yield from _other_settings(states, addresses)
+    for address in addresses:
         yield lineage_view(study / address)
         yield from _rows_behind(number, study, address)
 
@@ -145,6 +149,19 @@ def _headline(number: _Number) -> RenderableType:
     text = Text(f"{number.table.title}, {' / '.join(number.labels)}\n")
     text.append(f"{heading(number.column)}: {cell.with_interval()}", style="bold")
     return text.append(f"   {', '.join(facts)}")
+
+
+def _other_settings(states: States, addresses: Sequence[str]) -> Iterator[RenderableType]:
+    """What the manifest would make otherwise, of the cells behind a number."""
+    gone = [f"  {a}: the manifest no longer has this cell" for a in addresses if a not in states]
+    lines = [
+        line
+        for state in states.made_otherwise(addresses)
+        for line in (f"  {state.cell.address}", *(f"    {reason}" for reason in state.why))
+    ] + gone
+    if lines:
+        yield Text("made with other settings than the manifest has now:", style="bold yellow")
+        yield Text("\n".join(lines))
 
 
 def _addresses(number: _Number, study: Path) -> list[str]:
@@ -267,5 +284,6 @@ def trace_number(
     addresses = select(manifest, kind="report", only=only or ())
     folders = [cell_folder(machine.runs, manifest.study, address) for address in addresses]
     out = printer()
-    for view in number_views(folders, study, *trace):
+    states = States(manifest, machine.runs)
+    for view in number_views(folders, study, states, *trace):
         out.print(view)

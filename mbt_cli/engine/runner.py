@@ -289,13 +289,16 @@ class Runner:
         """The cells behind every input field; a partial input leaves out unfinished ones."""
         return {
             name: tuple(
-                load_input(folder, address)
+                replace(load_input(folder, address), made_otherwise=self._made_otherwise(address))
                 for address in group
                 for folder in [cell_folder(self._machine.runs, cell.resolution.study, address)]
                 if not _is_partial(cell, name) or read_lineage(folder) is not None
             )
             for name, group in cell.resolution.inputs.items()
         }
+
+    def _made_otherwise(self, address: str) -> Mapping[str, Sequence[str]]:
+        return {s.cell.address: s.why for s in self.states.made_otherwise([address])}
 
     def _work(
         self,

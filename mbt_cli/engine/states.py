@@ -53,10 +53,30 @@ class States:
     def __getitem__(self, address: str) -> CellState:
         return self._states[address]
 
+    def __contains__(self, address: str) -> bool:
+        return address in self._states
+
     def refresh(self, addresses: Iterable[str]) -> None:
         """Read the states of these cells again; inputs come before the cells that read them."""
         for address in addresses:
             self._states[address] = self._state(self._manifest.cells[address])
+
+    def made_otherwise(self, addresses: Iterable[str]) -> Sequence[CellState]:
+        """Finished cells among these and all that they read that the manifest would make otherwise.
+
+        Inputs come first; addresses that the manifest no longer has are left out.
+        """
+        behind: dict[str, CellState] = {}
+
+        def visit(address: str) -> None:
+            if address in self._states and address not in behind:
+                for below in self._states[address].cell.needs:
+                    visit(below)
+                behind[address] = self._states[address]
+
+        for address in addresses:
+            visit(address)
+        return [state for state in behind.values() if state.status in ("stale", "grown")]
 
     def all(self) -> Sequence[CellState]:
         """Every state, inputs before the cells that read them."""

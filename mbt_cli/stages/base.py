@@ -1,7 +1,7 @@
 """The base of every stage: its fields, inputs and columns, and what a run of it may use."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +113,8 @@ class Resolution:
 class LoadedInput:
     """A cell that is read. Its rows are lazy; its files have been checked.
 
-    `lineage` is None in a dry run, where questions are made in memory.
+    `lineage` is None in a dry run, where questions are made in memory. `made_otherwise` has the
+    settings of the cell and of all that it was made from that differ from the manifest's, by cell.
     """
 
     address: str
@@ -122,6 +123,7 @@ class LoadedInput:
     folder: Path
     rows: pl.LazyFrame
     lineage: Lineage | None
+    made_otherwise: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Report: tables, figures and a page from every score of the study."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -48,7 +49,7 @@ class ReportStage(Stage):
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         inputs = report_inputs(work)
         built = [table.build(inputs) for table in self.tables]
-        shown = self._beside_reference(built, inputs)
+        shown = _noted(self._beside_reference(built, inputs), work.inputs.get("scores", ()))
         write_tables(work.files, shown)
         for figure in self.figures:
             if not figure.draw(inputs, work.files):
@@ -81,6 +82,20 @@ class ReportStage(Stage):
             ]
         except ValueError as error:
             raise UsageError(f"`{self.reference}`: {error}") from None
+
+
+def _noted(tables: list[TableData], scores: Sequence[LoadedInput]) -> list[TableData]:
+    """The tables, with a note if they show cells that the manifest would make otherwise."""
+    otherwise = {address: why for cell in scores for address, why in cell.made_otherwise.items()}
+    if not otherwise:
+        return tables
+    address, why = next(iter(otherwise.items()))
+    cells = "1 cell was" if len(otherwise) == 1 else f"{len(otherwise)} cells were"
+    note = (
+        f"{cells} made with other settings than the manifest has now, such as {address} "
+        f"({'; '.join(why).replace('`', '')})."
+    )
+    return [replace(table, notes=[*table.notes, note]) for table in tables]
 
 
 def report_inputs(work: Work) -> ReportInputs:

@@ -131,6 +131,26 @@ def test_a_number_is_traced_to_its_cell_questions_and_raw_rows(ran):
     assert "grade B" in traced.out  # a rollout without an answer is wrong, by rule
 
 
+def test_a_number_made_with_other_settings_says_so(mbt, workplace):
+    study = workplace / "study.toml"
+    number = ("report", "study.toml", "--trace", "main_results", "metacognitive", "exact_match")
+    assert mbt("run", "study.toml").code == 0
+    as_made = mbt(*number)
+    study.write_text(study.read_text().replace("max_tokens = 32", "max_tokens = 64"))
+
+    traced = mbt(*number)
+    reported = mbt("report", "study.toml", "--replace")
+    table = (workplace / "runs/small/tables/files/main_results.md").read_text()
+
+    assert "other settings" not in as_made.out
+    assert "made with other settings than the manifest has now:" in traced.out
+    cell = "base/benchmark=tiny/split=validation/model=parrot/prompt=metacognitive"
+    assert f"  {cell}\n    `models.parrot.sampling.max_tokens`: 32 -> 64" in traced.out
+    assert reported.code == 0, reported.err
+    assert "6 cells were made with other settings than the manifest has now" in table
+    assert "(models.parrot.sampling.max_tokens: 32" in table
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
