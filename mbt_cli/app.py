@@ -7,7 +7,7 @@ answered.
 import os
 import signal
 import sys
-from contextlib import suppress
+import traceback
 from types import FrameType
 
 from mbt_cli.core.signals import handled, stop_signals
@@ -30,7 +30,10 @@ def main() -> None:
     numbers = (signal.SIGINT, *stop_signals())
     with handled(numbers, stop):
         try:
-            ended = _run()
+            from mbt_cli.cli.streams import clean_output
+
+            with clean_output():
+                ended = _run()
         except BaseException:
             if not came:
                 raise
@@ -74,6 +77,9 @@ def _run() -> int | MbtError:
         return 1
     except OSError as error:  # refused by the machine; nothing closer to it explained why
         return MbtError(f"`{error.filename or 'the system'}`: {error.strerror or error}")
+    except Exception:  # noqa: BLE001  a bug, whose traceback is cleaned like everything else
+        traceback.print_exc()
+        return MbtError.exit_code
     if code == Interrupted.exit_code:  # how Typer reports Ctrl-C
         return Interrupted(f"interrupted; {_KEPT}")
     return code
@@ -81,14 +87,14 @@ def _run() -> int | MbtError:
 
 def _print_error(error: MbtError) -> int:
     """Print the error and its hint on stderr; return the exit code."""
-    from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
 
-    from mbt_cli.core.secrets import mask
+    from mbt_cli.cli.printing import Terminal
+    from mbt_cli.cli.streams import clean_output
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    with suppress(OSError):  # stderr may be gone, or on the disk that is full
-        console.print(f"[bold red]error:[/] {escape(mask(error.message))}")
+    with clean_output():
+        console = Terminal(stderr=True, soft_wrap=True)
+        console.print(Text.assemble(("error:", "bold red"), f" {error.message}"))
         if error.hint:
-            console.print(f"[bold cyan]hint:[/] {escape(mask(error.hint))}")
+            console.print(Text.assemble(("hint:", "bold cyan"), f" {error.hint}"))
     return error.exit_code

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import orjson
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +26,7 @@ from mbt_cli.cli.machine_checks import (
 )
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.orphans import Orphans, orphan_findings, stop_orphans
-from mbt_cli.cli.printing import foreign, printer
+from mbt_cli.cli.printing import Terminal, foreign, printer
 from mbt_cli.core.findings import Finding, broken
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import Manifest
@@ -42,13 +41,13 @@ Look = Callable[[Iterator[Finding]], list[Finding]]
 @contextmanager
 def looking() -> Iterator[Look]:
     """Collect findings; on a terminal, show the current check on stderr."""
-    with Console(stderr=True).status("checking") as status:
+    with Terminal(stderr=True).status("checking") as status:
 
         def look(findings: Iterator[Finding]) -> list[Finding]:
             found = []
             for finding in findings:
                 found.append(finding)
-                status.update(f"checked {finding.group}: {finding.what}")
+                status.update(foreign(f"checked {finding.group}: {finding.what}"))
             return found
 
         yield look

@@ -60,7 +60,7 @@ def plan(
     if made.jobs:
         out.print(_jobs(made))
     for line in _notes(made):
-        out.print(line, markup=False)
+        out.print(line)
 
 
 def _stages(plan: Plan) -> Table:

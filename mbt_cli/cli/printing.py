@@ -1,22 +1,42 @@
 """Printing: fitted to a terminal; in a pipe or file every line stays whole."""
 
 import os
-import re
 import sys
+from collections.abc import Iterable
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
+
+from mbt_cli.cli.streams import styled, visible
 
 _WHOLE = 10_000
 """Line width, in characters, where stdout is not a terminal."""
 
 
-def printer() -> Console:
+class Terminal(Console):
+    """A console that styles only what mbt styles: texts are no markup, and cannot control it."""
+
+    def __init__(self, *, stderr: bool = False, **options: Any) -> None:
+        file = styled(sys.stderr if stderr else sys.stdout)
+        super().__init__(file=file, highlight=False, markup=False, emoji=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:
+            renderable = renderable.copy()
+            renderable.plain = visible(renderable.plain)  # fitted to its place as it is shown
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(visible(text), style)
+
+
+def printer() -> Terminal:
     """A console on stdout; in a pipe, lines are never wrapped, so that addresses stay whole."""
     is_shown = sys.stdout.isatty() or "COLUMNS" in os.environ
-    if is_shown:
-        return Console(highlight=False)
-    return Console(highlight=False, soft_wrap=True, width=_WHOLE)
+    return Terminal() if is_shown else Terminal(soft_wrap=True, width=_WHOLE)
 
 
 def counted(count: int, thing: str) -> str:
@@ -29,20 +49,6 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-# C0 and C1 controls except tab and line feed, then bidirectional controls
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def visible(text: str | None) -> str:
-    r"""The text with control characters escaped, so that it cannot control the terminal.
-
-    Example:
-        >>> visible("a\x1b[2Jb")
-        'a\\x1b[2Jb'
-    """
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text or "")
-
-
 def foreign(text: str | None, style: str = "") -> Text:
-    """The same as Rich text; brackets are not markup."""
+    """Text from outside, escaped before it is fitted into a table."""
     return Text(visible(text), style=style)

@@ -80,7 +80,7 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
         report = runner.run(addresses, progress)
     out = printer()
     if options.as_json:
-        out.file.write(f"{result_json(manifest, machine, report)}\n")
+        typer.echo(result_json(manifest, machine, report))
         return
     for view in result_view(manifest, machine, report, quiet=options.quiet):
         out.print(view)
@@ -108,7 +108,7 @@ def _print_dry_run(cells: Iterator[DryRun], *, as_json: bool) -> None:
     """Print each cell as soon as it is known, or one JSON document."""
     out = printer()
     if as_json:
-        out.file.write(f"{dry_runs_json(list(cells))}\n")
+        typer.echo(dry_runs_json(list(cells)))
         return
     shown = []
     for cell in cells:

@@ -4,10 +4,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +21,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
+from mbt_cli.cli.printing import Terminal
 from mbt_cli.core.progress import Progress as Progressing
 from mbt_cli.core.progress import Silent
 
@@ -31,28 +30,10 @@ _WAITING_LINE_SECONDS = 60.0
 _AXIS = re.compile(r"/\w+=")
 
 
-class _Stderr:
-    """stderr, whose loss stops no run: a terminal may close, a disk may be full."""
-
-    def write(self, text: str) -> None:
-        with suppress(OSError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            sys.stderr.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stderr, name)
-
-
-_STDERR = cast(TextIO, _Stderr())
-
-
 @contextmanager
 def screen(quiet: bool, verbose: bool) -> Iterator[Progressing]:
     """Show the progress of a run until the context ends."""
-    console = Console(file=_STDERR, highlight=False)
+    console = Terminal(stderr=True)
     if quiet:
         yield Silent()
     elif console.is_terminal:
@@ -72,7 +53,7 @@ class _Label(ProgressColumn):
         return Text(_AXIS.sub("/", task.description), no_wrap=True, overflow="ellipsis")
 
 
-def _bar(console: Console) -> Progress:
+def _bar(console: Terminal) -> Progress:
     def whole() -> Column:
         return Column(no_wrap=True)
 
@@ -81,7 +62,7 @@ def _bar(console: Console) -> Progress:
         _Label(),
         BarColumn(bar_width=16, table_column=whole()),
         MofNCompleteColumn(table_column=whole()),
-        TextColumn("{task.fields[counts]}", table_column=whole()),
+        TextColumn("{task.fields[counts]}", markup=False, table_column=whole()),
         TimeElapsedColumn(table_column=whole()),
         TimeRemainingColumn(table_column=whole()),
         console=console,
@@ -137,7 +118,7 @@ class Live:
 
     def note(self, text: str) -> None:
         """Print a line above the bars."""
-        self._bar.console.print(text, markup=False)
+        self._bar.console.print(text)
 
     def waiting(self, why: str) -> None:
         """Show the reason in the place of the counts."""
@@ -174,7 +155,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print the line."""
-        _STDERR.write(f"{text}\n")
+        sys.stderr.write(f"{text}\n")
 
     def waiting(self, why: str) -> None:
         """Print the reason, at most once a minute."""
@@ -199,7 +180,7 @@ class Lines:
     def _print(self, words: str) -> None:
         line = f"{self._label}: {words}\n"
         if line != self._printed:  # the last line may be printed already
-            _STDERR.write(line)
+            sys.stderr.write(line)
         self._printed = line
 
 

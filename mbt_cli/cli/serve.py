@@ -13,6 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from mbt_cli.cli.signals import raising_stopped
+from mbt_cli.cli.streams import log_text
 from mbt_cli.core.chat import Endpoint
 from mbt_cli.core.names import nearest, own_utc_name
 from mbt_cli.core.serving import ServerPlace
@@ -183,9 +184,9 @@ def following(log: Path, out: TextIO) -> Iterator[None]:
             return
         with log.open(encoding="utf-8", errors="replace") as lines:
             while not done.wait(_POLL_SECONDS):
-                out.write(lines.read())
+                out.write(log_text(lines.read()))
                 out.flush()
-            out.write(lines.read())
+            out.write(log_text(lines.read()))
 
     copying = threading.Thread(target=copy, daemon=True)
     copying.start()

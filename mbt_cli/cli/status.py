@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.cli.manifests import study_named
-from mbt_cli.cli.printing import printer
+from mbt_cli.cli.printing import Terminal, printer
+from mbt_cli.cli.streams import log_text
 from mbt_cli.engine.status import (
     CellStatus,
     Doing,
@@ -61,7 +62,7 @@ def status(study: str | None, *, watch: bool, as_json: bool) -> None:
 def _watch(runs: Path, studies: Sequence[str]) -> None:
     """Show the status until Ctrl-C, or until no cell waits or runs."""
     before: dict[str, tuple[float, int]] = {}
-    with Live(console=Console(highlight=False), refresh_per_second=2) as live:
+    with Live(console=Terminal(), refresh_per_second=2) as live:
         while True:
             found = [study_status(runs, name) for name in studies]
             cells = [cell for study in found for cell in study.cells]
@@ -112,7 +113,7 @@ def _line(cell: CellStatus, tokens_per_second: float) -> Text:
     why = f": {cell.why}" if cell.why else ""
     text = Text(f"{cell.doing} {cell.address}{rows}{rate}{job}{why}", _STYLES.get(cell.doing, ""))
     for line in cell.log:
-        text.append(f"\n    {line}", "dim")
+        text.append(f"\n    {log_text(line)}", "dim")
     return text
 
 
@@ -123,7 +124,7 @@ def print_log(cell: str, study: str | None, *, follow: bool) -> None:
     with path.open("rb") as file:
         while True:
             while piece := file.read(_PIECE_BYTES):
-                typer.echo(piece.decode(errors="replace"), nl=False)
+                typer.echo(log_text(piece.decode(errors="replace")), nl=False)
             if not follow:
                 return
             time.sleep(_FOLLOW_SECONDS)

@@ -79,7 +79,7 @@ def submit(
     elif script_dir:
         submission.write_copy()
         for job in submission.jobs:
-            out.print(str(submission.write_script(job)), markup=False)
+            out.print(str(submission.write_script(job)))
     elif submission.jobs:
         _submit(submission)
     elif submission.queued:
@@ -102,13 +102,13 @@ def _read(path: Path | None) -> tuple[bytes, str]:
 
 def _submit(submission: NewSubmission) -> None:
     out = printer()
-    done = submission.submit_jobs(lambda line: out.print(line, markup=False))
+    done = submission.submit_jobs(lambda line: out.print(line))
     queued = [job for job in done.jobs if job.launcher_id]
     for job in queued:
         after = f" after {', '.join(job.after)}" if job.after else ""
         cells = counted(len(job.cells), "cell")
-        out.print(f"{job.launcher_id}  {job.id}, {cells}{after}", markup=False)
+        out.print(f"{job.launcher_id}  {job.id}, {cells}{after}")
     if queued:
         jobs = counted(len(queued), "job")
-        out.print(f"{jobs} submitted; record: {submission.record}", markup=False)
-        out.print(f"watch: mbt status {submission.plan.study} --watch", markup=False)
+        out.print(f"{jobs} submitted; record: {submission.record}")
+        out.print(f"watch: mbt status {submission.plan.study} --watch")

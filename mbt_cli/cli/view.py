@@ -1,6 +1,7 @@
 """`mbt view`: a report in the browser, or traces in the terminal."""
 
 import os
+import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -139,7 +140,8 @@ def print_traces(path: Path | None, question: str | None, limit: int) -> None:
     # the settings of git: keep colours, and exit if the text fits on one screen
     os.environ.setdefault("LESS", "-FRX")
     views = trace_views(study_path(path), question, limit)
-    with out.pager(styles=True) if out.is_terminal else nullcontext():
+    is_paged = out.is_terminal and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
+    with out.pager(styles=True) if is_paged else nullcontext():
         out.print(*views, sep="\n", soft_wrap=False)
 
 

@@ -304,8 +304,10 @@ def push_folder(
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     check_push(repo, access)
+    disable_progress_bars()
     api = HfApi(endpoint=access.endpoint, token=access.token)
     try:
         api.create_repo(repo, repo_type=kind, private=private, exist_ok=True)
