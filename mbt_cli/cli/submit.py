@@ -66,7 +66,7 @@ def submit(
         submits=not (dry_run or script_dir),
     )
     for job in submission.jobs:
-        target.render(job)  # a job that cannot be rendered is an error before any is submitted
+        submission.script(job)  # a job without a script is an error before any is submitted
     for line in target.notes(submission.jobs):
         typer.echo(line, err=True)
     out = printer()
@@ -74,7 +74,7 @@ def submit(
         for job in submission.jobs:
             after = ", ".join((*job.needs, *submission.queued_needs(job))) or "nothing"
             typer.echo(f"# ---- {job.id}, {counted(len(job.cells), 'cell')}, after {after}")
-            typer.echo(target.render(job))
+            typer.echo(submission.script(job))
         typer.echo(f"{len(submission.jobs)} scripts shown, nothing submitted", err=True)
     elif script_dir:
         submission.write_copy()

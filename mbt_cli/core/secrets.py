@@ -49,10 +49,12 @@ class Secrets:
 
     def hold(self, environment: Mapping[str, str], named: Collection[str] = ()) -> None:
         """Hold more secrets; arguments as above."""
+        own_names = {environment.get("USER"), environment.get("LOGNAME")}  # part of paths
         found = {
             value: name
             for name, whole in environment.items()
             for value in _values(name, whole, is_named=name in named or is_secret(name))
+            if value not in own_names
         }
         if found.keys() <= self._names.keys():
             return
@@ -131,7 +133,9 @@ def is_secret(name: str) -> bool:
 def _values(name: str, whole: str, *, is_named: bool) -> Iterator[str]:
     """The secrets in the value of a variable."""
     address = f"//{whole}" if name.lower().endswith("proxy") and "//" not in whole else whole
-    parts = [part for info in _USER_INFO.findall(address) for part in (info, *info.split(":", 1))]
+    parts: list[str] = []
+    for info in _USER_INFO.findall(address):
+        parts += [info if len(info) >= _SHORTEST_SECRET else f"//{info}@", *info.split(":", 1)]
     parts += [unquote(part) for part in parts if "%" in part]
     if is_named:  # logs are masked line by line, and a private key has several lines
         parts += [whole, *re.split(r"\n|\\n", whole), whole.rpartition(" ")[2]]  # Bearer KEY

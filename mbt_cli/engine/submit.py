@@ -18,6 +18,7 @@ from mbt_cli.core.jobs import Job, JobContext, JobId, QueuedJob
 from mbt_cli.core.names import nearest, utc_name
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
+from mbt_cli.core.secrets import HELD
 from mbt_cli.engine.plan import Plan, command_for, plan_fingerprint, plan_json
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
@@ -231,6 +232,13 @@ class NewSubmission:
             copy = Path("plugins", str(number), Path(file).name)
             copies[copy] = Path(file).expanduser()
             plugins.append(str(copy))
+        for source in copies.values():
+            name = HELD.name_in(source.read_text(encoding="utf-8", errors="replace"))
+            if name is not None:
+                raise UsageError(
+                    f"`{source}` holds the value of `{name}`, and every submission copies it",
+                    hint="remove it from the file: keys stay in the environment, or in `.env`",
+                )
         own = {"study": {"plugins": plugins}} if plugins else {}
         with writing_to(self.record):
             for folder_name in ("scripts", "logs", "events", "presets"):
@@ -242,10 +250,25 @@ class NewSubmission:
                 (self.record / target).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, self.record / target)
 
+    def script(self, job: Job) -> str:
+        """The script of a job.
+
+        Raises:
+            UsageError: It would hold a secret.
+        """
+        text = self.launcher.render(job)
+        if (name := HELD.name_in(text)) is not None:
+            raise UsageError(
+                f"the script of job `{job.id}` would hold the value of `{name}`",
+                hint="remove it from the preset: a job inherits the environment of `mbt submit`, "
+                "and reads `.env`",
+            )
+        return text
+
     def write_script(self, job: Job) -> Path:
         """Write the script of a job into the record's folder."""
         path = self.record / "scripts" / f"{job.id}.sh"
-        path.write_text(self.launcher.render(job), encoding="utf-8")
+        path.write_text(self.script(job), encoding="utf-8")
         path.chmod(0o755)
         return path
 
@@ -356,7 +379,12 @@ def prepare(
     folder = record or runs / plan.study / SUBMISSIONS / utc_name(now)
     while record is None and folder.exists():  # two within a second
         folder = folder.with_name(f"{folder.name}+")
-    passed_on = {n: machine.environment[n] for n in _PASSED_ON if n in machine.environment}
+    # an address with a password stays out of scripts: jobs inherit the environment, or read `.env`
+    passed_on = {
+        name: value
+        for name in _PASSED_ON
+        if (value := machine.environment.get(name)) is not None and HELD.name_in(value) is None
+    }
     context = JobContext(
         study=plan.study,
         workdir=Path.cwd(),

@@ -101,6 +101,7 @@ def test_a_variable_of_any_name_is_a_secret_once_it_is_named():
         ("http_proxy", "some-user-1:pw@proxy:3128", "some-user-1:pw"),
         ("DATABASE", "pg://u:p%40ss%2Dword@host/db", "p@ss-word"),
         ("SENTRY_DSN", "https://0123456789abcdef@sentry.example/1", "0123456789abcdef"),
+        ("HF_ENDPOINT", "http://me:pw@hub.example/x", "//me:pw@"),
         ("WEIRD", "x https://a@b:token-123@host", "a@b:token-123"),
     ],
 )
