@@ -233,10 +233,10 @@ class NewSubmission:
             copies[copy] = Path(file).expanduser()
             plugins.append(str(copy))
         for source in copies.values():
-            name = HELD.name_in(source.read_text(encoding="utf-8", errors="replace"))
-            if name is not None:
+            held = HELD.name_in(source.read_text(encoding="utf-8", errors="replace"))
+            if held is not None:
                 raise UsageError(
-                    f"`{source}` holds the value of `{name}`, and every submission copies it",
+                    f"`{source}` holds the value of `{held}`, and every submission copies it",
                     hint="remove it from the file: keys stay in the environment, or in `.env`",
                 )
         own = {"study": {"plugins": plugins}} if plugins else {}
