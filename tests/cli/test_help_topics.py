@@ -27,7 +27,7 @@ from mbt_cli.stages.kinds import STAGES
 
 TOPICS = (
     "quickstart", "manifest", "data", "metrics", "presets", "paper", "conventions", "extend",
-    "python", "troubleshooting",
+    "python", "security", "troubleshooting",
 )  # fmt: skip
 SECTIONS = {
     "backends": FAMILIES["backends"],
