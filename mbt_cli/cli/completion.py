@@ -452,6 +452,6 @@ def _manifests_in(folder: Path) -> list[Path]:
 
 def _has_study(path: Path) -> bool:
     try:
-        return "[study]" in path.read_text(encoding="utf-8")
+        return path.is_file() and "[study]" in path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False

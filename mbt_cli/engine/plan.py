@@ -26,8 +26,9 @@ from mbt_cli.manifest.docs import Documented
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Name
-from mbt_cli.manifest.toml import is_deep
+from mbt_cli.manifest.toml import check_values
 from mbt_cli.stages.base import Model
+from mbt_cli.store.reading import check_files
 
 PLAN_VERSION = 1
 """Layout of the plans that this mbt writes, and the only one that it reads."""
@@ -154,9 +155,13 @@ def make_plan(
         max_cells: Cells in one job.
         max_hours: Hours of one job by the estimate, if there is one.
         max_rows: A cell with more rows is split into shards.
+
+    Raises:
+        ArtifactError: A finished cell lacks a file.
     """
     sizes = cell_sizes(states)
     chosen = set(select_with_needs(manifest, states, only))
+    check_files((states[a].folder, lineage) for a in chosen if (lineage := states[a].lineage))
     wanted = {"missing", "failed", "grown", *(["stale"] if replace else [])}
     todo = [s for s in states.all() if s.status in wanted and s.cell.address in chosen]
     drafts = _draft_jobs(todo, sizes, max_cells=max_cells, max_hours=max_hours, max_rows=max_rows)
@@ -246,7 +251,7 @@ def read_plan(text: bytes, where: str) -> Plan:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
         found = None
-    if not isinstance(found, dict) or is_deep(found):
+    if not isinstance(found, dict):
         raise UsageError(f"`{where}` does not contain a plan", hint=again)
     version = found.get("schema_version")
     if isinstance(version, int) and version != PLAN_VERSION:
@@ -254,6 +259,7 @@ def read_plan(text: bytes, where: str) -> Plan:
             f"`{where}` is a plan of version {version}; this mbt reads version {PLAN_VERSION}",
             hint=again,
         )
+    check_values(where, found)
     problems = Problems()
     try:
         plan = Plan.model_validate(found)

@@ -61,7 +61,7 @@ from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
 from mbt_cli.store.locks import Lock, holding, remove_dead_locks
 from mbt_cli.store.logs import logging_to
-from mbt_cli.store.reading import input_sha256, read_rows, require_lineage
+from mbt_cli.store.reading import check_files, input_sha256, read_rows, require_lineage
 
 _log = logging.getLogger(__name__)
 _SHOWN_CELLS = 10
@@ -122,11 +122,13 @@ class Runner:
         Raises:
             StaleError: A cell was finished with other settings, and `replace` is not set.
             MissingInputError: An input that is not among the cells does not exist.
+            ArtifactError: A finished cell lacks a file.
             LockedError: Another process makes one of the cells.
             StageError: More rows failed than `max_failed_share` allows.
             MbtError: A cell failed; earlier cells and all replies are kept.
         """
         chosen = [self.states[address] for address in addresses]
+        check_files((state.folder, state.lineage) for state in chosen if state.lineage)
         self._check_stale(chosen)
         self._check_inputs(chosen)
         self._check_begun(chosen)

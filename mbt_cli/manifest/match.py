@@ -140,8 +140,8 @@ class InputMatching:
         for stage in reference.stages:
             matches = self._on_shared_axes(block, draft, name, reference, stage)
             if rule.same_rollouts:
-                own = draft.inputs["rollouts"][0]
-                matches = [d for d in matches if d.inputs["rollouts"][0] is own]
+                own = draft.inputs.get("rollouts", ())[:1]
+                matches = [d for d in matches if own and d.inputs.get("rollouts", ())[:1] == own]
             if not rule.many:
                 self._check_only_one(draft, name, stage, matches)
             found.extend(matches)
@@ -235,7 +235,7 @@ class InputMatching:
         if key not in self._indexes:
             by_values = defaultdict(list)
             for other in of_stage:
-                by_values[tuple(other.axes[a] for a in shared)].append(other)
+                by_values[tuple(other.axes.get(a) for a in shared)].append(other)
             self._indexes[key] = by_values
         return list(self._indexes[key].get(tuple(draft.axes[a] for a in shared), ()))
 

@@ -296,8 +296,13 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
     unknown = [key for key in raw if key not in known]
     for key in unknown:
         problems.add(f"{where}.{key}", _unknown_key(key, kind, known))
-    for name, overrides in dict(envelope.get("variants") or {}).items():
-        for key in overrides if isinstance(overrides, dict) else ():
+    variants = envelope.get("variants")
+    is_wrong = _has_wrong_inputs(kind, fields, where, problems)
+    for name, overrides in variants.items() if isinstance(variants, dict) else ():
+        if not isinstance(overrides, dict):
+            continue
+        is_wrong |= _has_wrong_inputs(kind, overrides, f"{where}.variants.{name}", problems)
+        for key in overrides:
             if key not in kind.model_fields and key != "source":
                 what = _unknown_key(key, kind, kind.model_fields)
                 problems.add(f"{where}.variants.{name}.{key}", what)
@@ -311,7 +316,29 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
     for axis in checked.matrix:
         if axis not in axes:
             problems.add(f"{where}.matrix.{axis}", f"unknown axis; {nearest(axis, axes)}")
+    if is_wrong:
+        return None
     return Block(checked, kind, {k: v for k, v in fields.items() if k not in envelope})
+
+
+def _has_wrong_inputs(
+    kind: type[Stage], fields: Mapping[str, Any], where: str, problems: Problems
+) -> bool:
+    """Whether the fields that decide which cells a stage reads have other types than they need."""
+    before = len(problems)
+    for name in kind.inputs:
+        written = fields.get(name, {})
+        table = written if isinstance(written, dict) else {"stage": written}
+        stages, cells = table.get("stage", ()), table.get("where", {})
+        names = [stages] if isinstance(stages, str) else stages
+        are_names = isinstance(names, list | tuple) and all(isinstance(n, str) for n in names)
+        if not (are_names and isinstance(cells, dict)):
+            what = "must name a stage or several, or be a table with `stage` and `where`"
+            problems.add(f"{where}.{name}", what)
+    baseline = fields.get("baseline") or {}
+    if not isinstance(baseline, dict) or not all(isinstance(v, str) for v in baseline.values()):
+        problems.add(f"{where}.baseline", 'must be a table such as `{ prompt = "answer" }`')
+    return len(problems) > before
 
 
 def _unknown_key(key: str, kind: type[Stage], known: Collection[str]) -> str:

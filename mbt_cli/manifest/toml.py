@@ -24,42 +24,52 @@ def read_toml(path: Path) -> Tree:
 
     Raises:
         UsageError: The file does not exist or cannot be read.
-        ManifestError: It is not TOML, or nested too deeply; names line and column if possible.
+        ManifestError: It is not TOML, nested too deeply, or holds an integer of more than 64 bits;
+            the message names the place.
     """
     text = _text_of(path)
     try:
         tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, ValueError) as error:  # ValueError: a number of 4,300 digits
+    except ValueError as error:  # of which TOMLDecodeError is one
         raise ManifestError(str(path), [_not_toml(text, str(error))]) from None
     except RecursionError:
-        tree = None
-    if tree is None or is_deep(tree):
-        what = f"is nested more than {_MOST_LEVELS} levels deep"
-        raise ManifestError(str(path), [Problem("file", what)])
+        raise _too_deep(str(path)) from None
+    check_values(str(path), tree)
     return tree
 
 
-def is_deep(value: Any) -> bool:
-    """Whether tables and lists are nested deeper than mbt reads, which is deeper than it needs."""
-    layer = [value]
+def check_values(file: str, tree: Any) -> None:
+    """Refuse values that no setting can have and that nothing could store.
+
+    Raises:
+        ManifestError: The tree is nested too deeply, or an integer has more than 64 bits.
+    """
+    layer: list[tuple[str, Any]] = [("", tree)]
     for _ in range(_MOST_LEVELS):
-        layer = [
-            child
-            for outer in layer
-            if isinstance(outer, dict | list)
-            for child in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not layer:
-            return False
-    return True
+        below: list[tuple[str, Any]] = []
+        for where, value in layer:
+            inside = value.items() if isinstance(value, dict) else ()
+            for key, child in enumerate(value) if isinstance(value, list) else inside:
+                below.append((f"{where}.{key}" if where else str(key), child))
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise ManifestError(file, [Problem(where, "integers have at most 64 bits")])
+        if not below:
+            return
+        layer = below
+    raise _too_deep(file)
+
+
+def _too_deep(file: str) -> ManifestError:
+    what = f"is nested more than {_MOST_LEVELS} levels deep"
+    return ManifestError(file, [Problem("file", what)])
 
 
 def _text_of(path: Path) -> str:
     """The file's text, without the byte order mark that some editors write."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would never end
-            what = "is a folder" if path.is_dir() else "is not a regular file"
-            raise UsageError(f"`{path}` {what}", hint=_similar_files(path))
+        if path.exists() and not (path.is_file() or path.is_dir()):  # it is read twice, and a pipe may never end
+            hint = "write the text into a file, and name that file"
+            raise UsageError(f"`{path}` is not a regular file", hint=hint)
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"no file `{path}`", hint=_similar_files(path)) from None
@@ -109,6 +119,7 @@ def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
     tree = _extended(path, seen=())
     for override in overrides:
         apply_override(tree, override)
+    check_values(str(path), tree)
     return tree
 
 
@@ -209,7 +220,7 @@ def apply_override(tree: Tree, override: str) -> None:
 def _key_parts(key: str, override: str) -> list[str]:
     try:
         node: Any = tomllib.loads(f"{key} = 0")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         raise UsageError(
             f"`--set {override}`: `{key}` is not a valid key",
             hint='quote parts: `models."a b".id=x`',
@@ -238,6 +249,6 @@ def _step(node: Any, part: str, *, is_stage: bool) -> Any:
 def _value(text: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return found["value"] if len(found) == 1 else text

@@ -19,6 +19,8 @@ def read_reference(path: Path) -> pl.DataFrame:
         UsageError: The file cannot be read as CSV, a column is missing, or a value is not a
             number.
     """
+    if not path.is_file():
+        raise UsageError(f"no file `{path}` for `reference`", hint=_HINT)
     try:
         frame = pl.read_csv(path, infer_schema=False, comment_prefix="#")
     except (OSError, pl.exceptions.PolarsError) as error:

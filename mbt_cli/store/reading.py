@@ -13,6 +13,7 @@ from mbt_cli.store.disk import sha256_of_file
 from mbt_cli.store.lineage import LINEAGE, ROWS, Lineage, read_lineage
 from mbt_cli.store.parquet import FINGERPRINT_KEY, footer_metadata, row_count
 
+_SHOWN_PROBLEMS = 10
 _HINT = "restore the file, or move its cell's folder away and run the same command again"
 
 
@@ -138,20 +139,42 @@ def _stages_hint(study_folder: Path) -> str | None:
     return "finished cells are in " + ", ".join(f"`{s}`" for s in stages) if stages else None
 
 
-def _quick_problems(folder: Path, name: str, lineage: Lineage) -> Iterator[str]:
-    path = folder / name
-    record = lineage.files.get(name)
-    if record is None:
-        yield f"`{folder}` has no file `{name}` according to its lineage"
-        return
-    if not path.is_file():
+def check_files(cells: Iterable[tuple[Path, Lineage]]) -> None:
+    """Check that every file of these finished cells exists and has its length.
+
+    Raises:
+        ArtifactError: Files are missing or cut off; names the first of each cell.
+    """
+    problems = []
+    for folder, lineage in cells:
+        found = [problem for name in lineage.files for problem in _on_disk(folder, name, lineage)]
+        if found and read_lineage(folder) == lineage:  # else it is being replaced right now
+            problems.append(found[0])
+    if problems:
+        more = len(problems) - _SHOWN_PROBLEMS
+        shown = problems[:_SHOWN_PROBLEMS] + ([f"and {more} more cells"] if more > 0 else [])
+        raise ArtifactError("\n".join(shown), hint=_HINT)
+
+
+def _on_disk(folder: Path, name: str, lineage: Lineage) -> Iterator[str]:
+    path, record = folder / name, lineage.files[name]
+    try:
+        length = path.stat().st_size
+    except FileNotFoundError:
         yield f"`{path}` is missing"
         return
-    length = path.stat().st_size
     if length != record.bytes:
         yield f"`{path}` has {length} bytes, its lineage says {record.bytes}"
+
+
+def _quick_problems(folder: Path, name: str, lineage: Lineage) -> Iterator[str]:
+    path = folder / name
+    if name not in lineage.files:
+        yield f"`{folder}` has no file `{name}` according to its lineage"
         return
-    if path.suffix == ".parquet":
+    wrong = list(_on_disk(folder, name, lineage))
+    yield from wrong
+    if not wrong and path.suffix == ".parquet":
         found = footer_metadata(path).get(FINGERPRINT_KEY, lineage.fingerprint)
         if found != lineage.fingerprint:
             yield (

@@ -233,3 +233,36 @@ def test_a_folder_that_may_not_be_written_is_said(mounted, tmp_path, capfd):
     wrong.prepare(tmp_path)
 
     held(wrong, typed(wrong.words_typed, tmp_path, {}, capfd))
+
+
+@pytest.mark.parametrize("verb", ["run", "rollout", "plan"])
+def test_a_finished_cell_whose_rows_are_gone_is_not_called_done(study, capfd, verb):
+    (study / "runs/small" / CELL / "rows.parquet").unlink()
+    wrong = Wrong("", f"{verb} study.toml", [f"{CELL}/rows.parquet` is missing", "away"], code=1)
+
+    held(wrong, typed(wrong.words_typed, study, {}, capfd))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pipe.toml", "`pipe.toml` is not a regular file"),
+        ("extends.toml", "no file `pipe.toml`"),
+        ("data.toml", "no file `pipe.toml`"),
+        ("prompt.toml", "no prompt `pipe.toml`"),
+    ],
+)
+def test_a_pipe_that_nobody_writes_is_refused_instead_of_waited_for(workplace, mbt, name, words):
+    os.mkfifo(workplace / "pipe.toml")
+    for file, old, new in (
+        ("extends.toml", 'name = "small"', 'name = "small"\nextends = "pipe.toml"'),
+        ("data.toml", TINY, 'kind = "hotpotqa"\nfiles = { validation = "pipe.toml" }'),
+        ("prompt.toml", '"metacognitive"', '"pipe.toml"'),
+    ):
+        text = (workplace / "study.toml").read_text()
+        (workplace / file).write_text(text.replace(old, new))
+
+    done = mbt("check", name, timeout=30)
+
+    assert done.code == 2
+    assert words in done.err
