@@ -67,7 +67,9 @@ def _too_deep(file: str) -> ManifestError:
 def _text_of(path: Path) -> str:
     """The file's text, without the byte order mark that some editors write."""
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # it is read twice, and a pipe may never end
+        if path.exists() and not (
+            path.is_file() or path.is_dir()
+        ):  # it is read twice, and a pipe may never end
             hint = "write the text into a file, and name that file"
             raise UsageError(f"`{path}` is not a regular file", hint=hint)
         return path.read_text(encoding="utf-8-sig")
