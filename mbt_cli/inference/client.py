@@ -514,7 +514,10 @@ class _Connection(asyncio.Protocol):
             self._headers.setdefault(name.decode("latin-1").title(), value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
-        self._has_head = not 100 <= self._parser.get_status_code() < 200
+        status = self._parser.get_status_code()
+        self._has_head = status >= 200
+        if status < 100:
+            self._fail(BrokenReplyError(f"not HTTP: the status is {status:03}"))
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
