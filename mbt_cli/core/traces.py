@@ -4,7 +4,8 @@ import re
 
 import polars as pl
 
-_LAST_PAIR = re.compile(r"(.*)<answer>.*?</answer>", re.IGNORECASE | re.DOTALL)
+_LAST_ANSWER = re.compile(r"(.*)<answer>", re.IGNORECASE | re.DOTALL)
+_LAST_END = re.compile(r"(.*)</answer>", re.IGNORECASE | re.DOTALL)
 _LAST_PAIR_RUST = r"(?si)^(.*)<answer>.*?</answer>"
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _FINISHED = ("stop", "tool_calls", "function_call")
@@ -20,7 +21,8 @@ def trace_of(reasoning: str | None, reply: str | None) -> str:
     if reasoning and reasoning.strip():
         return reasoning.strip()
     text = reply or ""
-    head = _LAST_PAIR.match(text)
+    last = _LAST_END.match(text)
+    head = last and _LAST_ANSWER.match(text, 0, last.end(1))
     return (head[1] if head else text).strip()
 
 

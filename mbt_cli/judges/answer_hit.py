@@ -15,17 +15,19 @@ from mbt_cli.judges.replies import (
     gold_answers_text,
     json_verdict,
     judged_text,
+    labels,
     stated_choice,
     undecorated,
 )
 
-_BARE = re.compile(r"\W*(?:\\boxed\{)?\W*(?P<word>YES|NO|TRUE|FALSE)\W*", re.IGNORECASE)
+_BARE = re.compile(
+    r"\W*+(?:(?<=\\)boxed\{\W*+)?(?P<word>YES|NO|TRUE|FALSE)\W*", re.IGNORECASE
+)
 _REASONED = re.compile(r"\W*(?P<word>YES|NO)\s*[.,:;)–—-]\s*\S.*", re.IGNORECASE | re.DOTALL)  # noqa: RUF001
-_LABEL = re.compile(
-    r"^\W*(?:(?:(?:my|the|final|overall)\s+)*(?:answer[ _-]?hit|hit|verdict|judge?ment|decision"
-    r"|result|label|(?:final\s+)?answer)\s*(?:[:=]|\bis\b:?)"
-    r"|(?:final(?:ly)?|therefore|thus|hence|so|conclusion)\s*[:,])\s*(?P<value>.*)$",
-    re.IGNORECASE | re.MULTILINE,
+_LABEL = labels(
+    before="my|the|final|overall",
+    names="answer[ _-]?hit|hit|verdict|judge?ment|decision|result|label|answer",
+    conclusions="final(?:ly)?|therefore|thus|hence|so|conclusion",
 )
 _YES = ("YES", "TRUE")
 

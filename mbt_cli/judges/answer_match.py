@@ -14,6 +14,7 @@ from mbt_cli.judges.replies import (
     gold_answers_text,
     json_verdict,
     judged_text,
+    labels,
     stated_choice,
     undecorated,
 )
@@ -23,7 +24,9 @@ _GRADES = {word: grade for grade, word in _WORDS.items()}
 _WORD = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT)"
 _GRADE = rf"(?P<letter>[ABC])(?:\s*[-–—:=(.,)]+\s*(?P<said>{_WORD})\b)?|(?P<word>{_WORD})"  # noqa: RUF001
 _OPEN, _CLOSE = r"[\"'(\[{]*", r"[\"')\]}]*"
-_BARE = re.compile(rf"\W*(?:\\boxed\{{)?{_OPEN}(?:{_GRADE}){_CLOSE}[\s.!$]*", re.IGNORECASE)
+_BARE = re.compile(
+    rf"\W*+(?:(?<=\\)boxed\{{{_OPEN})?(?:{_GRADE}){_CLOSE}[\s.!$]*", re.IGNORECASE
+)
 # `A: same city` and `B. The answer ...`, but not `C. S. Lewis wrote it` or `A correct one is`
 _REASONED = re.compile(
     r"\W*(?P<letter>[ABC])(?:\s*[:)–—-]\s*\S|[.,]\s+(?:the|it|this|that|because|since|as|both|given"  # noqa: RUF001
@@ -35,12 +38,10 @@ _OTHER_GRADES = {
     "B": re.compile(r"\bC\b"),
     "C": re.compile(r"\bB\b"),
 }
-_LABEL = re.compile(
-    r"^\W*(?:(?:(?:my|the|final|overall|correct)\s+)*(?:grade|verdict|judge?ment|decision|result"
-    r"|label|rating|classification|evaluation)\s*(?:[:=]|\bis\b:?)"
-    r"|(?:final(?:ly)?|(?:final\s+)?answer|therefore|thus|hence|so|conclusion)\s*[:,])"
-    r"\s*(?P<value>.*)$",
-    re.IGNORECASE | re.MULTILINE,
+_LABEL = labels(
+    before="my|the|final|overall|correct",
+    names="grade|verdict|judge?ment|decision|result|label|rating|classification|evaluation",
+    conclusions=r"final(?:ly)?|(?:final\s+)?answer|therefore|thus|hence|so|conclusion",
 )
 
 

@@ -37,10 +37,10 @@ ANSWER, REDUNDANT, CONFIDENCE, NOTES = (
     "NOTES",
 )
 _MARKER = re.compile(
-    r"\\?[\[{]\\?[\[{]?\s*M(?P<number>\d+|_END)\s*\\?[\]}]\\?[\]}]?", re.IGNORECASE
+    r"\\?[\[{]\\?[\[{]?\s*M(?P<number>\d{1,9}|_END)\s*\\?[\]}]\\?[\]}]?", re.IGNORECASE
 )
 _BETWEEN_MARKERS = re.compile(r"(?:[\s,;\[\]{}\"'.]|\band\b)*")
-_AROUND_ONE = re.compile(r"[\s\"'.]*(?:\([^()]*\))?[\s\"'.]*")
+_AROUND_ONE = re.compile(r"[\s\"'.]*+(?:\([^()]*\))?[\s\"'.]*")
 
 
 @dataclass(frozen=True, slots=True)

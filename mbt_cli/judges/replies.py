@@ -1,4 +1,8 @@
-"""Parsing of judge replies: decoration, JSON, labelled lines, lists, confidences."""
+"""Parsing of judge replies: decoration, JSON, labelled lines, lists, confidences.
+
+Replies are read while other requests are in flight, so the time to read one grows no faster than
+its length.
+"""
 
 import json
 import re
@@ -9,10 +13,14 @@ from mbt_cli.core.chat import Json
 from mbt_cli.errors import JudgeReplyError
 from mbt_cli.verifiers.text import outside_thinking
 
-_DECORATION = re.compile(r"\*\*|__|`|^\s*(?:[#>]+|[-*•+]|\d+[.)])\s+", re.MULTILINE)
-_NUMBER = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?\s*(?:\([^()]*\))?\.?")
+_DECORATION = re.compile(r"\*\*|__|`|^[^\S\n]*(?:[#>]+|[-*•+]|\d+[.)])\s+", re.MULTILINE)
+_NUMBER = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*+(?P<percent>%)?\s*+(?:\([^()]*\))?\.?")
+_SPACES = re.compile(r"\s+")
 _BETWEEN = re.compile(r"\s*(?:[,;]\s*and\s+|[,;]|\s+and\s+|\n)\s*", re.IGNORECASE)
 _SHOWN = 80
+_OBJECT_BEGINS = re.compile(r'\{(?=\s*+")')
+_MOST_READ_IN_VAIN = 1 << 19
+_LEAST_READ = 1 << 11
 
 
 def judged_text(reply: str) -> str:
@@ -38,21 +46,25 @@ def undecorated(text: str) -> str:
 
 
 def json_objects(text: str) -> Iterator[Mapping[str, Any]]:
-    r"""Every outermost JSON object in a text, keys in lower case.
+    r"""Every outermost JSON object in a text that is not empty, keys in lower case.
+
+    The search ends after 500,000 characters, or 256 objects, that are not JSON.
 
     Example:
         >>> list(json_objects('Sure: ```json\n{"Grade": "A"}\n``` done {not json}'))
         [{'grade': 'A'}]
     """
-    decoder, start = json.JSONDecoder(), text.find("{")
-    while start >= 0:
+    decoder, place, in_vain = json.JSONDecoder(), 0, 0
+    while in_vain < _MOST_READ_IN_VAIN and (found := _OBJECT_BEGINS.search(text, place)):
+        start = found.start()
         try:
-            value, end = decoder.raw_decode(text, start)
-        except (json.JSONDecodeError, RecursionError):
-            end = start + 1
+            value, place = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
+            end = error.pos if isinstance(error, json.JSONDecodeError) else len(text)
+            in_vain += max(end - start, _LEAST_READ)
+            place = start + 1
         else:
             yield {str(key).lower(): item for key, item in value.items()}
-        start = text.find("{", end)
 
 
 def json_verdict(text: str, keys: Sequence[str]) -> Mapping[str, Any] | None:
@@ -71,6 +83,26 @@ def json_verdict(text: str, keys: Sequence[str]) -> Mapping[str, Any] | None:
     return found[0] if found else None
 
 
+def labels(*, before: str, names: str, conclusions: str) -> re.Pattern[str]:
+    r"""Pattern of labelled lines for `stated_choice`.
+
+    Args:
+        before: Words that may precede a name, as alternatives of a regular expression.
+        names: Names of a verdict; `:`, `=` or `is` follows.
+        conclusions: Words that announce a verdict; `:` or `,` follows.
+
+    Example:
+        >>> pattern = labels(before="the|my", names="grade", conclusions="so")
+        >>> [match["value"] for match in pattern.finditer("so what\nThe grade is\nA\nSo: A")]
+        [None, 'A', 'A']
+    """
+    named = rf"(?:(?:{before})\s++)*+(?:{names})\s*+(?:[:=]|\bis\b:?)"
+    label = rf"(?:{named}|(?:{conclusions})\s*+[:,])\s*+(?P<value>.*+)"
+    # without a label, go past what no label at a later line can begin with
+    others = rf"(?:(?:{before})\s++(?=(?:{before})\s))*+"
+    return re.compile(rf"^\W*+(?:{label}|{others})", re.IGNORECASE | re.MULTILINE)
+
+
 def stated_choice(
     plain: str,
     *,
@@ -86,14 +118,15 @@ def stated_choice(
     Args:
         plain: Undecorated text.
         choice: Returns the choice that a short text consists of, or None.
-        label: Pattern of a labelled line; its group `value` is the text after the label.
+        label: Pattern of a labelled line; its group `value` is the text after the label, null if
+            the line has none.
         opening: Returns the choices in a first line that is more than a choice.
 
     Raises:
         JudgeReplyError: The reply states no choice, or several different ones.
     """
     lines = [line for line in plain.splitlines() if line.strip()]
-    pieces = [match["value"] for match in label.finditer(plain)]
+    pieces = [match["value"] for match in label.finditer(plain) if match["value"] is not None]
     stated = {found for piece in (*pieces, *lines[:1], *lines[-1:]) if (found := choice(piece))}
     if lines and choice(lines[0]) is None:
         stated.update(opening(lines[0]))
@@ -182,9 +215,19 @@ def list_items(text: str) -> list[str]:
         (['1', '2', '3'], ['1', '2'])
     """
     inner = text.strip().rstrip(".").strip()
-    while len(inner) > 1 and inner[0] + inner[-1] in ("[]", "{}", "()") and "[[" not in inner[:2]:
-        inner = inner[1:-1].strip()
-    items = [item.strip() for item in _BETWEEN.split(inner)]
+    first, last = 0, len(inner) - 1
+    while (
+        first < last
+        and inner[first] + inner[last] in ("[]", "{}", "()")
+        and not inner.startswith("[[", first)
+    ):
+        first, last = first + 1, last - 1
+        while first <= last and inner[first].isspace():
+            first += 1
+        while first <= last and inner[last].isspace():
+            last -= 1
+    spaced = _SPACES.sub(lambda run: "\n" if "\n" in run[0] else " ", inner[first : last + 1])
+    items = [item.strip() for item in _BETWEEN.split(spaced)]
     if not all(items):
         raise JudgeReplyError(f"a list has an empty item: {shown(text)}")
     return items

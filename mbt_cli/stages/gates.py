@@ -36,7 +36,8 @@ _STEPS = {
 }
 """The funnel's steps in the order of the gates, each with its failures."""
 _SHOWN_REASONS = 3
-_TAGS = re.compile(r"</?(?:think|thinking|answer|reasoning)\b[^>]*>|\[/?THINK\]", re.IGNORECASE)
+_TAGS = re.compile(r"</?(?:think|thinking|answer|reasoning)\b[^>]*>", re.IGNORECASE)
+_BRACKET_TAGS = re.compile(r"\[/?THINK\]", re.IGNORECASE)
 _COPIED_CHARACTERS = 200
 _LOOP_WINDOW, _LOOP_UNIT, _LOOP_REPEATS = 600, 30, 4
 _SHINGLE_WORDS = 5
@@ -205,7 +206,8 @@ def _empty(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
 
 
 def _tagged(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
-    found = _TAGS.search(text)
+    tags = (_TAGS.search(text, 0, text.rfind(">") + 1), _BRACKET_TAGS.search(text))
+    found = min((tag for tag in tags if tag), key=lambda tag: tag.start(), default=None)
     return f"tags: {found[0]}" if found else None
 
 
@@ -261,7 +263,7 @@ _LEAKS: dict[str, str] = {
     r"|\baccording to the solution\b",
     "the instructions": r"\b(?:as|per) (?:instructed|requested|the instructions)\b"
     r"|\bthe (?:instructions|prompt|task) (?:say|says|ask|asks|state|states|want|wants|require)"
-    r"|\bfive[- ]phases?\b|(?m:^\s*\(?phase (?:[1-5]|one|two|three|four|five)\b)"
+    r"|\bfive[- ]phases?\b|(?m:^[^\S\n]*\(?phase (?:[1-5]|one|two|three|four|five)\b)"
     r"|\bas an ai\b"
     r"|\b(?:here is|here's|below is) (?:the|my|a) (?:rewritten|revised|trace|thinking)",
 }
@@ -291,9 +293,9 @@ _MARKDOWN: dict[str, str] = {
     "heading": r"(?m)^\s{0,3}#{1,6}\s",
     "bold": r"(?<![\w*])\*\*(?=\S)[^*\n]+(?<=\S)\*\*(?![\w*])"
     r"|(?<!\w)__(?=\S)[^_\n]+(?<=\S)__(?!\w)",
-    "list": r"(?m)^\s*(?:[-*•]|\d{1,2}[.)])\s+\S",
-    "code fence": r"(?m)^\s*```",
-    "table": r"(?m)^\s*\|.*\|\s*$",
-    "rule": r"(?m)^\s*(?:-{3,}|\*{3,}|_{3,})\s*$",
+    "list": r"(?m)^[^\S\n]*(?:[-*•]|\d{1,2}[.)])\s+\S",
+    "code fence": r"(?m)^[^\S\n]*```",
+    "table": r"(?m)^[^\S\n]*\|.*\|[^\S\n]*$",
+    "rule": r"(?m)^[^\S\n]*(?:-{3,}|\*{3,}|_{3,})[^\S\n]*$",
 }
 _MARKDOWN_SIGNS = _compiled(_MARKDOWN)

@@ -9,7 +9,7 @@ from mbt_cli.core.verifier import Verifier
 from mbt_cli.verifiers import text
 
 _WELL_FORMED = re.compile(
-    r"^\s*(?:<think>.*?</think>)?[^<]*<answer>[^<]+</answer>\s*$", re.DOTALL | re.IGNORECASE
+    r"^\s*+(?:<think>.*?</think>)?[^<]*<answer>[^<]+</answer>\s*$", re.DOTALL | re.IGNORECASE
 )
 
 

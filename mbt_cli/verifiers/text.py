@@ -63,17 +63,17 @@ def extract_answer(reply: str) -> str:
 def outside_thinking(reply: str) -> str:
     """The reply without its think blocks, or all of it if nothing else is left."""
     first, *rest = _THINK_TAG.split(reply)
-    kept, thinking = [first], ""
-    inside = False
+    kept = [first]
+    thinking: list[str] = []  # the pieces of a block that is still open
     for slash, text in zip(rest[::2], rest[1::2], strict=True):
         if not slash:
-            thinking, inside = (thinking if inside else "") + text, True
+            thinking.append(text)
             continue
-        if not inside:  # the opening tag is in the chat template: all text so far is thinking
+        if not thinking:  # the opening tag is in the chat template: all text so far is thinking
             kept.clear()
         kept.append(text)
-        thinking, inside = "", False
-    outside = "\n".join([*kept, thinking])
+        thinking.clear()
+    outside = "\n".join([*kept, "".join(thinking)])
     return outside if outside.strip() else reply
 
 

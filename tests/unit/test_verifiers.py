@@ -314,7 +314,7 @@ def test_a_verifier_enters_a_fingerprint_only_where_it_decides_and_is_not_that_o
         if "verifiers" in cell.spec
     }
 
-    one = {"b": {"kind": "math", "version": 1}}
+    one = {"b": {"kind": "math", "version": 2}}
     assert found == {"majority": one, "right": one, "rewarded": one}
     assert not any("verifiers" in cell.spec for cell in words.values())
 
