@@ -20,9 +20,7 @@ from mbt_cli.judges.replies import (
     undecorated,
 )
 
-_BARE = re.compile(
-    r"\W*+(?:(?<=\\)boxed\{\W*+)?(?P<word>YES|NO|TRUE|FALSE)\W*", re.IGNORECASE
-)
+_BARE = re.compile(r"\W*+(?:(?<=\\)boxed\{\W*+)?(?P<word>YES|NO|TRUE|FALSE)\W*", re.IGNORECASE)
 _REASONED = re.compile(r"\W*(?P<word>YES|NO)\s*[.,:;)–—-]\s*\S.*", re.IGNORECASE | re.DOTALL)  # noqa: RUF001
 _LABEL = labels(
     before="my|the|final|overall",

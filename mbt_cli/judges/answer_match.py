@@ -24,9 +24,7 @@ _GRADES = {word: grade for grade, word in _WORDS.items()}
 _WORD = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT)"
 _GRADE = rf"(?P<letter>[ABC])(?:\s*[-–—:=(.,)]+\s*(?P<said>{_WORD})\b)?|(?P<word>{_WORD})"  # noqa: RUF001
 _OPEN, _CLOSE = r"[\"'(\[{]*", r"[\"')\]}]*"
-_BARE = re.compile(
-    rf"\W*+(?:(?<=\\)boxed\{{{_OPEN})?(?:{_GRADE}){_CLOSE}[\s.!$]*", re.IGNORECASE
-)
+_BARE = re.compile(rf"\W*+(?:(?<=\\)boxed\{{{_OPEN})?(?:{_GRADE}){_CLOSE}[\s.!$]*", re.IGNORECASE)
 # `A: same city` and `B. The answer ...`, but not `C. S. Lewis wrote it` or `A correct one is`
 _REASONED = re.compile(
     r"\W*(?P<letter>[ABC])(?:\s*[:)–—-]\s*\S|[.,]\s+(?:the|it|this|that|because|since|as|both|given"  # noqa: RUF001

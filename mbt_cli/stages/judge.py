@@ -127,7 +127,7 @@ def _verdict(judge: Judge, task: Task, reply: Reply) -> dict[str, Any]:
     if failure is None:
         try:
             own = dict(judge.parse(reply.text or "", seen["row"]))
-        except JudgeReplyError as error:
+        except (JudgeReplyError, RecursionError) as error:  # the latter from deeply nested JSON
             # not a 0, which would blame the judged model for a fault of the judge
             failure = f"{rows.UNREADABLE}: {error}"
     keys = {"question_id": task.question_id, "sample": seen["sample"], "vote": seen["vote"]}

@@ -22,7 +22,8 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"[{}]")
 _LONGEST_BOX = 1_999  # characters; a model in a loop opens boxes that never close
 _NEUTRAL = re.compile(
-    r"\\left|\\right|\\[,!;: ]|\\(?:mathrm|text|textbf|mbox)\b|\$|\\%|%|\^\s*+(?:\{\s*+)?\\circ\s*+\}?|\s"
+    r"\\left|\\right|\\[,!;: ]|\\(?:mathrm|text|textbf|mbox)\b|\$|\\%|%|\s"
+    r"|\^\s*+(?:\{\s*+)?\\circ\s*+\}?"
 )
 
 
@@ -154,4 +155,5 @@ def _math_verify() -> Any:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(_equal(*json.loads(line)), flush=True)
+        sys.stdout.write(f"{_equal(*json.loads(line))}\n")
+        sys.stdout.flush()
