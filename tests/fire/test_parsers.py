@@ -56,7 +56,18 @@ REPEATED = (
     *("\\boxed{", "\\boxed{a ", "\\frac{", "e\u0301\u0300", '{"a":', '{"a":[', '{"a":[1,1,1,'),
     *('{"', '{"a":"', '{"x":1} ', "{}", "answer: ", "1,", "<answer>", "<answer>a</answer>"),
     *("<think ", "the ", "the\n", "my final ", "final\n", " \n", "!\n", "- ", "1. ", "#", "|", "_"),
-    *("A ", "YES. ", " and ", "[[M01", "L_OBS: 1\n", "given the ", "rewrite ", "####", "$", "\U0001d49c"),
+    *(
+        "A ",
+        "YES. ",
+        " and ",
+        "[[M01",
+        "L_OBS: 1\n",
+        "given the ",
+        "rewrite ",
+        "####",
+        "$",
+        "\U0001d49c",
+    ),
     *("`", "<", "-", "1.", "\r", "\u2028", "İ", "\0", "<an\u017fwer>"),
 )
 OPENINGS = (
