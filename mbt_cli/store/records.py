@@ -201,10 +201,11 @@ def _array_items(stream: IO[str], path: Path) -> Iterator[Json]:
             return
         try:
             value, start = _DECODER.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            if read_all:
+        except (ValueError, RecursionError) as error:
+            if read_all or not isinstance(error, json.JSONDecodeError):
                 place = f"`{path}`, record {count + 1}"
-                raise ArtifactError(f"{place}: is not JSON: {error.msg}") from error
+                reason = getattr(error, "msg", error)
+                raise ArtifactError(f"{place}: is not JSON: {reason}") from error
             piece = stream.read(_PIECE_CHARACTERS)
             text, start, read_all = text[start:] + piece, 0, len(piece) < _PIECE_CHARACTERS
             continue
