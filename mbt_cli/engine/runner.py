@@ -37,7 +37,7 @@ from mbt_cli.errors import (
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import import_rows
 from mbt_cli.inference.loop import AskReport
-from mbt_cli.inference.origins import record_origin
+from mbt_cli.inference.origins import record_origin, record_server
 from mbt_cli.inference.replies import ServerDiedError
 from mbt_cli.interfaces import Backend
 from mbt_cli.manifest.cell import Cell
@@ -162,10 +162,13 @@ class Runner:
         with self._holding(folder) as lock, logging_to(folder / "logs"):
             complete_finish(folder)  # a run may have been killed at its very end
             complete_move(self._machine.runs, state.cell.resolution.study, folder)
-            lineage = read_lineage(folder)
-            remakes = state.status in ("stale", "grown") or self._options.retry_failed
-            if lineage and lineage.fingerprint == state.fingerprint and not remakes:
-                return lineage  # another process made it in the meantime
+            was_stale = state.status == "stale"
+            self.states.refresh([address])
+            state = self.states[address]
+            if state.lineage is not None and self._is_skipped(state):
+                return state.lineage  # it was complete, or another process made it
+            if not was_stale:
+                self._check_stale([state])
             _log.info("%s begins, fingerprint %s", address, state.fingerprint)
             try:
                 try:
@@ -250,6 +253,8 @@ class Runner:
         if intact:
             if state.lineage is not None and (origin := recorded_origin(state.lineage)):
                 record_origin(journal, "imported", origin)
+            if state.lineage is not None and (server := state.lineage.server) is not None:
+                record_server(journal, "imported", server.version, server.flags)
             import_rows(folder / ROWS, journal, intact)
         return damaged > 0
 

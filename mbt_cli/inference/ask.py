@@ -22,7 +22,9 @@ from mbt_cli.inference.origins import (
     check_origin,
     forget_origin,
     record_origin,
+    record_server,
     recorded_origins,
+    recorded_server,
     served_model,
 )
 from mbt_cli.inference.queue import TRANSIENT, AdaptiveConcurrency, PendingRequest, RequestBatch
@@ -72,6 +74,7 @@ def ask(
             )
         loop = ProgramLoop(batch, index, file, progress, emit)
         report = loop.report
+        report.version, report.flags = recorded_server(journal)
         if batch.origin is not None and (recorded := recorded_origins(journal)):
             report.origin = recorded[0].merged(recorded[1:])
         try:
@@ -107,10 +110,11 @@ def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) 
     batch, report = loop.batch, loop.report
     with batch.open(batch.place) as source:
         report.version = source.version
+        report.flags = () if isinstance(source, Responder) else source.flags
+        record_server(journal, writer, report.version, report.flags)
         if isinstance(source, Responder):
             _answer_in_process(loop, source)
             return
-        report.flags = source.flags
         if batch.origin is not None:
             model = served_model(source, source.model or batch.model_id)
             now = Origin(name=batch.origin, addresses=(source.base_url,), model=model)

@@ -50,7 +50,7 @@ class AskReport:
         unusable: Values of replies that are not of their type, by name.
         restarts: Times the server died and was restarted.
         seconds: From opening the journal to the last reply.
-        version: The server's version; null if nothing was sent.
+        version: The server's version; null if it is not known.
         flags: The flags the server was started with.
         origin: The endpoint, if mbt did not start it and it is known.
     """

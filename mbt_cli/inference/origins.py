@@ -8,6 +8,7 @@ count as those of the present endpoint.
 import http.client
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,38 @@ def record_origin(journal: Path, writer: str, origin: Origin) -> None:
     Raises:
         ArtifactError: The journal cannot be written.
     """
-    path = journal / f"origin-{writer}.json"
+    _write(journal / f"origin-{writer}.json", origin.model_dump_json(indent=2).encode())
+
+
+def record_server(journal: Path, writer: str, version: str | None, flags: Sequence[str]) -> None:
+    """Write which server gives the replies that a writer adds: a later run may need no server.
+
+    Raises:
+        ArtifactError: The journal cannot be written.
+    """
+    if version or flags:
+        record = orjson.dumps({"version": version, "flags": flags})
+        _write(journal / f"server-{writer}.json", record)
+
+
+def recorded_server(journal: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Version and flags of the server that gave the newest replies of a journal."""
+
+    def place(path: Path) -> tuple[bool, int]:
+        return path.stem != "server-imported", path.stat().st_mtime_ns
+
+    for path in sorted(journal.glob("server-*.json"), key=place, reverse=True):
+        with suppress(OSError, ValueError, LookupError):
+            record = orjson.loads(path.read_bytes())
+            return record["version"], tuple(record["flags"])
+    return None, ()
+
+
+def _write(path: Path, content: bytes) -> None:
     partial = path.with_suffix(".partial")
     try:
-        journal.mkdir(parents=True, exist_ok=True)
-        partial.write_text(origin.model_dump_json(indent=2))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error

@@ -41,6 +41,7 @@ class ServerProcess:
         environment: The complete environment of the process.
         log: Gets everything that the command prints, with every secret of the environment masked.
         grace_seconds: Time to exit after SIGTERM.
+        keep: A file descriptor that stays open until no process of the command is left.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ServerProcess:
         log: Path,
         *,
         grace_seconds: float = GRACE_SECONDS,
+        keep: int | None = None,
     ) -> None:
         self.command = tuple(command)
         self._secrets = Secrets(environment)
@@ -69,7 +71,8 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(reading, writing),
+                # the watchdog is the last to exit, and its children do not inherit them
+                pass_fds=(reading, writing) if keep is None else (reading, writing, keep),
                 start_new_session=True,
             )
         finally:

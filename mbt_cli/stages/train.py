@@ -51,6 +51,7 @@ from mbt_cli.stages.checkpoints import checkpoint_of
 from mbt_cli.stages.training_data import chosen_examples, question_examples
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.hub import HubRequest, fetch_files
+from mbt_cli.store.locks import held_by_children
 
 _TEMPLATE_ARGUMENTS = "chat_template_kwargs"
 """The one field of a model's `request` that a training reads."""
@@ -230,25 +231,31 @@ def _train(work: Work, examples: pl.DataFrame, part_read: Callable[[Json], Json]
     recipe, trainer = work.resolution.recipe, work.resolution.trainer
     assert recipe is not None
     assert trainer is not None
-    job = _write_job(work, recipe, trainer, examples, part_read)
-    folder = Path(job.folder)
-    place = work.place(work.resolution.models["model"].run)
-    log = place.log.with_name(place.log.name.replace("server", "train"))
-    environment = {
-        **launch_environment(place.environment),
-        **_variables(work, recipe, log.parent),
-    }
-    (folder / "accelerate.yaml").write_text(_LAUNCHER_CONFIG, encoding="utf-8")
-    command = training_command(recipe.launch, trainer.module, folder / "job.json", environment)
-    process = ServerProcess(command, environment, log, grace_seconds=_CHECKPOINT_SECONDS)
-    try:
-        step = 0
-        while (code := process.exit_code()) is None:
-            step = _show_progress(work, folder, step)
-            time.sleep(_POLL_SECONDS)
-        _show_progress(work, folder, step)
-    finally:
-        process.stop()
+    # a killed run's training process may still write its last checkpoint, and hold the GPU
+    waiting = "waiting for the training process of an earlier run, which writes a checkpoint"
+    lock = work.journal / "training.lock"
+    with held_by_children(lock, partial(work.progress.note, waiting)) as held:
+        job = _write_job(work, recipe, trainer, examples, part_read)
+        folder = Path(job.folder)
+        place = work.place(work.resolution.models["model"].run)
+        log = place.log.with_name(place.log.name.replace("server", "train"))
+        environment = {
+            **launch_environment(place.environment),
+            **_variables(work, recipe, log.parent),
+        }
+        (folder / "accelerate.yaml").write_text(_LAUNCHER_CONFIG, encoding="utf-8")
+        command = training_command(recipe.launch, trainer.module, folder / "job.json", environment)
+        process = ServerProcess(
+            command, environment, log, grace_seconds=_CHECKPOINT_SECONDS, keep=held
+        )
+        try:
+            step = 0
+            while (code := process.exit_code()) is None:
+                step = _show_progress(work, folder, step)
+                time.sleep(_POLL_SECONDS)
+            _show_progress(work, folder, step)
+        finally:
+            process.stop()
     if code != 0:
         raise _failure(code, folder, process, log)
     return _result(work, job, examples)

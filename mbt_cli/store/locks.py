@@ -83,7 +83,7 @@ HEARTBEAT_SECONDS = 10.0
 STALE_AFTER_SECONDS = 600.0
 REQUEUED_AFTER_SECONDS = 30.0
 _GUARD = "lock.guard"
-_PROBE, _CLAIM = ".probe", ".claim"
+_PROBE, _CLAIM, _DRAFT = ".probe", ".claim", ".draft"
 _CLAIM_SECONDS = 60.0
 """After this a claim is void whose process this one cannot see; it needs milliseconds."""
 _GUARD_SECONDS = 60.0
@@ -197,7 +197,7 @@ def holding(
                 found = _found(other)
                 _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
                 _remove_dead(other, found, lock.holder)
-            for pattern in (f".*{_PROBE}", ".*.draft"):  # a crash leaves them
+            for pattern in (f".*{_PROBE}", f".*{_DRAFT}"):  # a crash leaves them
                 for left in folder.glob(pattern):
                     left.unlink(missing_ok=True)
             _create(path, lock.holder)
@@ -226,6 +226,33 @@ def remove_dead_locks(folder: Path) -> None:
 def holders(folder: Path) -> list[Holder]:
     """All recorded holders of the cell and its shards, running or not."""
     return [holder for path in _locks(folder) if (holder := _read(path)) is not None]
+
+
+@contextmanager
+def held_by_children(path: Path, wait: Callable[[], None]) -> Iterator[int]:
+    """An flock on a file, until this process and every child that inherits it are gone.
+
+    Does nothing where flock does not work.
+
+    Args:
+        path: The file, created if missing.
+        wait: Called before it waits for another holder.
+    """
+    with writing_to(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _this_process(job: JobId | None) -> Holder:
@@ -330,7 +357,15 @@ def _age_seconds(path: Path) -> float | None:
 
 
 def _create(path: Path, holder: Holder) -> None:
-    """Write the lock; LockedError if there is one."""
+    """Write the lock, whole from its first moment; LockedError if there is one."""
+    draft = path.with_name(f".{holder.token}{_DRAFT}")
+    try:
+        draft.write_bytes(_content(holder))
+        with suppress(OSError):  # there is one, or the file system has no hard links
+            os.link(draft, path)
+            return
+    finally:
+        draft.unlink(missing_ok=True)
     try:
         file = path.open("xb")
     except OSError as error:

@@ -7,33 +7,38 @@ then runs again until it ends, and what it leaves must equal what an unbroken ru
 """
 
 import json
-import os
 import random
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import cycle
+from math import inf
+from operator import itemgetter
 from pathlib import Path
 
 import orjson
 import polars as pl
 import pytest
 
-from mbt_cli.store.lineage import Lineage, read_lineage
-from mbt_cli.store.reading import finished_cells, verify
 from tests.cli.chat_server import ChatServer
 from tests.fire.conftest import KILLS
+from tests.fire.killing import (
+    Leaves,
+    Place,
+    check_artifacts,
+    choose_call,
+    compiled_shim,
+    what_is_left,
+)
 
 IN_FLIGHT = 4
 KILLS_EACH = 3
 """Kills of one test, one after another, before the run may end."""
-SHIM = Path(__file__).with_name("kill_shim.c")
 
 STUDY = """
 [study]
@@ -196,12 +201,7 @@ SCENARIOS = {
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory) -> Path:
-    """The library that kills a process at a chosen call."""
-    if shutil.which("gcc") is None:
-        pytest.skip("gcc is not installed")
-    library = tmp_path_factory.mktemp("shim") / "kill_shim.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, SHIM, "-ldl"], check=True)
-    return library
+    return compiled_shim(tmp_path_factory.mktemp("shim"))
 
 
 @pytest.fixture(scope="module")
@@ -225,110 +225,6 @@ class Ready:
     seconds: dict[str, float]
 
 
-class Place:
-    """A folder with a study, in which commands run and are killed."""
-
-    def __init__(self, folder: Path, shim: Path, draw: random.Random) -> None:
-        self.folder, self.shim, self.draw = folder, shim, draw
-
-    def start(self, command: str, **fire: str) -> subprocess.Popen:
-        """Start `mbt COMMAND`; with `fire`, the shim is in the process."""
-        if fire:
-            fire = {
-                "LD_PRELOAD": str(self.shim),
-                "FIRE_ROOT": str(self.folder),
-                "FIRE_COMMAND": "mbt_cli",
-                **fire,
-            }
-        return subprocess.Popen(
-            [sys.executable, "-m", "mbt_cli", *command.split()],
-            cwd=self.folder,
-            env={**os.environ, "NO_COLOR": "1", "MBT_NO_DOTENV": "1", **fire},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, command: str, **fire: str) -> None:
-        process = self.start(command, **fire)
-        _, err = process.communicate(timeout=300)
-        assert process.returncode == 0, (command, err)
-
-    def journaled(self) -> set[str]:
-        """Requests whose reply is on the disk."""
-        found = set()
-        for path in self.folder.glob("runs/**/journal/*.jsonl"):
-            for line in path.read_bytes().split(b"\n")[:-1]:
-                record = orjson.loads(line)
-                if record["failure"] is None:
-                    found |= names_in(record["text"] or "")
-        for path in self.folder.glob("runs/**/rows.parquet"):
-            rows = pl.scan_parquet(path)
-            if "reply" in rows.collect_schema():
-                for text in rows.select("reply").collect()["reply"].drop_nulls():
-                    found |= names_in(text)
-        return found
-
-
-def names_in(text: str) -> set[str]:
-    return set(re.findall(r"\b[0-9a-f]{16}\b", text))
-
-
-Leaves = dict[str, object]
-
-_VOLATILE = {"seconds", "started_at", "requests", "files", "inputs", "host", "code", "packages"}
-_TEMPORARY = re.compile(
-    r"(^|/)(lock.*|\..*|.*\.partial|.*\.draft|.*\.probe|tmp[^/]*|failure\.json|journal)(/|$)"
-)
-
-
-def what_is_left(folder: Path) -> Leaves:
-    """Everything of a study that must not depend on kills, by file."""
-    leaves: Leaves = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_dir() or "/logs/" in name or name.startswith(".replaced/"):
-            continue
-        assert not _TEMPORARY.search(name), f"{name} is left"
-        if path.name == "lineage.json":
-            lineage = json.loads(path.read_bytes())
-            inputs = {a: record["fingerprint"] for a, record in lineage["inputs"].items()}
-            kept = {key: value for key, value in lineage.items() if key not in _VOLATILE}
-            leaves[name] = {**kept, "inputs": inputs, "files": sorted(lineage["files"])}
-        elif path.suffix == ".parquet":
-            rows = pl.read_parquet(path, hive_partitioning=False)
-            leaves[name] = rows.drop("seconds", strict=False).to_dicts()
-        elif "/report/" not in name:  # the page shows durations and counts of requests
-            leaves[name] = path.read_bytes()
-    return leaves
-
-
-def check_artifacts(runs: Path) -> None:
-    """Every artifact, replaced ones included, is whole, and was made from what is there."""
-    studies = [path for path in runs.glob("*") if not path.name.startswith(".")]
-    for study in studies:
-        cells = finished_cells(study)
-        by_address = {lineage.address: lineage for _, lineage in cells}
-        for folder, lineage in cells:
-            assert verify(folder) == []
-            for address, record in lineage.inputs.items():
-                assert by_address[address].content_sha256() == record.sha256, lineage.address
-    for folder in moved_aside(runs):
-        assert verify(folder) == []
-
-
-def moved_aside(runs: Path) -> dict[Path, Lineage]:
-    """Artifacts that were replaced; each folder with a part of one counts."""
-    parts = {path.parent for path in runs.glob(".replaced/**/rows.parquet")}
-    parts |= {path.parent for path in runs.glob(".replaced/**/lineage.json")}
-    found = {}
-    for folder in sorted(parts):
-        lineage = read_lineage(folder)
-        assert lineage is not None, f"{folder} has no lineage"
-        found[folder] = lineage
-    return found
-
-
 _READY: dict[str, Ready] = {}
 
 
@@ -345,7 +241,7 @@ def ready(server, shim, tmp_path_factory):
 
 
 def make_ready(scenario: Scenario, server: Server, shim: Path, folder: Path) -> Ready:
-    prepared = Place(folder / "prepared", shim, random.Random(0))
+    prepared = Place(folder / "prepared", shim)
     prepared.folder.mkdir()
     study = STUDY.replace("BASE_URL", server.base_url).replace("IN_FLIGHT", str(IN_FLIGHT))
     (prepared.folder / "study.toml").write_text(study)
@@ -353,7 +249,7 @@ def make_ready(scenario: Scenario, server: Server, shim: Path, folder: Path) -> 
     for command in scenario.prepare:
         prepared.run(command)
     server.fails = False
-    unbroken = Place(folder / "unbroken", shim, random.Random(0))
+    unbroken = Place(folder / "unbroken", shim)
     shutil.copytree(prepared.folder, unbroken.folder)
     calls, seconds = {}, {}
     for phase in scenario.phases:
@@ -377,33 +273,45 @@ def all_leaves(folder: Path) -> Leaves:
     return leaves
 
 
-def choose_call(calls: list[str], draw: random.Random) -> int:
-    """The number of one call, from 1; each kind of call is as likely as any other."""
-    kinds: dict[str, list[int]] = {}
-    for number, call in enumerate(calls, 1):
-        kind = re.sub(r"[0-9a-f]{12,}|\d+|=[^/]*", "", call)
-        kinds.setdefault(kind, []).append(number)
-    return draw.choice(kinds[draw.choice(sorted(kinds))])
-
-
-def start_to_die(place: Place, command: str, ready: Ready, how: str) -> subprocess.Popen:
-    """Start a command that is killed on its way, unless it ends before."""
+def start_to_die(
+    place: Place, command: str, ready: Ready, how: str, draw: random.Random
+) -> tuple[subprocess.Popen, float]:
+    """Start a command that is killed on its way, unless it ends before; and when to kill it."""
     if how == "call" and ready.calls[command]:
-        at = choose_call(ready.calls[command], place.draw)
-        when = place.draw.choice(["before", "after", "torn"])
-        return place.start(command, FIRE_AT=str(at), FIRE_WHEN=when)
-    process = place.start(command)
-    process.dies_at = time.monotonic() + place.draw.uniform(0.2, 1) * ready.seconds[command]
-    return process
+        at = choose_call(ready.calls[command], draw)
+        when = draw.choice(["before", "after", "torn"])
+        return place.start(command, FIRE_AT=str(at), FIRE_WHEN=when), inf
+    dies_at = time.monotonic() + draw.uniform(0.2, 1) * ready.seconds[command]
+    return place.start(command), dies_at
 
 
-def end_all(processes: list[subprocess.Popen], number: signal.Signals) -> list[str]:
-    """Send the signal to those that are to die, in their order; what each wrote to stderr."""
-    for process in sorted(processes, key=lambda one: getattr(one, "dies_at", 0.0)):
-        if (dies_at := getattr(process, "dies_at", None)) is not None:
+def end_all(dying: list[tuple[subprocess.Popen, float]], number: signal.Signals) -> list[str]:
+    """Send the signal to each in its time; what each wrote to stderr."""
+    for process, dies_at in sorted(dying, key=itemgetter(1)):
+        if dies_at < inf:
             time.sleep(max(0.0, dies_at - time.monotonic()))
             process.send_signal(number)
-    return [process.communicate(timeout=300)[1] for process in processes]
+    return [process.communicate(timeout=300)[1] for process, _ in dying]
+
+
+def journaled(folder: Path) -> set[str]:
+    """Requests whose reply is on the disk."""
+    found = set()
+    for path in folder.glob("runs/**/journal/*.jsonl"):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            record = orjson.loads(line)
+            if record["failure"] is None:
+                found |= names_in(record["text"] or "")
+    for path in folder.glob("runs/**/rows.parquet"):
+        rows = pl.scan_parquet(path)
+        if "reply" in rows.collect_schema():
+            for text in rows.select("reply").collect()["reply"].drop_nulls():
+                found |= names_in(text)
+    return found
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"\b[0-9a-f]{16}\b", text))
 
 
 def drives(kills: int) -> list:
@@ -423,9 +331,9 @@ def test_a_killed_run_ends_as_an_unbroken_one(
     scenario, prepared = SCENARIOS[name], ready(name)
     draw = random.Random(f"{name} {number}")
     how = draw.choice(["call", "moment"])
-    place = Place(tmp_path / "broken", shim, draw)
+    place = Place(tmp_path / "broken", shim)
     shutil.copytree(prepared.folder, place.folder)
-    kept = place.journaled()
+    kept = journaled(place.folder)
     server.bodies.clear()
     saved: dict[str, int] = {}
     kills = 0
@@ -433,15 +341,16 @@ def test_a_killed_run_ends_as_an_unbroken_one(
 
     for phase, commands in enumerate(scenario.phases):
         for _ in range(plan[phase]):
-            dying = [start_to_die(place, command, prepared, how) for command in commands]
+            dying = [start_to_die(place, command, prepared, how, draw) for command in commands]
             errors = end_all(dying, signal.SIGKILL)
-            for process, err in zip(dying, errors, strict=True):
+            for (process, _), err in zip(dying, errors, strict=True):
                 kills += process.returncode == -signal.SIGKILL
                 assert process.returncode in (0, -signal.SIGKILL) or is_refusal(err), err
-            for request in place.journaled() - saved.keys():
+            for request in journaled(place.folder) - saved.keys():
                 saved[request] = server.requests()[request]
         for command in commands:
-            place.run(command)
+            if not is_exported(place.folder):
+                place.run(command)
 
     record_property("kills", f"{kills} {name}")
     requests = server.requests()
@@ -455,5 +364,9 @@ def test_a_killed_run_ends_as_an_unbroken_one(
 
 
 def is_refusal(err: str) -> bool:
-    """Whether a process ended because another one held the cell."""
-    return "is locked by" in err and "Traceback" not in err
+    """Whether another process held the cell, or an export was whole when its process died."""
+    return ("is locked by" in err or "is not empty" in err) and "Traceback" not in err
+
+
+def is_exported(folder: Path) -> bool:
+    return (folder / "exported").is_dir() and not (folder / "exported/.partial").is_dir()

@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Reply
 from mbt_cli.core.rows import frame_of_rows
@@ -36,7 +37,16 @@ def test_a_finished_cell_sends_nothing_and_starts_no_server(batch_of, serve, pro
     # the server is gone: anything sent now would raise
     asked = run_again(batch_of, server, progress, tmp_path / "journal", PROMPTS)
 
-    assert (asked.sent, asked.reused, asked.version) == (0, 40, None)
+    assert (asked.sent, asked.reused) == (0, 40)
+
+
+def test_a_run_that_sends_nothing_knows_the_server_of_its_replies(batch_of, progress, tmp_path):
+    plan = batch_of(None, PROMPTS, backend=CannedBackend(replies=["Oslo"]))
+    ask(plan, tmp_path / "journal", progress)
+
+    again = ask(plan, tmp_path / "journal", progress)
+
+    assert (again.sent, again.version) == (0, "canned")
 
 
 def test_a_larger_limit_sends_only_what_is_new(batch_of, serve, progress, tmp_path):
