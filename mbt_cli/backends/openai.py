@@ -31,7 +31,11 @@ async def sdk_transport(
     timeout_seconds: float,
     read: ReadBody,
 ) -> AsyncIterator[Post]:
-    """Sends requests through the SDK without its retries; mbt retries by its own journal."""
+    """Sends requests through the SDK without its retries; mbt retries by its own journal.
+
+    Each request has its own connection: the SDK takes whatever follows a reply on a connection for
+    the next one. Redirects are not followed.
+    """
     import openai
 
     class Bounded(openai.DefaultAsyncHttpxClient):
@@ -51,7 +55,7 @@ async def sdk_transport(
     async with openai.AsyncOpenAI(
         base_url=base_url,
         api_key=api_key or "none",
-        default_headers=headers,
+        default_headers={"Connection": "close", **headers},
         max_retries=0,
         timeout=timeout_seconds,
         http_client=Bounded(follow_redirects=False),

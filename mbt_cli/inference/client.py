@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import httptools
 import orjson
@@ -36,6 +37,7 @@ from mbt_cli.inference.replies import (
 )
 
 _NO_TLS = re.compile("WRONG_VERSION_NUMBER|wrong version number|record layer failure")
+_LAST_READ_SECONDS = 0.05
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -288,28 +290,45 @@ async def aiohttp_transport(
     timeout = aiohttp.ClientTimeout(
         total=run.request_timeout_seconds, sock_connect=run.connect_timeout_seconds
     )
-    connector = aiohttp.TCPConnector(limit=run.concurrency, ttl_dns_cache=300)
-    async with aiohttp.ClientSession(
-        connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
-    ) as session:
+    sockets = WeakSet[socket.socket]()
 
-        async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
-            try:
-                async with session.post(
-                    url, data=orjson.dumps(body), proxy=proxy, allow_redirects=False
-                ) as response:
-                    content = await inflow.read(response.content.iter_any())
-                    return response.status, response.headers, content
-            except aiohttp.ConnectionTimeoutError as error:
-                raise ConnectionError(str(error)) from error
-            except aiohttp.ClientPayloadError as error:
-                raise BrokenReplyError(str(error)) from error
-            except aiohttp.ClientConnectorError as error:
-                raise ConnectionError(error.os_error.strerror or str(error.os_error)) from error
-            except aiohttp.ClientError as error:
-                raise ConnectionError(str(error) or type(error).__name__) from error
+    def new_socket(address: tuple[Any, ...]) -> socket.socket:
+        sockets.add(made := socket.socket(*address[:3]))
+        return made
 
-        yield post
+    connector = aiohttp.TCPConnector(
+        limit=run.concurrency, ttl_dns_cache=300, socket_factory=new_socket
+    )
+    try:
+        async with aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session:
+
+            async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
+                try:
+                    async with session.post(
+                        url, data=orjson.dumps(body), proxy=proxy, allow_redirects=False
+                    ) as response:
+                        content = await inflow.read(response.content.iter_any())
+                        return response.status, response.headers, content
+                except aiohttp.ConnectionTimeoutError as error:
+                    raise ConnectionError(str(error)) from error
+                except aiohttp.ClientPayloadError as error:
+                    raise BrokenReplyError(str(error)) from error
+                except aiohttp.ClientConnectorError as error:
+                    raise ConnectionError(error.os_error.strerror or str(error.os_error)) from error
+                except aiohttp.ClientError as error:
+                    raise ConnectionError(str(error) or type(error).__name__) from error
+
+            yield post
+    finally:
+        for one in tuple(sockets):
+            with suppress(OSError):  # closed already
+                one.shutdown(socket.SHUT_RDWR)  # a server that hangs never ends TLS on its side
+        await asyncio.sleep(_LAST_READ_SECONDS)  # before the event loop is closed
 
 
 _Answer = tuple[int, Mapping[str, str], bytes]
