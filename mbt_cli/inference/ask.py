@@ -77,6 +77,11 @@ def ask(
         report.version, report.flags = recorded_server(journal)
         if batch.origin is not None and (recorded := recorded_origins(journal)):
             report.origin = recorded[0].merged(recorded[1:])
+        elif batch.origin is not None and len(index):  # from before version 0.3
+            progress.note(
+                f"the {len(index):,} replies in `{journal}` do not say which server they are from: "
+                f"they count as replies of `{batch.origin}`"
+            )
         try:
             while loop.has_request():
                 try:

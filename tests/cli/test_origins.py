@@ -178,6 +178,40 @@ def test_cells_of_older_versions_keep_their_replies(study, servers, mbt):
     assert sum(server.answered.values()) == 18
 
 
+def test_replies_of_an_older_journal_are_named_as_of_this_server(study, servers, mbt):
+    first, second = servers
+    first.answers = 5
+    study.write(first)
+    assert mbt("run", "study.toml").code == 1
+    for record in (study.folder / "journal").glob("origin-*.json"):
+        record.unlink()
+    first.answers = 100
+
+    went_on = mbt("run", "study.toml")
+
+    assert went_on.code == 0, went_on.err
+    assert sum(first.answered.values()) == 12
+    said = " ".join(went_on.err.split())
+    assert f"they count as replies of `{first.base_url}`" in said
+
+
+def test_two_models_with_one_identity_are_asked_at_their_own_addresses(servers, workplace, mbt):
+    first, second = servers
+    text = STUDY.format(url=first.base_url, more=', identity = "lab-qwen"', samples=1)
+    other = f"""
+[models.other]
+backend = {{ kind = "openai", id = "m", base_url = "{second.base_url}", identity = "lab-qwen" }}
+sampling = "plain"
+
+[benchmarks.tiny]"""
+    text = text.replace("\n[benchmarks.tiny]", other).replace('"lab",', '["lab", "other"],')
+    (workplace / "study.toml").write_text(text)
+
+    assert mbt("run", "study.toml").code == 0
+
+    assert [sum(server.answered.values()) for server in servers] == [6, 6]
+
+
 def test_an_identity_that_is_the_address_changes_no_fingerprint():
     url = "http://node-1:8000/v1"
     plain = OpenAIBackend(base_url=url, id="m")
