@@ -179,7 +179,7 @@ def test_cells_of_older_versions_keep_their_replies(study, servers, mbt):
 
 
 def test_replies_of_an_older_journal_are_named_as_of_this_server(study, servers, mbt):
-    first, second = servers
+    first = servers[0]
     first.answers = 5
     study.write(first)
     assert mbt("run", "study.toml").code == 1
