@@ -57,6 +57,8 @@ class CleanStream:
 
     def write(self, text: str) -> int:
         """Write the cleaned text."""
+        if not isinstance(text, str):  # with bytes, Typer asks whether a stream is binary
+            raise TypeError(f"a text stream takes no {type(text).__name__}")
         with suppress(OSError) if self.may_vanish else nullcontext():
             self.raw.write(self._clean(text))
         return len(text)
