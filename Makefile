@@ -75,7 +75,7 @@ $(SETUP_TRAIN): pyproject.toml .ci/constraints.txt
 	@touch $@
 
 test-train: $(SETUP_TRAIN) ## test real trainings on this machine: SFT and GRPO, killed, resumed, served
-	@MBT_NO_SKIPS=1 .venv-train/bin/python -m pytest tests/integration/train -q
+	@MBT_NO_SKIPS=1 .venv-train/bin/python -m pytest tests/integration/train tests/fire/test_train_kills.py -q
 
 .PHONY: test-slurm slurm-demo tables
 test-slurm: $(SETUP) ## test plan and submit on a real one-node Slurm (Debian, as root; starts Slurm)

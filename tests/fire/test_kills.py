@@ -363,6 +363,46 @@ def test_a_killed_run_ends_as_an_unbroken_one(
     check_artifacts(place.folder / "runs")
 
 
+@pytest.mark.xdist_group("whole")
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (signal.SIGTERM, 75),
+        (signal.SIGUSR1, 75),
+        (signal.SIGHUP, 75),
+        (signal.SIGINT, 130),
+    ],
+)
+def test_a_signal_at_any_moment_loses_and_repeats_nothing(
+    ready, server, shim, tmp_path, sent, code, record_property
+):
+    prepared, draw = ready("whole"), random.Random(sent)
+    place = Place(tmp_path / "stopped", shim)
+    shutil.copytree(prepared.folder, place.folder)
+    server.bodies.clear()
+    signals = 0
+
+    for _ in range(max(2, KILLS // 20)):
+        asked = len(server.bodies)
+        process = place.start("run study.toml")
+        while process.poll() is None and len(server.bodies) == asked:
+            time.sleep(0.01)
+        seconds = draw.uniform(0, 0.15) * prepared.seconds["run study.toml"]
+        (err,) = end_all([(process, time.monotonic() + seconds)], sent)
+        signals += process.returncode != 0
+        assert process.returncode in (0, code), err
+        assert "Traceback" not in err
+        assert not list(place.folder.glob("runs/**/lock*"))
+        assert journaled(place.folder) == server.requests().keys()
+    place.run("run study.toml")
+
+    record_property("kills", f"{signals} {sent.name}")
+    assert set(server.requests().values()) == {1}
+    left = all_leaves(place.folder)
+    assert not {path for path, expected in prepared.answers.items() if left[path] != expected}
+    check_artifacts(place.folder / "runs")
+
+
 def is_refusal(err: str) -> bool:
     """Whether another process held the cell, or an export was whole when its process died."""
     return ("is locked by" in err or "is not empty" in err) and "Traceback" not in err
