@@ -170,7 +170,13 @@ def _json(path: Path) -> Iterator[Record]:
         try:
             if _first_character(stream) == "[":
                 for number, value in enumerate(_array_items(stream, path), 1):
-                    yield _object(f"{path.name}:record {number}", value)
+                    where = f"{path.name}:record {number}"
+                    try:
+                        orjson.dumps(value)
+                    except TypeError as error:  # half of a character, a number over 64 bits
+                        yield Record(where, None, f"cannot be stored: {error}")
+                    else:
+                        yield _object(where, value)
                 return
         except UnicodeDecodeError as error:
             raise ArtifactError(
