@@ -23,7 +23,8 @@ from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.stages.base import LoadedInput, Work
 from mbt_cli.stages.checkpoints import with_checkpoints
-from mbt_cli.store.cells import JOURNAL
+from mbt_cli.store.artifacts import can_complete_finish
+from mbt_cli.store.cells import JOURNAL, cell_folder
 from mbt_cli.store.lineage import ROWS
 
 
@@ -63,7 +64,8 @@ def check_complete(manifest: Manifest, machine: Machine, addresses: Sequence[str
     """
     for cell in dry_run(manifest, machine, addresses):
         new, known = cell.requests or (0, 0)
-        if cell.status != "done" and new:
+        folder = cell_folder(machine.runs, manifest.study, cell.address)
+        if cell.status != "done" and new and not can_complete_finish(folder):
             raise StageError(
                 f"`{cell.address}`: {new} of {new + known} requests have no reply yet",
                 hint="run its missing shards again: "

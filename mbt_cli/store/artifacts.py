@@ -140,6 +140,12 @@ def complete_finish(folder: Path) -> Lineage | None:
     return lineage
 
 
+def can_complete_finish(folder: Path) -> bool:
+    """Whether every part of an artifact is there, and only its last renames are missing."""
+    path = folder / _LINEAGE_PARTIAL
+    return path.exists() and _is_complete(folder, parse_lineage(path.read_bytes(), path))
+
+
 def _is_complete(folder: Path, lineage: Lineage) -> bool:
     for name, record in lineage.files.items():
         head, _, rest = name.partition("/")
