@@ -1,12 +1,21 @@
 """Which replies a run of a cell may reuse: undamaged ones of the server that it would ask."""
 
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
 from mbt_cli.core.origin import Origin
 from mbt_cli.engine.plan import asked_model
 from mbt_cli.engine.states import CellState
-from mbt_cli.inference.origins import check_origin, recorded_origins
+from mbt_cli.inference.journal import import_rows, lendable_rows
+from mbt_cli.inference.loop import first_requests
+from mbt_cli.inference.origins import check_origin, record_origin, recorded_origins
+from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.store.cells import JOURNAL
-from mbt_cli.store.lineage import ROWS, Lineage
+from mbt_cli.store.lineage import ROWS, Lineage, read_lineage
 from mbt_cli.store.parquet import footer_metadata, intact_rows, row_count
 
 
@@ -45,6 +54,46 @@ def reusable_rows(state: CellState) -> tuple[list[range], int]:
         return [], 0
     intact = intact_rows(rows, lineage.files[ROWS])
     return intact, lineage.rows - sum(map(len, intact))
+
+
+def borrow_replies(
+    state: CellState, batch: RequestBatch, others: Iterable[Path], since: datetime | None
+) -> list[str]:
+    """Add the replies of other finished cells to equal requests to the journal of a cell.
+
+    Args:
+        state: The cell.
+        batch: Its requests.
+        others: Folders of cells that may have sent equal requests.
+        since: Cells that were begun before lend nothing.
+
+    Returns:
+        Addresses of the cells that lend replies.
+    """
+    name, journal, lenders = _origin_name(state), state.folder / JOURNAL, []
+    keys: pl.DataFrame | None = None
+    for folder in others:
+        lineage = read_lineage(folder)
+        if lineage is None or (since is not None and lineage.started_at < since):
+            continue
+        origin = recorded_origin(lineage)
+        if (origin is None) != (name is None) or (origin and name and not origin.has_name(name)):
+            continue
+        if keys is None:
+            keys = pl.DataFrame({"request_key": [one.key for one in first_requests(batch)]})
+        try:
+            if not lendable_rows(folder / ROWS, keys):
+                continue
+            intact = intact_rows(folder / ROWS, lineage.files[ROWS])
+        except (OSError, pl.exceptions.PolarsError):  # its own run reports the damage
+            continue
+        if not intact:
+            continue
+        if origin is not None:
+            record_origin(journal, f"borrowed-{lineage.fingerprint[:12]}", origin)
+        if import_rows(folder / ROWS, journal, intact, keys=keys):
+            lenders.append(lineage.address)
+    return lenders
 
 
 def recorded_origin(lineage: Lineage) -> Origin | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic
 
@@ -21,7 +21,13 @@ from mbt_cli.core.progress import Progress
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.engine.plan import asked_model
-from mbt_cli.engine.reuse import check_begun, moved_from, recorded_origin, reusable_rows
+from mbt_cli.engine.reuse import (
+    borrow_replies,
+    check_begun,
+    moved_from,
+    recorded_origin,
+    reusable_rows,
+)
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import (
     BackendError,
@@ -114,6 +120,7 @@ class Runner:
         self._manifest = manifest
         self._machine = machine
         self._options = options
+        self._began = datetime.now(UTC)
         self._holding = partial(holding, job=current_job(machine.environment), is_gone=is_gone)
 
     def run(self, addresses: Collection[str], progress: Progress) -> RunReport:
@@ -228,6 +235,8 @@ class Runner:
                 writer.write(frame)
 
             work = self._work(state, inputs, servers, progress, files=writer.files, write=write)
+            if lenders := self._borrow(state, work):
+                work.result.notes["asked_in"] = lenders
             is_imported = cell.resolution.source_map is not None
             for frame in imported_rows(cell.stage, work) if is_imported else cell.stage.run(work):
                 write(frame)
@@ -258,6 +267,28 @@ class Runner:
             import_rows(folder / ROWS, journal, intact)
         return damaged > 0
 
+    def _borrow(self, state: CellState, work: Work) -> list[str]:
+        """Take replies to equal requests from cells of the kind; returns the cells' addresses."""
+        cell, stage = state.cell, state.cell.stage
+        if not (stage.shares_replies and isinstance(stage, AsksModel)) or cell.resolution.source:
+            return []
+        others = [
+            cell_folder(self._machine.runs, cell.resolution.study, address)
+            for address in self._lenders[_lending_group(cell)]
+            if address != cell.address
+        ]
+        since = self._began if self._options.replace else None
+        return borrow_replies(state, stage.request_batch(work), others, since)
+
+    @cached_property
+    def _lenders(self) -> Mapping[tuple[str | None, ...], Sequence[str]]:
+        """Addresses of the cells that share replies, by what equal requests have in common."""
+        groups: dict[tuple[str | None, ...], list[str]] = {}
+        for address, cell in self._manifest.cells.items():
+            if cell.stage.shares_replies:
+                groups.setdefault(_lending_group(cell), []).append(address)
+        return groups
+
     def _check_failures(self, cell: Cell, failures: Counter[str], rows: int) -> None:
         """Refuse a cell of which too many rows failed in the stage itself."""
         max_share, failed = self._manifest.document.study.max_failed_share, failures.total()
@@ -284,6 +315,7 @@ class Runner:
             if not any((folder / JOURNAL).glob("imported-*.jsonl")):  # by another shard
                 self._take_over(state, progress)
             work = self._work(state, self._inputs(cell), servers, progress)
+            self._borrow(state, work)
             batch = cell.stage.request_batch(work)
             total = (
                 None if batch.total is None else -(-(batch.total - shard.number + 1) // shard.of)
@@ -434,6 +466,11 @@ def _is_alive(endpoint: Endpoint | Responder) -> bool:
     except BackendError:
         return False
     return True
+
+
+def _lending_group(cell: Cell) -> tuple[str | None, ...]:
+    axes = cell.resolution.axes
+    return cell.kind, axes.get("benchmark"), axes.get("split")
 
 
 def _is_partial(cell: Cell, name: str) -> bool:

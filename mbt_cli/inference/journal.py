@@ -378,7 +378,13 @@ _IMPORTED = [name for name in rows.REPLY if name != "messages"]
 _IMPORTED_AT_ONCE = 500
 
 
-def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None = None) -> int:
+def import_rows(
+    rows_parquet: Path,
+    journal: Path,
+    parts: Sequence[range] | None = None,
+    *,
+    keys: pl.DataFrame | None = None,
+) -> int:
     """Write the replies of an artifact into the journal, in bounded memory.
 
     A second import of the same rows replaces the first one. Rows without a request key, which
@@ -388,6 +394,9 @@ def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None
         rows_parquet: A rows file that has the columns of `rows.REPLY`.
         journal: The cell's journal folder; created if needed.
         parts: The rows of the row groups to take; all if None.
+        keys: Column `request_key`: the rows belong to another cell, and only its good replies to
+            these requests are taken. They have no attempts and no tokens, which that cell counts,
+            and the journal's own records win over them.
 
     Returns:
         The number of replies and failures written.
@@ -397,13 +406,14 @@ def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None
     """
     # another import of the same file, from before it was damaged, stays
     name = sha256(f"{rows_parquet.absolute()}{parts or ''}".encode()).hexdigest()[:12]
-    target = journal / f"imported-{name}.jsonl"
+    # of two equally good records the one of the last file counts
+    target = journal / f"{'imported' if keys is None else 'borrowed'}-{name}.jsonl"
     partial = target.with_suffix(f".{token_hex(4)}.partial")  # shards may import at once
     count = 0
     try:
         journal.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            for row in _artifact_rows(rows_parquet, parts):
+            for row in _artifact_rows(rows_parquet, parts, keys):
                 file.write(_record_of_row(row))
                 count += 1
         partial.replace(target)
@@ -415,7 +425,23 @@ def import_rows(rows_parquet: Path, journal: Path, parts: Sequence[range] | None
     return count
 
 
-def _artifact_rows(path: Path, parts: Sequence[range] | None) -> Iterator[dict[str, Any]]:
+def lendable_rows(rows_parquet: Path, keys: pl.DataFrame) -> int:
+    """Number of rows that `import_rows` takes for other cells' requests.
+
+    Raises:
+        PolarsError: The file cannot be read.
+    """
+    return int(_lent(pl.scan_parquet(rows_parquet), keys.lazy()).select(pl.len()).collect().item())
+
+
+def _lent(rows: pl.LazyFrame, keys: pl.LazyFrame) -> pl.LazyFrame:
+    good = rows.filter(pl.col("failure").is_null() & (pl.col("attempts") > 0))
+    return good.join(keys, on="request_key", how="semi")
+
+
+def _artifact_rows(
+    path: Path, parts: Sequence[range] | None, keys: pl.DataFrame | None
+) -> Iterator[dict[str, Any]]:
     with pq.ParquetFile(path) as file:
         begins = 0
         for group in range(file.num_row_groups):  # a batch would join rows of several
@@ -424,6 +450,10 @@ def _artifact_rows(path: Path, parts: Sequence[range] | None) -> Iterator[dict[s
                 continue
             for table in file.iter_batches(_IMPORTED_AT_ONCE, [group], _IMPORTED):
                 batch = pl.DataFrame(pl.from_arrow(table))
+                if keys is not None:
+                    nothing = [pl.lit(None).alias(name) for name in _COUNTS]
+                    lent = _lent(batch.lazy(), keys.lazy())
+                    batch = lent.with_columns(*nothing, attempts=pl.lit(0)).collect()
                 yield from batch.filter(pl.col("request_key").is_not_null()).iter_rows(named=True)
 
 

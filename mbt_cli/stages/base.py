@@ -247,6 +247,8 @@ class Stage(Settings, ABC):
     """Whether the questions of the cell's benchmark and split are an input."""
     models: ClassVar[tuple[str, ...]] = ()
     """Axes or fields that name a model."""
+    shares_replies: ClassVar[bool] = False
+    """Whether a request that another cell of this kind has sent is not sent again."""
     prompts: ClassVar[tuple[str, ...]] = ()
     """Fields that name a prompt template."""
     placeholders: ClassVar[frozenset[str]] = frozenset()
