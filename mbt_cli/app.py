@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from types import FrameType
 
 from mbt_cli.core.signals import handled, stop_signals
@@ -33,7 +34,13 @@ def main() -> None:
             from mbt_cli.cli.streams import clean_output
 
             with clean_output():
-                ended = _run()
+                try:
+                    ended = _run()
+                except Exception:
+                    if came:
+                        raise
+                    traceback.print_exc()  # a bug; cleaned like everything else that is printed
+                    ended = MbtError.exit_code
         except BaseException:
             if not came:
                 raise
@@ -59,6 +66,7 @@ def _run() -> int | MbtError:
 
                 complete(app)
             code = int(app(prog_name="mbt", standalone_mode=False) or 0)
+            sys.stdout.flush()
     except MbtError as error:
         return error
     except typer.TyperException as error:
@@ -76,13 +84,27 @@ def _run() -> int | MbtError:
         sys.stderr.close()
         return 1
     except OSError as error:  # refused by the machine; nothing closer to it explained why
-        return MbtError(f"`{error.filename or 'the system'}`: {error.strerror or error}")
-    except Exception:  # noqa: BLE001  a bug, whose traceback is cleaned like everything else
-        traceback.print_exc()
-        return MbtError.exit_code
+        return _refused(error)
     if code == Interrupted.exit_code:  # how Typer reports Ctrl-C
         return Interrupted(f"interrupted; {_KEPT}")
     return code
+
+
+def _refused(error: OSError) -> MbtError:
+    """What the machine refuses, as an error that names the file if it is known."""
+    from mbt_cli.store.disk import is_about_writing, refused
+
+    name = error.filename2 or error.filename
+    if not is_about_writing(error):
+        return MbtError(f"`{name or 'the system'}`: {error.strerror or error}")
+    if name is not None:
+        return refused(error, Path(os.fsdecode(name)))
+    # every writer of files names its file; what is left in stdout would fail again at exit
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    hint = "free some space, or write the output elsewhere"
+    return MbtError(f"cannot write to stdout: {error.strerror}", hint=hint)
 
 
 def _print_error(error: MbtError) -> int:

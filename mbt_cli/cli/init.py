@@ -22,6 +22,7 @@ from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.toml import read_toml
 from mbt_cli.registry import BACKENDS, BENCHMARKS
 from mbt_cli.settings import read_machine
+from mbt_cli.store.disk import is_about_writing, refused
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.questions import SplitReader
 from mbt_cli.store.records import Record, data_files, parquet_columns, read_records
@@ -200,6 +201,9 @@ def _write(path: Path, text: str, presets: PresetFolders) -> None:
         _refuse_existing(path)
         raise
     except OSError as error:
+        if is_about_writing(error):
+            path.unlink(missing_ok=True)  # not half a manifest
+            raise refused(error, path) from error
         raise UsageError(f"`{path}` cannot be written: {error.strerror}") from error
 
 

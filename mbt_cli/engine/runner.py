@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -30,6 +30,7 @@ from mbt_cli.engine.reuse import (
 )
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import (
+    ArtifactError,
     BackendError,
     Interrupted,
     MbtError,
@@ -63,6 +64,7 @@ from mbt_cli.store.cells import (
     move_aside,
     record_failure,
 )
+from mbt_cli.store.disk import filling
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
 from mbt_cli.store.locks import Lock, holding, remove_dead_locks
@@ -178,21 +180,29 @@ class Runner:
                 self._check_stale([state])
             _log.info("%s begins, fingerprint %s", address, state.fingerprint)
             try:
-                try:
-                    return self._make(state, lock, servers, progress)
-                except OtherServerError:
-                    if not self._options.replace:
-                        raise
-                    study, now = state.cell.resolution.study, datetime.now(UTC)
-                    move_aside(self._machine.runs, study, folder, now=now, names=(JOURNAL,))
-                    return self._make(state, lock, servers, progress, afresh=True)
+                with filling(folder):
+                    return self._make_or_replace(state, lock, servers, progress)
             except (Stopped, Interrupted) as error:
                 _log.warning("%s", error.message)
                 raise
             except MbtError as error:
                 _log.exception("%s failed", address)
-                record_failure(folder, address, error, now=datetime.now(UTC))
+                with suppress(ArtifactError):  # on a full disk, the first error is the one to show
+                    record_failure(folder, address, error, now=datetime.now(UTC))
                 raise
+
+    def _make_or_replace(
+        self, state: CellState, lock: Lock, servers: "Servers", progress: Progress
+    ) -> Lineage:
+        """Make the cell; with `replace`, without the replies of another server."""
+        try:
+            return self._make(state, lock, servers, progress)
+        except OtherServerError:
+            if not self._options.replace:
+                raise
+            study, now = state.cell.resolution.study, datetime.now(UTC)
+            move_aside(self._machine.runs, study, state.folder, now=now, names=(JOURNAL,))
+            return self._make(state, lock, servers, progress, afresh=True)
 
     def _make(
         self,

@@ -268,8 +268,9 @@ class NewSubmission:
     def write_script(self, job: Job) -> Path:
         """Write the script of a job into the record's folder."""
         path = self.record / "scripts" / f"{job.id}.sh"
-        path.write_text(self.script(job), encoding="utf-8")
-        path.chmod(0o755)
+        with writing_to(path):
+            path.write_text(self.script(job), encoding="utf-8")
+            path.chmod(0o755)
         return path
 
     def queued_needs(self, job: Job) -> list[str]:

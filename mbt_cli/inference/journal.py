@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json, Reply
+from mbt_cli.core.disk_space import free_space
 from mbt_cli.core.sync import sync
 from mbt_cli.errors import ArtifactError
 from mbt_cli.inference.replies import token_count
@@ -369,7 +370,8 @@ def _cut_torn_tail(file: int) -> int:
 def unwritable(path: Path, error: OSError) -> ArtifactError:
     """The error for a journal that cannot be written."""
     return ArtifactError(
-        f"cannot write `{path}`: {error.strerror}; all earlier replies are kept",
+        f"cannot write `{path}`: {error.strerror} ({free_space(path)} free there); all earlier "
+        "replies are kept",
         hint="free disk space or make the folder writable, then run the same command again",
     )
 

@@ -3,23 +3,27 @@
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+from mbt_cli.core.disk_space import free_space
 from mbt_cli.core.sync import sync
-from mbt_cli.errors import ArtifactError
+from mbt_cli.errors import ArtifactError, MbtError
 
 _CHUNK_BYTES = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BLOCKED = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+"""How libraries written in Rust report the system's errors."""
 
 
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Turn an OSError while `path` is written into an ArtifactError with a hint.
+    """Turn a refusal of the system while `path` is written into an ArtifactError with a hint.
 
     Raises:
         ArtifactError: The disk or quota is full, the folder is not writable, or the write failed
@@ -27,17 +31,50 @@ def writing_to(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        raise _as_artifact_error(error, path) from error
+    except Exception as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise refused(refusal, path) from error
 
 
-def _as_artifact_error(error: OSError, path: Path) -> ArtifactError:
+@contextmanager
+def filling(folder: Path) -> Iterator[None]:
+    """Name `folder` where a disk that is full, or cannot be written, was met by other code."""
+    try:
+        yield
+    except Exception as error:
+        refusal = _refusal(error)
+        if refusal is None or not is_about_writing(refusal):
+            raise
+        raise refused(refusal, Path(refusal.filename2 or refusal.filename or folder)) from error
+
+
+def is_about_writing(error: OSError) -> bool:
+    """Whether only a write can fail like this: the disk or quota is full, or read-only."""
+    return error.errno in {*_FULL, errno.EROFS}
+
+
+def _refusal(error: Exception) -> OSError | None:
+    """The system's error behind an exception, if there is one."""
+    if isinstance(error, MbtError) or (isinstance(error, OSError) and error.errno is not None):
+        return error if isinstance(error, OSError) else None
+    if found := _OS_ERROR.search(str(error)):
+        return OSError(int(found[1]), os.strerror(int(found[1])))
+    return error if isinstance(error, OSError) else None
+
+
+def refused(error: OSError, path: Path) -> ArtifactError:
+    """The error for a write to `path` that the system refuses: what, why, and what to do."""
     reason, hint = error.strerror or str(error), "run the same command again"
     if error.errno in _FULL:
+        reason += f" ({free_space(path)} free there)"
         hint = (
             "free some space (or raise the quota) and run the same command again; everything "
             "finished so far is kept"
         )
+    elif error.errno == errno.ENAMETOOLONG:
+        hint = "shorten the names, or choose another folder with MBT_RUNS"
     elif error.errno in _FORBIDDEN:
         hint = "make the folder writable, or choose another one with MBT_RUNS"
     elif error.errno == errno.EEXIST and error.filename2 is not None:

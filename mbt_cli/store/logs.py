@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mbt_cli.core.names import own_utc_name
@@ -10,6 +10,17 @@ from mbt_cli.core.secrets import mask
 from mbt_cli.store.disk import writing_to
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _LogFile(logging.FileHandler):
+    """A log file whose loss stops no run: a full disk is reported by what needs it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the record."""
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
 
 
 class MaskingFormatter(logging.Formatter):
@@ -32,7 +43,7 @@ def logging_to(folder: Path) -> Iterator[Path]:
     path = folder / f"{own_utc_name()}.log"
     with writing_to(path):
         folder.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(path, encoding="utf-8")
+        handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(MaskingFormatter(_FORMAT))
     logger = logging.getLogger("mbt_cli")
     level = logger.level
