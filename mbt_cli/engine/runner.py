@@ -493,15 +493,16 @@ def _lineage(
     state: CellState, work: Work, inputs: dict[str, InputRecord], started: datetime
 ) -> Lineage:
     cell, asked = state.cell, work.result.asked
-    requests, server = Requests(), None
+    requests, server, notes = Requests(), None, dict(work.result.notes)
     if asked is not None:
+        if asked.unusable:
+            notes["unusable_values"] = dict(asked.unusable)
         server = ServerRecord(version=asked.version, flags=asked.flags, origin=asked.origin)
         requests = Requests(
             sent=asked.sent,
             retried=asked.retried,
             reused=asked.reused,
             failed=asked.failed,
-            unusable=asked.unusable.total(),
         )
     return Lineage(
         study=cell.resolution.study,
@@ -514,7 +515,7 @@ def _lineage(
         spec=cell.spec,
         inputs=inputs,
         model=work.result.model,
-        notes=work.result.notes,
+        notes=notes,
         server=server,
         requests=requests,
         started_at=started,

@@ -61,8 +61,6 @@ class Requests(Settings):
     """Replies reused by their request key."""
     failed: int = 0
     """Requests without a reply after all retries."""
-    unusable: int = 0
-    """Values in replies of the wrong type or out of range, such as a negative number of tokens."""
 
 
 class CodeRecord(Settings):
