@@ -1,5 +1,6 @@
 """lineage.json: how an artifact was made; it exists only for finished artifacts."""
 
+import errno
 from pathlib import Path
 
 import orjson
@@ -173,7 +174,9 @@ def read_lineage(folder: Path) -> Lineage | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ArtifactError(f"cannot read `{path}`: {error.strerror}") from error
+        is_long = error.errno == errno.ENAMETOOLONG
+        hint = "shorten the names, or choose another folder with MBT_RUNS" if is_long else None
+        raise ArtifactError(f"cannot read `{path}`: {error.strerror}", hint=hint) from error
     return parse_lineage(content, path)
 
 
