@@ -164,7 +164,7 @@ class FragileBackend(CannedBackend):
                 raise BackendError("the server exited with code 143")
 
         @asynccontextmanager
-        async def transport(seconds):
+        async def transport(seconds, read):
             yield post
 
         yield Endpoint("http://fragile/v1", "model", transport=transport, alive=alive)
