@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from mbt_cli.manifest.presets import PresetFolders
 
 settings.register_profile("mbt", deadline=None)  # no test depends on time
 settings.load_profile("mbt")
+
+# under nohup, or in the background of a shell, processes would ignore a closed terminal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

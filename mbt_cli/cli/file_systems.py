@@ -63,7 +63,7 @@ def _unescaped(text: str) -> str:
     r"""A path in the list of mounts.
 
     Example:
-        >>> _unescaped(r"/my\\040disk")
+        >>> _unescaped(r"/my\040disk")
         '/my disk'
     """
     for code in ("040", "011", "012", "134"):

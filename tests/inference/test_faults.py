@@ -137,7 +137,8 @@ def test_a_server_that_fails_every_request_stops_the_run_and_the_rows_are_sent_l
     )
     assert "run the same command again: it sends these requests again" in raised.value.hint
     assert "--set run.stop_after_failures=0" in raised.value.hint
-    assert 50 <= stats["received"] < 1500
+    # all 2,000 rows, each tried twice, would be 4,000; how many are under way depends on time
+    assert 50 <= stats["received"] < 3000
 
     with serve() as repaired:
         plan = batch_of(repaired.base_url, prompts, concurrency=64)
