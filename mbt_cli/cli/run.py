@@ -101,6 +101,7 @@ def _resume_command(path: Path, kind: str | None, options: CommandOptions) -> st
     words += [word for cells in options.only or () for word in ("--only", cells)]
     words += [word for key in options.overrides or () for word in ("--set", key)]
     words += ["--presets", str(options.presets)] if options.presets else []
+    words += ["--replace"] if options.replace else []
     return shlex.join(words)
 
 

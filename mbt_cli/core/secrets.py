@@ -15,8 +15,10 @@ MASK = "[secret]"
 _LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|hf|gsk|xai|nvapi)[-_][A-Za-z0-9_\-]{8,}")
 _SECRET_ENDINGS = (
     *("KEY", "KEYS", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD"),
-    *("PASSPHRASE", "PASS", "CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION", "COOKIE"),
+    *("PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION", "COOKIE"),
 )
+_SECRET_PARTS = frozenset({"PASS"})
+"""Endings of other words too, such as COMPASS."""
 _PLACES = ("_FILE", "_PATH", "_DIR", "_SOCK")
 """Endings of variables that say where something is."""
 _SHORTEST_SECRET = 8
@@ -26,8 +28,11 @@ _LONGEST_ESCAPED = 256
 _ORDINARY = re.compile(r"[A-Z]?[a-z]+([-_. ][A-Z]?[a-z]+)*|[A-Z]+([-_. ][A-Z]+)*|[\d.,:/-]+")
 """Words and numbers. Up to a length they may be part of any reply, which must not be altered."""
 _USER_INFO = re.compile(r"//([^/?#\s]+)@")
+_SERVICE_ADDRESS = re.compile(r"(?:tcp|udp)://[^\s@]*")
+"""What Kubernetes writes into variables such as AUTH_SERVICE_PORT."""
+_JSON_VALUE = re.compile(r'": *"([^"\s@]{16,})"')
 _QUOTED = re.compile(rb"%[0-9a-f]{2}")
-_ESCAPED = re.compile(rb"\\+u00([0-9a-f]{2})|&#x0*([0-9a-f]{2});|&#0*(\d{2,3});")
+_ESCAPED = re.compile(rb"\\{1,16}u00([0-9a-f]{2})|&#x0*([0-9a-f]{2});|&#0*(\d{2,3});")
 
 
 class Secrets:
@@ -130,7 +135,8 @@ def is_secret(name: str) -> bool:
     upper = name.upper()
     if upper.endswith(_PLACES):
         return False
-    return any(part.endswith(_SECRET_ENDINGS) for part in upper.split("_"))
+    parts = upper.split("_")
+    return any(part in _SECRET_PARTS or part.endswith(_SECRET_ENDINGS) for part in parts)
 
 
 def _values(name: str, whole: str, *, is_named: bool) -> Iterator[str]:
@@ -140,8 +146,12 @@ def _values(name: str, whole: str, *, is_named: bool) -> Iterator[str]:
     for info in _USER_INFO.findall(address):
         parts += [info if len(info) >= _SHORTEST_SECRET else f"//{info}@", *info.split(":", 1)]
     parts += [unquote(part) for part in parts if "%" in part]
-    if is_named:  # logs are masked line by line, and a private key has several lines
-        parts += [whole, *re.split(r"\n|\\n", whole), whole.rpartition(" ")[2]]  # Bearer KEY
+    if is_named and not _SERVICE_ADDRESS.fullmatch(whole):
+        # logs are masked line by line, and a private key has several lines
+        lines = [line.strip() for line in re.split(r"\n|\\n", whole)]
+        parts += [whole, *(line for line in lines if " " not in line)]
+        parts += [value for value in _JSON_VALUE.findall(whole) if "://" not in value]
+        parts.append(whole.rpartition(" ")[2])  # Bearer KEY
     for part in map(str.strip, parts):
         is_plain = len(part) < _LONG_WORD and _ORDINARY.fullmatch(part)
         if len(part) >= _SHORTEST_SECRET and not is_plain:
@@ -172,7 +182,7 @@ def _pattern_of_character(character: str) -> str:
     code = ord(character)
     ways = [re.escape(character), quote(character, safe="", errors="surrogateescape")]
     ways += [f"%{byte:02x}" * (code < 128) for byte in character.encode(errors="surrogateescape")]
-    ways += [rf"\\+u00{code:02x}", f"&#x0*{code:x};", f"&#0*{code};"] if code < 256 else []
+    ways += [rf"\\{{1,16}}u00{code:02x}", f"&#x0*{code:x};", f"&#0*{code};"] if code < 256 else []
     return f"(?:{'|'.join(dict.fromkeys(filter(None, ways)))})"
 
 

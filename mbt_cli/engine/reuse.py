@@ -96,6 +96,18 @@ def borrow_replies(
     return lenders
 
 
+def is_begun_afresh(state: CellState) -> bool:
+    """Whether the journal has replies of another server than the finished cell.
+
+    A run with `replace` began so, and was stopped: the finished cell's replies stay out.
+    """
+    made = recorded_origin(state.lineage) if state.lineage else None
+    return made is not None and any(
+        not made.has_name(one.name) or made.other_model(one) is not None
+        for one in recorded_origins(state.folder / JOURNAL)
+    )
+
+
 def recorded_origin(lineage: Lineage) -> Origin | None:
     """Where the replies of a finished cell come from, unless mbt started the server.
 

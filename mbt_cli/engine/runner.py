@@ -24,6 +24,7 @@ from mbt_cli.engine.plan import asked_model
 from mbt_cli.engine.reuse import (
     borrow_replies,
     check_begun,
+    is_begun_afresh,
     moved_from,
     recorded_origin,
     reusable_rows,
@@ -195,11 +196,13 @@ class Runner:
         self, state: CellState, lock: Lock, servers: "Servers", progress: Progress
     ) -> Lineage:
         """Make the cell; with `replace`, without the replies of another server."""
+        afresh = self._options.replace and is_begun_afresh(state)
         try:
-            return self._make(state, lock, servers, progress)
-        except OtherServerError:
+            return self._make(state, lock, servers, progress, afresh=afresh)
+        except OtherServerError as error:
             if not self._options.replace:
                 raise
+            progress.note(f"{error.message}: `--replace` asks every request of the cell again")
             study, now = state.cell.resolution.study, datetime.now(UTC)
             move_aside(self._machine.runs, study, state.folder, now=now, names=(JOURNAL,))
             return self._make(state, lock, servers, progress, afresh=True)

@@ -14,7 +14,7 @@ from mbt_cli.core.chat import Endpoint, Reply, Responder
 from mbt_cli.core.memory import return_freed_memory
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.progress import Progress
-from mbt_cli.errors import BackendError
+from mbt_cli.errors import BackendError, MbtError
 from mbt_cli.inference.client import Client, open_client
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
 from mbt_cli.inference.loop import AskReport, Emit, ProgramLoop
@@ -101,7 +101,7 @@ def ask(
             if report.unusable:
                 found = ", ".join(f"{n} x {name}" for name, n in report.unusable.most_common())
                 progress.note(f"unusable values in replies: {found}")
-        except BackendError:
+        except MbtError:
             if not index.has_final(TRANSIENT):
                 forget_origin(journal, writer)  # nothing of this endpoint is kept
             raise

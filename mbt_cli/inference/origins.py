@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import orjson
@@ -107,12 +108,14 @@ def recorded_server(journal: Path) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    partial = path.with_suffix(".partial")
+    partial = path.with_suffix(f".{token_hex(4)}.partial")  # shards may write at once
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise unwritable(path, error) from error
 
 

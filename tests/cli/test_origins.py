@@ -106,6 +106,23 @@ def test_a_replaced_cell_reuses_no_reply_of_another_port(study, servers, mbt):
     assert study.replies == [("second", 12)]
 
 
+def test_a_replacement_that_is_stopped_keeps_the_replies_it_paid_for(study, servers, mbt):
+    server = servers[0]
+    server.model = {"id": "m", "root": "/models/a"}
+    study.write(server)
+    assert mbt("run", "study.toml").code == 0
+    server.model, server.answers = {"id": "m", "root": "/models/b"}, 7
+    study.write(server, samples=3)
+    assert mbt("run", "study.toml", "--replace").code == 1
+    server.answers = float("inf")
+
+    replaced = mbt("run", "study.toml", "--replace")
+
+    assert replaced.code == 0, replaced.err
+    assert sum(server.answered.values()) == 12 + 18
+    assert study.lineage["server"]["origin"]["model"] == {"id": "m", "root": "/models/b"}
+
+
 def test_a_cell_goes_on_at_a_new_address_that_is_declared_the_same(study, servers, mbt):
     first, second = servers
     first.answers = 5
@@ -159,6 +176,7 @@ def test_another_model_at_the_same_address_is_refused_by_name(study, servers, mb
     assert "replies of a model with the root `/models/a`" in refused.err
     assert "now serves a model with the root `/models/b`" in refused.err
     assert afresh.code == 0, afresh.err
+    assert "`--replace` asks every request of the cell again" in afresh.err
     assert sum(server.answered.values()) == 12 + 18
     assert study.lineage["server"]["origin"]["model"] == {"id": "m", "root": "/models/b"}
 

@@ -1,5 +1,6 @@
 import html
 import json
+import time
 from base64 import b64encode, urlsafe_b64encode
 from urllib.parse import quote
 
@@ -41,6 +42,27 @@ def test_each_line_of_a_key_of_several_lines_is_masked():
 
     assert Secrets({"DEPLOY_KEY": key}).mask("read: AAAA9999CCCC") == "read: [secret]"
     assert Secrets({"DEPLOY_KEY": key}).mask(f"all: {key}") == "all: [secret]\n"
+
+
+def test_a_credential_in_json_holds_its_values_and_not_its_words():
+    credential = '{\n  "type": "service_account",\n  "private_key_id": "0123456789abcdef0123"\n}'
+    secrets = Secrets({"GOOGLE_CREDENTIALS": credential, "AUTH_SERVICE_PORT": "tcp://10.0.0.1:80"})
+    secrets.hold({"COMPASS_URL": "https://compass.example.org/start"})
+    ordinary = '"type": "service_account", https://compass.example.org/start tcp://10.0.0.1:80'
+
+    assert secrets.mask("id 0123456789abcdef0123") == "id [secret]"
+    assert secrets.mask(ordinary) == ordinary
+
+
+@pytest.mark.parametrize("hidden", ["&#65;", "\\u0041", "sk-proj-abcdef123456"])
+def test_masking_takes_time_that_grows_with_the_text_whatever_it_holds(hidden):
+    def seconds(count: int) -> float:
+        text = "\\" * count + hidden + "\\" * count
+        clock = time.process_time()
+        Secrets({"A_KEY": "sk-proj-abcdef123456"}).mask(text)
+        return time.process_time() - clock
+
+    assert seconds(100_000) < 10 * seconds(25_000) + 0.5
 
 
 def test_a_secret_that_is_no_text_is_masked_too():
