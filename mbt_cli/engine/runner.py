@@ -18,6 +18,7 @@ from mbt_cli.core.jobs import JobId, Shard
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.names import own_utc_name
 from mbt_cli.core.progress import Progress
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.engine.plan import asked_model
@@ -328,7 +329,8 @@ class Runner:
             if not any((folder / JOURNAL).glob("imported-*.jsonl")):  # by another shard
                 self._take_over(state, progress)
             work = self._work(state, self._inputs(cell), servers, progress)
-            self._borrow(state, work)
+            if not any((folder / JOURNAL).glob("borrowed-*.jsonl")):
+                self._borrow(state, work)
             batch = cell.stage.request_batch(work)
             total = (
                 None if batch.total is None else -(-(batch.total - shard.number + 1) // shard.of)
@@ -482,8 +484,9 @@ def _is_alive(endpoint: Endpoint | Responder) -> bool:
 
 
 def _lending_group(cell: Cell) -> tuple[str | None, ...]:
+    """Cells with equal requests agree in this: questions, and all settings but sizes that grow."""
     axes = cell.resolution.axes
-    return cell.kind, axes.get("benchmark"), axes.get("split")
+    return cell.kind, axes.get("benchmark"), axes.get("split"), sha256_of(cell.base_spec)
 
 
 def _is_partial(cell: Cell, name: str) -> bool:
