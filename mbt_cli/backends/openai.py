@@ -196,7 +196,7 @@ class OpenAIBackend(Backend):
             transport=partial(sdk_transport, self.base_url, key, headers)
             if self.client == "sdk"
             else None,
-            models=listed_models(self.base_url, key, headers, place.environment),
+            models=partial(listed_models, self.base_url, key, headers, place.environment),
         )
 
     def _key(self, environment: Mapping[str, str]) -> str | None:

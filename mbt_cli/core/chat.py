@@ -97,7 +97,7 @@ class Endpoint:
         transport: A client of the endpoint's own; takes the time limit of a reply in seconds, and
             what reads the bodies of its responses.
         alive: Raises BackendError with the last log lines once the server has died.
-        models: What it lists at `/models`, if mbt did not start it.
+        models: Asks what it lists at `/models`, if mbt did not start it.
     """
 
     base_url: str
@@ -116,7 +116,7 @@ class Endpoint:
     shape: Callable[[dict[str, Json]], dict[str, Json]] | None = None
     transport: Callable[[float, ReadBody], AbstractAsyncContextManager[Post]] | None = None
     alive: Callable[[], None] | None = None
-    models: Sequence[Mapping[str, Json]] = ()
+    models: Callable[[], Sequence[Mapping[str, Json]]] = tuple
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from mbt_cli.inference.client import Client, open_client
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
 from mbt_cli.inference.loop import AskReport, Emit, ProgramLoop
 from mbt_cli.inference.origins import (
+    check_one_model,
     check_origin,
     forget_origin,
     record_origin,
@@ -76,6 +77,7 @@ def ask(
         report = loop.report
         report.version, report.flags = recorded_server(journal)
         if batch.origin is not None and (recorded := recorded_origins(journal)):
+            check_one_model(recorded, str(journal.parent))
             report.origin = recorded[0].merged(recorded[1:])
         elif batch.origin is not None and len(index):  # from before version 0.3
             progress.note(
@@ -121,15 +123,26 @@ def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) 
             _answer_in_process(loop, source)
             return
         if batch.origin is not None:
-            model = served_model(source, source.model or batch.model_id)
-            now = Origin(name=batch.origin, addresses=(source.base_url,), model=model)
+            now = _origin_now(batch, source)
             earlier = recorded_origins(journal)
             check_origin(earlier, now, str(journal.parent))
             report.origin = now.merged(earlier)
             record_origin(journal, writer, report.origin)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_send_over_http(loop, source, stop))
+        if report.origin is not None:
+            now = _origin_now(batch, source)
+            if report.origin.other_model(now):
+                # nobody knows which replies are whose: neither model may add to them
+                record_origin(journal, f"{writer}-changed", now)
+            check_origin([report.origin], now, str(journal.parent))
         return_freed_memory()
+
+
+def _origin_now(batch: RequestBatch, source: Endpoint) -> Origin:
+    """The endpoint and the model that it serves at this moment."""
+    model = served_model(source, source.model or batch.model_id)
+    return Origin(name=batch.origin or "", addresses=(source.base_url,), model=model)
 
 
 def _answer_in_process(loop: ProgramLoop, responder: Responder) -> None:

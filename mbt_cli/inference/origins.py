@@ -74,6 +74,22 @@ def check_origin(recorded: Iterable[Origin], now: Origin, cell: str) -> None:
             )
 
 
+def check_one_model(recorded: Sequence[Origin], cell: str) -> None:
+    """Refuse a cell whose server changed its model during a run.
+
+    Raises:
+        OtherServerError: Nobody knows which replies are whose.
+    """
+    for one in recorded[1:]:
+        if changed := recorded[0].other_model(one):
+            key, old, new = changed
+            raise OtherServerError(
+                f"`{cell}` has replies of two models, with the {key} `{old}` and `{new}`: its "
+                "server changed during a run",
+                hint="`--replace` asks every request of the cell again",
+            )
+
+
 def record_origin(journal: Path, writer: str, origin: Origin) -> None:
     """Write the origin of the replies that a writer adds, before its first one.
 
@@ -130,7 +146,7 @@ def served_model(endpoint: Endpoint, name: str) -> dict[str, Json]:
     A server that lists one model serves it under any name. Facts that change with each start of a
     server, such as the time, are left out.
     """
-    listed = endpoint.models
+    listed = endpoint.models()
     named = [one for one in listed if one.get("id") == name]
     (one,) = named[:1] or (listed if len(listed) == 1 else ({},))
     said = {key: one[key] for key in _TELLS_THE_MODEL if one.get(key) is not None}

@@ -1,6 +1,8 @@
 """Replies of two model servers never meet in one cell, and a server may move to a new address."""
 
 import json
+import threading
+import time
 
 import polars as pl
 import pytest
@@ -104,6 +106,32 @@ def test_a_replaced_cell_reuses_no_reply_of_another_port(study, servers, mbt):
     assert replaced.code == 0, replaced.err
     assert sum(second.answered.values()) == 12
     assert study.replies == [("second", 12)]
+
+
+def test_a_model_that_changes_during_a_run_is_noticed(study, workplace, mbt):
+    with ChatServer("first", delay_seconds=0.05) as server:
+        server.model = {"id": "m", "root": "/models/a"}
+        study.write(server)
+
+        def swap():
+            while server.answered.total() < 2:
+                time.sleep(0.001)
+            server.model = {"id": "m", "root": "/models/b"}
+
+        swapping = threading.Thread(target=swap)
+        swapping.start()
+        mixed = mbt("run", "study.toml")
+        swapping.join()
+        again = mbt("run", "study.toml")
+        server.model = {"id": "m", "root": "/models/a"}
+        back = mbt("run", "study.toml")
+        afresh = mbt("run", "study.toml", "--replace")
+
+    assert "now serves a model with the root `/models/b`" in mixed.err
+    assert "has replies of two models" in again.err
+    assert [mixed.code, again.code, back.code, afresh.code] == [1, 1, 1, 0]
+    assert study.lineage["server"]["origin"]["model"]["root"] == "/models/a"
+    assert sum(server.answered.values()) == 12 + 12
 
 
 def test_a_replacement_that_is_stopped_keeps_the_replies_it_paid_for(study, servers, mbt):
