@@ -46,7 +46,7 @@ def main() -> None:
                 raise
             ended = came[0]  # an import that a signal cuts short fails in its own way
         for number in numbers:  # the message is printed whole
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, lambda *_: None)
         code = _print_error(ended) if isinstance(ended, MbtError) else ended
     sys.exit(code)
 

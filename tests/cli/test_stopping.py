@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from mbt_cli.app import main
 from tests.cli.chat_server import ChatServer
 from tests.conftest import SMALL_STUDY
 
@@ -210,3 +211,13 @@ def test_another_process_on_the_same_cell_is_refused_while_the_first_lives(workp
     assert second.code == 1
     assert "is locked by process" in second.err
     assert third.code == 0, third.err
+
+
+def test_mbt_within_another_program_leaves_its_signals_as_they_were(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mbt", "--version"])
+    before = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        main()
+
+    assert (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)) == before
