@@ -87,7 +87,7 @@ def borrow_replies(
             intact = intact_rows(folder / ROWS, lineage.files[ROWS])
         except (OSError, pl.exceptions.PolarsError):  # its own run reports the damage
             continue
-        if not intact:
+        if not intact or _is_other(origin, journal):
             continue
         if origin is not None:
             record_origin(journal, f"borrowed-{lineage.fingerprint[:12]}", origin)
@@ -102,9 +102,22 @@ def is_begun_afresh(state: CellState) -> bool:
     A run with `replace` began so, and was stopped: the finished cell's replies stay out.
     """
     made = recorded_origin(state.lineage) if state.lineage else None
-    return made is not None and any(
-        not made.has_name(one.name) or made.other_model(one) is not None
-        for one in recorded_origins(state.folder / JOURNAL)
+    return _is_other(made, state.folder / JOURNAL)
+
+
+def return_replies(journal: Path) -> bool:
+    """Remove the replies that other cells lent; returns whether there were any."""
+    lent = [*journal.glob("borrowed-*.jsonl"), *journal.glob("origin-borrowed-*.json")]
+    for path in lent:
+        path.unlink(missing_ok=True)
+    return bool(lent)
+
+
+def _is_other(origin: Origin | None, journal: Path) -> bool:
+    """Whether a journal has replies of another endpoint or model."""
+    return origin is not None and any(
+        not origin.has_name(one.name) or origin.other_model(one) is not None
+        for one in recorded_origins(journal)
     )
 
 

@@ -28,6 +28,7 @@ from mbt_cli.engine.reuse import (
     is_begun_afresh,
     moved_from,
     recorded_origin,
+    return_replies,
     reusable_rows,
 )
 from mbt_cli.engine.states import CellState, States
@@ -125,6 +126,7 @@ class Runner:
         self._machine = machine
         self._options = options
         self._began = datetime.now(UTC)
+        self._asks_all: set[str] = set()  # cells that borrow no replies
         self._holding = partial(holding, job=current_job(machine.environment), is_gone=is_gone)
 
     def run(self, addresses: Collection[str], progress: Progress) -> RunReport:
@@ -201,6 +203,9 @@ class Runner:
         try:
             return self._make(state, lock, servers, progress, afresh=afresh)
         except OtherServerError as error:
+            if return_replies(state.folder / JOURNAL):  # what other cells lent never refuses a run
+                self._asks_all.add(state.cell.address)
+                return self._make_or_replace(state, lock, servers, progress)
             if not self._options.replace:
                 raise
             progress.note(f"{error.message}: `--replace` asks every request of the cell again")
@@ -286,6 +291,8 @@ class Runner:
         cell, stage = state.cell, state.cell.stage
         if not (stage.shares_replies and isinstance(stage, AsksModel)) or cell.resolution.source:
             return []
+        if cell.address in self._asks_all:
+            return []
         others = [
             cell_folder(self._machine.runs, cell.resolution.study, address)
             for address in self._lenders[_lending_group(cell)]
@@ -337,7 +344,14 @@ class Runner:
             )
             share = replace(batch, tasks=lambda: shard.share(batch.tasks()), total=total)
             progress.start(f"{cell.address} shard {shard}", total)
-            return ask(share, work.journal, progress, writer=f"{shard.number}-of-{shard.of}")
+            asking = partial(
+                ask, share, work.journal, progress, writer=f"{shard.number}-of-{shard.of}"
+            )
+            try:
+                return asking()
+            except OtherServerError:
+                return_replies(work.journal)  # another shard may have done so
+                return asking()
 
     def _inputs(self, cell: Cell) -> dict[str, tuple[LoadedInput, ...]]:
         """The cells behind every input field; a partial input leaves out unfinished ones."""

@@ -151,3 +151,36 @@ def test_a_damaged_cell_lends_nothing(mbt, study, server):
 
     assert ran.code == 0, ran.err
     assert sum(server.asked.values()) == 2 * EACH
+
+
+@pytest.mark.parametrize("shards", [[], ["1/2", "2/2"]], ids=["whole", "shards"])
+def test_a_lent_reply_of_another_model_refuses_no_cell(mbt, study, server, shards):
+    server.model = {"id": "judge", "root": "/models/a"}
+    assert mbt("run", "study.toml", "--only", "base", "--only", "judged/model=one").code == 0
+    server.model = {"id": "judge", "root": "/models/b"}
+    study.write_text(study.read_text().replace("votes = 2", "votes = 3"))  # some are not lent
+
+    for extra in [*(["--shard", shard] for shard in shards), []]:
+        ran = mbt("run", "study.toml", "--only", "judged/model=two", *extra)
+        assert ran.code == 0, ran.err
+
+    lineage, rows = cell(study, "two")
+    assert lineage["server"]["origin"]["model"]["root"] == "/models/b"
+    assert "asked_in" not in lineage["notes"]
+    assert set(rows["attempts"]) == {1}
+    assert sum(server.asked.values()) == EACH + QUESTIONS * SAMPLES * 3
+
+
+def test_cells_of_two_models_do_not_both_lend(mbt, study, server):
+    text = study.read_text()
+    second = text[text.index("[[stage]]\nkind = \"judge\"") :]
+    study.write_text(text + second.replace('"judged"', '"more"').replace("votes = 2", "votes = 3"))
+    server.model = {"id": "judge", "root": "/models/a"}
+    assert mbt("run", "study.toml", "--only", "base", "--only", "judged/model=one").code == 0
+    server.model = {"id": "judge", "root": "/models/b"}
+    assert mbt("run", "study.toml", "--only", "more/model=one").code == 0
+
+    ran = mbt("run", "study.toml", "--only", "judged/model=two", "--only", "more/model=two")
+
+    assert ran.code == 0, ran.err
+    assert len(cell(study, "two")[0]["notes"]["asked_in"]) == 1
