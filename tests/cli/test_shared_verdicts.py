@@ -173,7 +173,7 @@ def test_a_lent_reply_of_another_model_refuses_no_cell(mbt, study, server, shard
 
 def test_cells_of_two_models_do_not_both_lend(mbt, study, server):
     text = study.read_text()
-    second = text[text.index("[[stage]]\nkind = \"judge\"") :]
+    second = text[text.index('[[stage]]\nkind = "judge"') :]
     study.write_text(text + second.replace('"judged"', '"more"').replace("votes = 2", "votes = 3"))
     server.model = {"id": "judge", "root": "/models/a"}
     assert mbt("run", "study.toml", "--only", "base", "--only", "judged/model=one").code == 0
