@@ -471,7 +471,8 @@ class _Dispatcher:
     def _note_failure(self, pending: PendingRequest, reply: Reply) -> None:
         """Until a request succeeds, keep those that failed alike.
 
-        Requests that failed in an earlier run do not count: they may be the ones that fail always.
+        Requests that stopped an earlier run, or were refused in it, do not count: they may be the
+        ones that fail always.
         """
         if self._good_replies or not pending.is_new:
             return
@@ -495,7 +496,7 @@ class _Dispatcher:
         flag = ""
         if not failure.startswith((*TRANSIENT, "http_")):
             flag = " with `--retry-failed`"  # a reply came and was paid for
-        elif not failure.startswith(TRANSIENT):
+        else:
             for refused in self._failed_alike:
                 self._loop.send_in_next_run(*refused)
         raise BackendError(

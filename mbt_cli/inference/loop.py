@@ -20,8 +20,20 @@ from mbt_cli.core.chat import Reply, Request
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.programs import Ask, Result, Step, Steps, Task
 from mbt_cli.core.progress import Progress
-from mbt_cli.inference.journal import JournalIndex, JournalWriter, digest_of, unwritable
-from mbt_cli.inference.queue import STOPPED_EARLY, PendingRequest, RequestBatch, RequestQueue
+from mbt_cli.inference.journal import (
+    JournalIndex,
+    JournalWriter,
+    Standing,
+    digest_of,
+    unwritable,
+)
+from mbt_cli.inference.queue import (
+    STOPPED_EARLY,
+    TRANSIENT,
+    PendingRequest,
+    RequestBatch,
+    RequestQueue,
+)
 from mbt_cli.inference.replies import SendResult, masked
 
 Emit = Callable[[Result], None]
@@ -285,7 +297,7 @@ class ProgramLoop:
                 self._answer(branch, slot, step, self._index.reply(request.key) or _NO_REPLY)
                 return
         branch.run.sends = True
-        pending = PendingRequest(request, attempt or 0, is_new=standing is None)
+        pending = PendingRequest(request, attempt or 0, is_new=_is_new(standing))
         self._waiting[digest] = pending, [(branch, slot, step)]
         self.queue.put(pending)
 
@@ -325,6 +337,14 @@ class ProgramLoop:
             run.spilled = self._spill.put((run.task.row, run.reply, run.steps))
             self._held_steps -= run.weight
             run.task.row, run.reply, run.steps = {}, None, []
+
+
+def _is_new(standing: Standing | None) -> bool:
+    """Whether nothing says that the request itself fails: no outcome, or a transient one."""
+    if standing is None:
+        return True
+    failure = standing.failure or ""
+    return failure.startswith(TRANSIENT) and not failure.startswith(STOPPED_EARLY)
 
 
 def first_requests(batch: RequestBatch) -> Iterator[Request]:

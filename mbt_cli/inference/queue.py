@@ -128,7 +128,7 @@ class PendingRequest:
         charged: Of those, times that count towards `max_attempts`, in this content attempt.
         replies_seen: Good replies that the run had when the request was last sent.
         opening: Times that the endpoint had been reached by then.
-        is_new: Whether no earlier run sent it.
+        is_new: Whether no earlier run sent it, or it failed in a way that may not recur.
     """
 
     request: Request

@@ -208,6 +208,37 @@ def test_rows_that_always_fail_stop_a_run_only_once(serve, batch_of, progress, t
     assert (third.sent, third.failed) == (0, 60)
 
 
+def test_a_server_that_still_fails_is_not_sent_every_row_again(
+    serve, batch_of, progress, tmp_path
+):
+    prompts = [f"question {n}" for n in range(400)]
+    with serve("--fail", "1") as server:
+        limits = {"concurrency": 4, "max_attempts": 1}
+        every = batch_of(server.base_url, prompts, stop_after_failures=0, **limits)
+        assert ask(every, tmp_path / "journal", progress).failed == 400
+        plan = batch_of(server.base_url, prompts, **limits)
+        for stopped in range(1, 3):
+            before = server.stats()["received"]
+            with pytest.raises(BackendError, match="the first 53 requests"):
+                ask(plan, tmp_path / "journal", progress)
+            assert server.stats()["received"] - before == 53 * stopped
+
+    with serve() as repaired:
+        asked = ask(batch_of(repaired.base_url, prompts), tmp_path / "journal", progress)
+    assert (asked.sent, asked.failed) == (400, 0)
+
+
+def test_rows_that_break_the_server_stop_a_run_only_once(serve, batch_of, progress, tmp_path):
+    with serve("--fail", "1") as server:
+        limits = {"concurrency": 4, "max_attempts": 1}
+        plan = batch_of(server.base_url, [f"question {n}" for n in range(60)], **limits)
+        with pytest.raises(BackendError, match="the first 53 requests"):
+            ask(plan, tmp_path / "journal", progress)
+        second = ask(plan, tmp_path / "journal", progress)
+
+    assert (second.sent, second.failed) == (60, 60)
+
+
 def test_filtered_and_empty_replies_are_failures_that_keep_their_text(
     serve, batch_of, progress, tmp_path
 ):
