@@ -208,9 +208,7 @@ def test_rows_that_always_fail_stop_a_run_only_once(serve, batch_of, progress, t
     assert (third.sent, third.failed) == (0, 60)
 
 
-def test_a_server_that_still_fails_is_not_sent_every_row_again(
-    serve, batch_of, progress, tmp_path
-):
+def test_a_server_that_still_fails_is_not_sent_every_row_again(serve, batch_of, progress, tmp_path):
     prompts = [f"question {n}" for n in range(400)]
     with serve("--fail", "1") as server:
         limits = {"concurrency": 4, "max_attempts": 1}
