@@ -8,6 +8,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -32,7 +33,11 @@ _SERVICE_ADDRESS = re.compile(r"(?:tcp|udp)://[^\s@]*")
 """What Kubernetes writes into variables such as AUTH_SERVICE_PORT."""
 _JSON_VALUE = re.compile(r'": *"([^"\s@]{16,})"')
 _QUOTED = re.compile(rb"%[0-9a-f]{2}")
-_ESCAPED = re.compile(rb"\\{1,16}u00([0-9a-f]{2})|&#x0*([0-9a-f]{2});|&#0*(\d{2,3});")
+_BACKSLASHES = r"(?:(?<!\\{8})\\+|\\)"
+"""One or more, sought only from the first ones of a run: from each, the time is quadratic."""
+_ESCAPED = re.compile(
+    rf"{_BACKSLASHES}u00([0-9a-f]{{2}})|&#x0*([0-9a-f]{{2}});|&#0*(\d{{2,3}});".encode()
+)
 
 
 class Secrets:
@@ -49,8 +54,7 @@ class Secrets:
         self, environment: Mapping[str, str] | None = None, named: Collection[str] = ()
     ) -> None:
         self._names: dict[str, str] = {}
-        self._needles: tuple[bytes, ...] = ()
-        self._pattern: re.Pattern[str] | None = None
+        self._needles: dict[str, tuple[bytes, ...]] = {}
         self.hold(environment or {}, named)
 
     def hold(self, environment: Mapping[str, str], named: Collection[str] = ()) -> None:
@@ -65,39 +69,33 @@ class Secrets:
         if found.keys() <= self._names.keys():
             return
         self._names = {**found, **self._names}
-        forms = {form for secret in self._names for form in (secret, *_forms(secret))}
-        self._needles = tuple(form.encode(errors="surrogatepass").lower() for form in forms)
-        self._pattern = None
+        self._needles = {secret: _needles(secret) for secret in self._names}
 
     def mask(self, text: str) -> str:
         """The text with every secret replaced; takes microseconds if it has none."""
-        if not self._may_hold(text):
-            return text
-        if self._pattern is None:
-            # one secret may contain another
-            ordered = sorted(self._names, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(_pattern_of, ordered)), re.IGNORECASE)
-        return self._pattern.sub(MASK, text)
+        # one secret may contain another
+        found = tuple(sorted(self._that_may_be_in(text), key=len, reverse=True))
+        return _pattern(found).sub(MASK, text) if found else text
 
     def name_in(self, text: str) -> str | None:
         """The name of a variable whose secret is in the text; None without one."""
-        if not self._may_hold(text):
-            return None
-        found = (
-            n for s, n in self._names.items() if re.search(_pattern_of(s), text, re.IGNORECASE)
-        )
-        return next(found, None)
+        found = self._that_may_be_in(text)
+        return next((self._names[s] for s in found if _pattern((s,)).search(text)), None)
 
-    def _may_hold(self, text: str) -> bool:
+    def _that_may_be_in(self, text: str) -> list[str]:
         if not self._needles:
-            return False
+            return []
         content = text.encode(errors="surrogatepass").lower()  # a fifth of the time of text.lower()
-        if any(needle in content for needle in self._needles):
-            return True
         plain = unquote_to_bytes(content) if _QUOTED.search(content) else content
         if b"\\u00" in plain or b"&#" in plain:
-            plain = _ESCAPED.sub(_unescaped, plain)
-        return plain is not content and any(n in plain.lower() for n in self._needles)
+            # a backslash before an escape may be the secret's own, or one of the escape's
+            plain = _ESCAPED.sub(_unescaped, plain).replace(b"\\", b"")
+        texts = (content,) if plain is content else (content, plain.lower())
+        return [
+            secret
+            for secret, needles in self._needles.items()
+            if any(needle in one for one in texts for needle in needles)
+        ]
 
 
 HELD = Secrets()
@@ -171,6 +169,17 @@ def _forms(secret: str) -> Iterator[str]:
         yield own.replace("+", "-").replace("/", "_")
 
 
+def _needles(secret: str) -> tuple[bytes, ...]:
+    forms = [form.encode(errors="surrogatepass") for form in (secret, *_forms(secret))]
+    raw = secret.encode(errors="surrogateescape")
+    return tuple({form.lower() for form in (*forms, raw, raw.replace(b"\\", b""))})
+
+
+@lru_cache(maxsize=64)
+def _pattern(secrets: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(_pattern_of, secrets)), re.IGNORECASE)
+
+
 def _pattern_of(secret: str) -> str:
     """A regular expression for a secret, whichever of its characters are escaped."""
     is_long = len(secret) > _LONGEST_ESCAPED
@@ -182,10 +191,11 @@ def _pattern_of_character(character: str) -> str:
     code = ord(character)
     ways = [re.escape(character), quote(character, safe="", errors="surrogateescape")]
     ways += [f"%{byte:02x}" * (code < 128) for byte in character.encode(errors="surrogateescape")]
-    ways += [rf"\\{{1,16}}u00{code:02x}", f"&#x0*{code:x};", f"&#0*{code};"] if code < 256 else []
+    if code < 256:
+        ways += [rf"{_BACKSLASHES}u00{code:02x}", f"&#x0*{code:x};", f"&#0*{code};"]
     return f"(?:{'|'.join(dict.fromkeys(filter(None, ways)))})"
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:
     code = int(found[3]) if found[3] else int(found[1] or found[2], 16)
-    return bytes([code]) if code < 256 else found[0]
+    return chr(code).encode() if code < 256 else found[0]
