@@ -29,8 +29,8 @@ _LONGEST_ESCAPED = 256
 _ORDINARY = re.compile(r"[A-Z]?[a-z]+([-_. ][A-Z]?[a-z]+)*|[A-Z]+([-_. ][A-Z]+)*|[\d.,:/-]+")
 """Words and numbers. Up to a length they may be part of any reply, which must not be altered."""
 _USER_INFO = re.compile(r"//([^/?#\s]+)@")
-_SERVICE_ADDRESS = re.compile(r"(?:tcp|udp)://[^\s@]*")
-"""What Kubernetes writes into variables such as AUTH_SERVICE_PORT."""
+_ADDRESS = re.compile(r"(?:tcp|udp|https?)://[^/?#@\s]+(?:/[^/?#@\s]{0,15})*")
+"""Such as AUTH_URL and Kubernetes' AUTH_SERVICE_PORT; a longer part of a path may be a key."""
 _JSON_VALUE = re.compile(r'": *"([^"\s@]{16,})"')
 _QUOTED = re.compile(rb"%[0-9a-f]{2}")
 _BACKSLASHES = r"(?:(?<!\\{8})\\+|\\)"
@@ -63,7 +63,7 @@ class Secrets:
         found = {
             value: name
             for name, whole in environment.items()
-            for value in _values(name, whole, is_named=name in named or is_secret(name))
+            for value in _values(name, whole, is_named=name in named or _is_secret(name, whole))
             if value not in own_names
         }
         if found.keys() <= self._names.keys():
@@ -137,6 +137,10 @@ def is_secret(name: str) -> bool:
     return any(part in _SECRET_PARTS or part.endswith(_SECRET_ENDINGS) for part in parts)
 
 
+def _is_secret(name: str, value: str) -> bool:
+    return is_secret(name) and not _ADDRESS.fullmatch(value.strip())
+
+
 def _values(name: str, whole: str, *, is_named: bool) -> Iterator[str]:
     """The secrets in the value of a variable."""
     address = f"//{whole}" if name.lower().endswith("proxy") and "//" not in whole else whole
@@ -144,7 +148,7 @@ def _values(name: str, whole: str, *, is_named: bool) -> Iterator[str]:
     for info in _USER_INFO.findall(address):
         parts += [info if len(info) >= _SHORTEST_SECRET else f"//{info}@", *info.split(":", 1)]
     parts += [unquote(part) for part in parts if "%" in part]
-    if is_named and not _SERVICE_ADDRESS.fullmatch(whole):
+    if is_named:
         # logs are masked line by line, and a private key has several lines
         lines = [line.strip() for line in re.split(r"\n|\\n", whole)]
         parts += [whole, *(line for line in lines if " " not in line)]

@@ -54,6 +54,21 @@ def test_a_credential_in_json_holds_its_values_and_not_its_words():
     assert secrets.mask(ordinary) == ordinary
 
 
+@pytest.mark.parametrize(
+    ("value", "named", "is_held"),
+    [
+        ("https://auth.example.org/oauth/v2/", [], False),
+        ("https://auth.example.org/oauth/v2/", ["AUTH_URL"], True),
+        ("https://hooks.example.org/T0/abcdef0123456789", [], True),
+        ("https://hooks.example.org/v1?sig=abcdef", [], True),
+    ],
+)
+def test_an_address_is_no_secret_unless_it_is_named_or_may_hold_a_key(value, named, is_held):
+    masked = Secrets({"AUTH_URL": value}, named).mask(f"at {value}")
+
+    assert masked == ("at [secret]" if is_held else f"at {value}")
+
+
 def test_a_secret_that_is_no_text_is_masked_too():
     value = b"p\xffssword".decode(errors="surrogateescape")
 
