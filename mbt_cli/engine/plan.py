@@ -157,13 +157,14 @@ def make_plan(
         max_rows: A cell with more rows is split into shards.
 
     Raises:
-        ArtifactError: A finished cell lacks a file.
+        ArtifactError: A finished cell lacks a file, and a cell to make reads it or none is left.
     """
     sizes = cell_sizes(states)
     chosen = set(select_with_needs(manifest, states, only))
-    check_files((states[a].folder, lineage) for a in chosen if (lineage := states[a].lineage))
     wanted = {"missing", "failed", "grown", *(["stale"] if replace else [])}
     todo = [s for s in states.all() if s.status in wanted and s.cell.address in chosen]
+    read = {address for s in todo for address in (s.cell.address, *s.cell.needs)} or chosen
+    check_files((states[a].folder, lineage) for a in read if (lineage := states[a].lineage))
     drafts = _draft_jobs(todo, sizes, max_cells=max_cells, max_hours=max_hours, max_rows=max_rows)
     gpus = {address: draft.gpus for draft in drafts for address in draft.cells}
     cells = []

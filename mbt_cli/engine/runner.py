@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -135,13 +135,16 @@ class Runner:
         Raises:
             StaleError: A cell was finished with other settings, and `replace` is not set.
             MissingInputError: An input that is not among the cells does not exist.
-            ArtifactError: A finished cell lacks a file.
+            ArtifactError: A finished cell lacks a file. If no cell that runs reads it, the others
+                are made first.
             LockedError: Another process makes one of the cells.
             StageError: More rows failed than `max_failed_share` allows.
             MbtError: A cell failed; earlier cells and all replies are kept.
         """
         chosen = [self.states[address] for address in addresses]
-        check_files((state.folder, state.lineage) for state in chosen if state.lineage)
+        to_run = [state.cell for state in chosen if not self._is_skipped(state)]
+        read = {address for cell in to_run for address in (cell.address, *cell.needs)}
+        self._check_files(read)
         self._check_stale(chosen)
         self._check_inputs(chosen)
         self._check_begun(chosen)
@@ -162,7 +165,12 @@ class Runner:
                     sent, reused = sent + requests.sent, reused + requests.reused
                     made.append(address)
                     self.states.refresh([address])
+        self._check_files(address for address in done if address not in read)
         return RunReport(made, done, sent, reused)
+
+    def _check_files(self, addresses: Iterable[str]) -> None:
+        states = [self.states[address] for address in addresses]
+        check_files((state.folder, state.lineage) for state in states if state.lineage)
 
     def _is_skipped(self, state: CellState) -> bool:
         """Whether a cell is finished and has no rows to retry."""

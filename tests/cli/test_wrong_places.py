@@ -243,6 +243,22 @@ def test_a_finished_cell_whose_rows_are_gone_is_not_called_done(study, capfd, ve
     held(wrong, typed(wrong.words_typed, study, {}, capfd))
 
 
+@pytest.mark.parametrize("verb", ["run", "plan"])
+@pytest.mark.parametrize(("gone", "stops"), [(CELL, False), ("questions/*/*", True)])
+def test_a_cell_without_its_rows_stops_only_what_reads_it(study, capfd, gone, stops, verb):
+    todo = study / "runs/small" / CELL.replace("=answer", "=metacognitive")
+    shutil.rmtree(todo)
+    (rows,) = (study / "runs/small").glob(f"{gone}/rows.parquet")
+    rows.unlink()
+
+    done = typed([verb, "study.toml", "--only", "base"], study, {}, capfd)
+
+    made = (todo / "lineage.json").is_file()
+    assert made == (verb == "run" and not stops)
+    assert done.code == (0 if verb == "plan" and not stops else 1)
+    assert ("rows.parquet` is missing" in done.err) == (done.code == 1)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
