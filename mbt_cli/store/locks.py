@@ -16,7 +16,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from mbt_cli.core.jobs import JobId
 from mbt_cli.core.plugin import Settings
-from mbt_cli.errors import LockedError, MbtError
+from mbt_cli.errors import ArtifactError, LockedError, MbtError
 from mbt_cli.store.disk import writing_to
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -92,6 +92,8 @@ _GUARD_POLL_SECONDS = 0.02
 _WATCH_SECONDS = 25.0
 _WATCH_POLL_SECONDS = 0.5
 """How long a heartbeat is watched that seems to have stopped, and how often it is read."""
+_READ_SECONDS = 5.0
+_READ_POLL_SECONDS = 0.1
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
 
@@ -136,8 +138,9 @@ class Lock:
 
         Raises:
             LockedError: Another process holds it, because this one was suspended for too long.
+            ArtifactError: It cannot be read.
         """
-        now = _read(self.path)
+        now = _read_patiently(self.path)
         if now is None or now.token != self.holder.token:
             raise LockedError(
                 f"the lock of `{self.path.parent}` was taken over"
@@ -433,6 +436,25 @@ def _read(path: Path) -> Holder | None:
         return None
 
 
+def _read_patiently(path: Path) -> Holder | None:
+    """As `_read`, but a network file system may fail for moments (ESTALE, EIO)."""
+    end = monotonic() + _READ_SECONDS
+    while True:
+        try:
+            return Holder.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            if monotonic() < end:
+                sleep(_READ_POLL_SECONDS)
+            elif isinstance(error, OSError):
+                raise ArtifactError(
+                    f"`{path}` cannot be read: {error.strerror}", hint="run the same command again"
+                ) from error
+            else:
+                return None
+
+
 def _locked(folder: Path, holder: Holder | None) -> LockedError:
     who = _description(holder) if holder else "a process that is starting"
     return LockedError(
@@ -444,7 +466,10 @@ def _locked(folder: Path, holder: Holder | None) -> LockedError:
 def _release(folder: Path, lock: Lock) -> None:
     if not folder.is_dir():
         return  # removed by hand, and the lock with it
-    with _guarded(folder):
+    # what fails here must not hide the error that ends the run
+    with suppress(OSError), ExitStack() as guard:
+        with suppress(OSError):  # a full disk has no room for it
+            guard.enter_context(_guarded(folder))
         now = _read(lock.path)
         if now is not None and now.token == lock.holder.token:
             lock.path.unlink(missing_ok=True)

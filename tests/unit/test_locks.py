@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from mbt_cli.core.jobs import JobId
-from mbt_cli.errors import LockedError
+from mbt_cli.errors import ArtifactError, LockedError
 from mbt_cli.store import locks
 from mbt_cli.store.locks import holders, holding
 
@@ -256,6 +256,51 @@ def test_a_folder_removed_meanwhile_is_no_second_error(tmp_path):
         folder.rmdir()
 
     assert not folder.exists()
+
+
+def test_a_lock_is_released_where_its_guard_cannot_be_created(tmp_path):
+    def fail():
+        (tmp_path / "lock.guard").mkdir()
+        raise KeyError  # the first error is the one that is reported
+
+    with pytest.raises(KeyError), holding(tmp_path):
+        fail()
+
+    assert not (tmp_path / "lock").exists()
+
+
+def unreadable(path: Path) -> Path:
+    """Make a file unreadable, as a network file system does for moments; gives its content."""
+    content, loop = path.with_name("content"), path.with_name("loop")
+    os.link(path, content)
+    loop.symlink_to(path.name)
+    loop.rename(path)
+    return content
+
+
+def test_a_lock_that_cannot_be_read_for_a_moment_was_not_taken_over(tmp_path):
+    with holding(tmp_path) as lock:
+        timer = threading.Timer(0.3, unreadable(lock.path).rename, [lock.path])
+        timer.start()
+        lock.check()
+        timer.join()
+
+
+def test_a_lock_that_stays_unreadable_is_said_to_be_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_READ_SECONDS", 0.1)
+    with holding(tmp_path) as lock:
+        content = unreadable(lock.path)
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            lock.check()
+        content.rename(lock.path)
+
+
+def test_a_holder_whose_lock_is_gone_notices_it_at_once(tmp_path):
+    with holding(tmp_path) as lock:
+        lock.path.unlink()
+
+        with pytest.raises(LockedError, match="was taken over"):
+            lock.check()
 
 
 @pytest.mark.parametrize("seconds", [5, 60])
