@@ -71,7 +71,7 @@ $(SETUP_TRAIN): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the pinned CPU build of torch needs Python 3.11; run: make PYTHON=python3.11 test-train"; exit 2; }
 	@test -x .venv-train/bin/python || $(PYTHON) -m venv .venv-train
 	@echo "installing torch, transformers and trl into .venv-train ..."
-	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,train,dev]' 'transformers[serving]' gguf tensorboard
+	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,train,qlora,dev]' 'transformers[serving]' gguf tensorboard
 	@touch $@
 
 test-train: $(SETUP_TRAIN) ## test real trainings on this machine: SFT and GRPO, killed, resumed, served

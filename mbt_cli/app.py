@@ -7,6 +7,7 @@ answered.
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import FrameType
@@ -19,16 +20,29 @@ _KEPT = "finished work is kept"
 
 def main() -> None:
     """Run the command line; a traceback from here means a bug in mbt."""
+    _open_closed_streams()
     came: list[MbtError] = []
+    numbers_seen: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
+        numbers_seen.append(number)
         if number == signal.SIGINT:
             came.append(Interrupted(f"interrupted; {_KEPT}"))
             raise KeyboardInterrupt
         came.append(Stopped(f"stopped by {signal.Signals(number).name}; {_KEPT}"))
         raise came[-1]
 
+    def swallowed(found: "sys.UnraisableHookArgs") -> None:
+        """Send a signal again whose exception a callback or a finalizer ignored."""
+        if not (came and isinstance(found.exc_value, KeyboardInterrupt | Stopped)):
+            sys.__unraisablehook__(found)
+            return
+        again = threading.Timer(0.01, os.kill, (os.getpid(), numbers_seen[-1]))
+        again.daemon = True
+        again.start()
+
     numbers = (signal.SIGINT, *stop_signals())
+    sys.unraisablehook = swallowed
     with handled(numbers, stop):
         try:
             from mbt_cli.cli.streams import clean_output
@@ -45,10 +59,21 @@ def main() -> None:
             if not came:
                 raise
             ended = came[0]  # an import that a signal cuts short fails in its own way
+        sys.unraisablehook = sys.__unraisablehook__
         for number in numbers:  # the message is printed whole
             signal.signal(number, lambda *_: None)
         code = _print_error(ended) if isinstance(ended, MbtError) else ended
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Let a program that was started with `>&-` or `2>&-` print into nothing.
+
+    A file that it opens would otherwise get the number of the closed stream.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def _run() -> int | MbtError:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,8 +57,8 @@ class Benchmark(BenchmarkFiles, Plugin):
     def extract_answer(self, reply: str) -> str:
         """The answer in a reply, for the column `answer`; empty if there is none.
 
-        By default the text of the last `<answer>` pair outside the thinking.
-        Rewards of a training use the verifier's extraction instead.
+        By default the text of the last `<answer>` pair outside the thinking. Rewards of a training
+        read this answer too.
         """
         return extract_answer(reply)
 
@@ -83,6 +84,8 @@ class Backend(Plugin):
     """Flags that mbt itself passes to the server; those of preset and manifest override them."""
     only_serves: ClassVar[frozenset[str]] = frozenset()
     """Fields that change replies but not a training that starts from its weights."""
+    template_defaults: ClassVar[Mapping[str, Json]] = {}
+    """Arguments that the server passes to the chat template where a request has none."""
     has_model: ClassVar[bool] = True
     """False if replies are rule-based or prepared, inside mbt's own process."""
     toy_label: ClassVar[str] = ""
@@ -222,6 +225,19 @@ class Score(Plugin):
         """Per-question columns and how their means become the number."""
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A package that is missing, or whose version is not supported.
+
+    Args:
+        what: The setting, the package and what is wrong with it.
+        do: The command that installs it.
+    """
+
+    what: str
+    do: str
+
+
 class Trainer(Plugin):
     """A training method. A preset has its fields in addition to those of `Recipe`."""
 
@@ -229,8 +245,13 @@ class Trainer(Plugin):
 
     module: ClassVar[str]
     """Module of the training process: `python -m MODULE JOB`, where JOB is a `TrainingJob`."""
+    prepares: ClassVar[str | None] = None
+    """Module of a process that prepares the job's data, `python -m PREPARES JOB`: it ends before
+    the processes of the training start, and may use every processor."""
     learns_from: ClassVar[Mapping[str, str]]
     """Inputs that a train stage of this method needs (`data` or `questions`), each described."""
+    held_out_loss: ClassVar[bool] = True
+    """Whether its loss on rows that it does not train on says how good the model is."""
 
     @classmethod
     @abstractmethod
@@ -246,6 +267,18 @@ class Trainer(Plugin):
         """What is wrong with the settings: key path below the stage, and message."""
         return iter(())
 
+    def batch_problems(self, recipe: Recipe, devices: int) -> Iterator[tuple[str, str]]:
+        """What does not divide on so many devices: key path below the stage, and message."""
+        return iter(())
+
+    def missing(self, recipe: Recipe, python: str) -> Missing | None:
+        """A package that the settings need and this Python lacks; None if there is none."""
+        return None
+
+    def logged(self) -> Mapping[str, str]:
+        """Column that it adds to the log, a number, to the name of the value in TRL's log."""
+        return {}
+
     def uses_verifier(self) -> bool:
         """Whether it learns from decisions of the benchmark's verifier."""
         return False
@@ -255,7 +288,7 @@ class Trainer(Plugin):
         own = {name: value for name, value in spec_of(self).items() if name != "kind"}
         if self.version == 1:
             del own["version"]
-        return {**spec_of(recipe), **own}
+        return {**recipe.spec(), **own}
 
 
 class Launcher(Plugin):

@@ -64,6 +64,7 @@ class LlamaCppBackend(Backend):
     """CPU threads; 0 uses all cores."""
 
     only_serves: ClassVar[frozenset[str]] = frozenset({"context"})
+    template_defaults: ClassVar[Mapping[str, Json]] = {"enable_thinking": True}
     toy_label: ClassVar[str] = "embedded"
 
     @classmethod

@@ -96,7 +96,8 @@ class OpenAIBackend(Backend):
     declared: str | None = Field(default=None, alias="identity")
     """Name that stands for the address in fingerprints and request keys, for an endpoint whose
     address changes, such as a server in a cluster job: replies from all addresses with this name
-    count as replies of one model. Default: the address. For cells that exist, their old address."""
+    count as replies of one model. Default: the address. For cells that exist, their old address,
+    also if only the folder of the model has changed."""
     id: str | None = None
     """The endpoint's name for the model. Default: the model's `id` or name in the manifest."""
     api_key_env: Annotated[str | None, RunOnly] = None
@@ -141,14 +142,28 @@ class OpenAIBackend(Backend):
     @classmethod
     def _is_an_address(cls, value: str) -> str:
         parts = urlsplit(value)
-        if parts.username or parts.password or parts.query or parts.fragment:
+        if "@" in parts.netloc or ";" in parts.path or parts.query or parts.fragment:
             what = (
-                "must not contain a user, password, query or fragment; keys come from the "
+                "must not contain a user, password, query, fragment or `;`; keys come from the "
                 "environment: see `api_key_env` and `headers_env`"
             )
             raise PydanticCustomError(SECRET, what)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"`{value}` is not an http or https URL")
+        if not re.fullmatch(r"[!-~]+", value):
+            raise ValueError(
+                "has a space or a character that is not ASCII: write it with %XX, and a host as "
+                "xn--..."
+            )
+        labels = parts.hostname.rstrip(".").split(".")
+        if not all(1 <= len(label) <= 63 for label in labels) or len(parts.hostname) > 253:
+            raise ValueError(f"`{parts.hostname}` is no name of a host")
+        try:
+            is_port = parts.port != 0
+        except ValueError:
+            is_port = False
+        if not is_port:
+            raise ValueError(f"`{value}` needs a port from 1 to 65535, or none")
         return value.rstrip("/")
 
     def identity(self) -> Mapping[str, Json]:
@@ -197,6 +212,7 @@ class OpenAIBackend(Backend):
             if self.client == "sdk"
             else None,
             models=partial(listed_models, self.base_url, key, headers, place.environment),
+            has_identity=self.declared is not None,
         )
 
     def _key(self, environment: Mapping[str, str]) -> str | None:

@@ -11,7 +11,7 @@ from mbt_cli.backends.flags import executable_finding, find_executable, flags_of
 from mbt_cli.backends.weights import is_folder, weights_identity
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding
-from mbt_cli.core.plugin import RunOnly, Settings
+from mbt_cli.core.plugin import Flags, RunOnly, Settings, Variable
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import Weights
 from mbt_cli.inference.server import LOOPBACK, Cause, ServerCommand, running_server
@@ -36,8 +36,8 @@ class TransformersPlace(Settings):
     """The command, or its path in another environment."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the server. Default: a free port."""
-    environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the server."""
+    environment: dict[Variable, str] = Field(default_factory=dict)
+    """Environment variables of the server; secrets are refused: export them, it inherits them."""
 
 
 class TransformersBackend(Backend):
@@ -57,7 +57,7 @@ class TransformersBackend(Backend):
     """Context length in tokens (prompt and reply); `max_tokens = "rest"` is computed from it."""
     trust_remote_code: bool = False
     """Run code from the model's repository."""
-    serve: dict[str, Json] = Field(default_factory=dict)
+    serve: Flags = Field(default_factory=dict)
     """Flags that change results: `dtype`, `quantization`, `reasoning`, ..."""
     place: Annotated[TransformersPlace, RunOnly] = Field(default_factory=TransformersPlace)
     """Where it is served."""

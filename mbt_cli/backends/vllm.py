@@ -13,13 +13,14 @@ import orjson
 from pydantic import Field, field_validator
 
 from mbt_cli.backends.flags import executable_finding, find_executable, flags_of, unknown_flags
-from mbt_cli.backends.weights import weights_identity
+from mbt_cli.backends.weights import file_sha256, weights_identity
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, find_command, installed, ok, pip_line
-from mbt_cli.core.plugin import RunOnly, Settings
+from mbt_cli.core.plugin import Flags, RunOnly, Settings, Variable
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import Weights
 from mbt_cli.errors import BackendError
+from mbt_cli.inference.origins import context_of
 from mbt_cli.inference.server import LOOPBACK, Cause, RunningServer, ServerCommand, running_server
 from mbt_cli.interfaces import Backend
 
@@ -102,9 +103,10 @@ class VLLMPlace(Settings):
     """The command, or its path in another environment."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the server. Default: a free port."""
-    environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the server, such as `VLLM_CPU_KVCACHE_SPACE = "8"`."""
-    flags: dict[str, Json] = Field(default_factory=dict)
+    environment: dict[Variable, str] = Field(default_factory=dict)
+    """Environment variables of the server, such as `VLLM_CPU_KVCACHE_SPACE = "8"`; secrets are
+    refused: export them, the server inherits them."""
+    flags: Flags = Field(default_factory=dict)
     """More flags that only change speed, such as `max_num_seqs`."""
 
 
@@ -124,7 +126,7 @@ class VLLMBackend(Backend):
     """Hash of a trained folder, if known. Default: mbt hashes the folder."""
     trust_remote_code: bool = False
     """Run code from the model's repository; only for architectures that need it."""
-    serve: dict[str, Json] = Field(default_factory=dict)
+    serve: Flags = Field(default_factory=dict)
     """Flags that change results: `max_model_len`, `reasoning_parser`, `dtype`, ..."""
     place: Annotated[VLLMPlace, RunOnly] = Field(default_factory=VLLMPlace)
     """Where it is served and on how many GPUs."""
@@ -145,7 +147,18 @@ class VLLMBackend(Backend):
 
     def identity(self) -> Mapping[str, Json]:
         weights = weights_identity(self.model, self.revision, self.weights_sha256)
-        return {**weights, "serve": self.serve}
+        return {**weights, "serve": self.serve, **self._template()}
+
+    def spec(self) -> dict[str, Json]:
+        return {**super().spec(), **self._template()}
+
+    def _template(self) -> Mapping[str, Json]:
+        """The content of a chat template that is a file on this machine."""
+        named = self.serve.get("chat_template", self.serve.get("chat-template"))
+        if not isinstance(named, str) or "{" in named:  # none, or the template itself
+            return {}
+        path = Path(named).expanduser()
+        return {"chat_template_sha256": file_sha256(path)} if path.is_file() else {}
 
     def flags(self) -> tuple[str, ...]:
         """Every flag except address and name."""
@@ -222,12 +235,18 @@ class VLLMBackend(Backend):
 
     def _endpoint(self, server: RunningServer) -> Endpoint:
         version = server.get("/version")
-        context = self.serve.get("max_model_len")
+        stated = self.serve.get("max_model_len")
+        if isinstance(stated, int):
+            context: int | None = stated
+        else:
+            listed = server.get("/v1/models")
+            models = listed.get("data") if isinstance(listed, dict) else None
+            context = context_of(models[0]) if models else None
         return Endpoint(
             base_url=server.base_url,
             model=self._name(),
             api_key=server.api_key,
-            context=context if isinstance(context, int) else None,
+            context=context,
             version=f"vllm {version['version']}" if isinstance(version, dict) else "vllm",
             flags=self.flags(),
             alive=server.alive,

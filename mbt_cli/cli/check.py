@@ -13,7 +13,9 @@ from mbt_cli.cli.doctor_study import notes
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.addresses import axes_of
+from mbt_cli.engine.contamination import contamination
 from mbt_cli.engine.plan import UnusedCells, unused_cells
+from mbt_cli.engine.states import States
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.docs import schema_text
 from mbt_cli.manifest.load import Manifest, load_plugins
@@ -40,10 +42,12 @@ def check(
         raise UsageError("no manifest given", hint="mbt check manifests/quickstart.toml")
     for path in paths:
         manifest, machine = open_manifest(path, overrides, presets)
+        found = [str(one) for one in contamination(manifest, States(manifest, machine.runs))]
         if as_json:
-            typer.echo(checked_json(manifest))
+            typer.echo(checked_json(manifest, found))
         else:
-            printer().print(stage_counts(manifest, notes(manifest, machine.environment)))
+            lines = [*notes(manifest, machine.environment), *found]
+            printer().print(stage_counts(manifest, lines))
 
 
 def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
@@ -73,8 +77,8 @@ def _unused_line(group: UnusedCells) -> str:
     return f"{count}: {', '.join(group.apart)}" if group.apart else count
 
 
-def checked_json(manifest: Manifest) -> str:
-    """A manifest's stages with their cells and axes, and unused cells, as JSON."""
+def checked_json(manifest: Manifest, shared: Sequence[str]) -> str:
+    """A manifest's stages with their cells and axes, unused cells and contamination, as JSON."""
     stages = []
     for stage, cells in manifest.counts().items():
         of_stage = [c for a, c in manifest.cells.items() if a.partition("/")[0] == stage]
@@ -91,5 +95,6 @@ def checked_json(manifest: Manifest) -> str:
         "stages": stages,
         "unread": [address for group in unused_cells(manifest) for address in group.addresses],
         "left_out": list(manifest.left_out),
+        "contamination": list(shared),
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()

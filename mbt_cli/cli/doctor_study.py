@@ -12,22 +12,38 @@ from pathlib import Path
 import orjson
 
 from mbt_cli.core.chat import Message, Reply
-from mbt_cli.core.findings import Finding, absent, broken, missing_packages, ok, pip_line
+from mbt_cli.core.findings import (
+    Finding,
+    absent,
+    answer_of,
+    broken,
+    install_line,
+    missing_packages,
+    ok,
+    pip_line,
+)
 from mbt_cli.core.programs import Result, Task, one_request
 from mbt_cli.core.progress import Silent
+from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import Download
+from mbt_cli.core.training_job import ChatAnswer, ChatQuestion
 from mbt_cli.engine.fetch import Needed, needed_by
 from mbt_cli.engine.runner import hub_access, server_place
-from mbt_cli.errors import Interrupted, MbtError, MissingInputError, Stopped
+from mbt_cli.errors import Interrupted, MbtError, MissingInputError, StageError, Stopped
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.queue import RequestBatch
+from mbt_cli.interfaces import Missing, Trainer
 from mbt_cli.manifest.expand import HUB, source_exists
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.plugins import installed_plugins
 from mbt_cli.settings import Machine
 from mbt_cli.stages.base import Model
 from mbt_cli.stages.score import ScoreStage
+from mbt_cli.stages.train import TrainStage, lacking_packages, training_python
 from mbt_cli.store.hub import fetch_files
+
+_CHAT_CHECK = "mbt_cli.training.chat_check"
+_SECONDS = 120
 
 
 def models_of(manifest: Manifest) -> Mapping[str, Model]:
@@ -63,7 +79,17 @@ def notes(manifest: Manifest, environment: Mapping[str, str]) -> list[str]:
     ]
     for name, model in models_of(manifest).items():
         lines += [f"model {name}: {warning}" for warning in model.backend.warnings()]
-    return [*lines, *installed_plugins().problems]
+    return [*lines, *package_notes(manifest), *installed_plugins().problems]
+
+
+def package_notes(manifest: Manifest) -> list[str]:
+    """Packages that trainings need and their Python lacks, each with the line to type."""
+    lines = [
+        f"stage {stage}: `{setting}` needs `{package}`, which {python} lacks: "
+        f"{install_line(package, python)}"
+        for stage, setting, package, python in _lacking(manifest)
+    ]
+    return [*lines, *(f"training: {m.what} ({m.do})" for m in _missing_for_training(manifest))]
 
 
 def need_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
@@ -84,11 +110,92 @@ def need_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     recipes = [cell.resolution.recipe for cell in cells]
     for python in sorted({r.launch.python for r in recipes if r is not None}, key=str):
         yield _training_finding(python)
+    for stage, setting, package, python in _lacking(manifest):
+        lacks = f"`{setting}` needs `{package}`, which {python} lacks"
+        yield broken("needs", f"stage {stage}", lacks, install_line(package, python))
+    yield from _chat_findings(manifest, machine)
+    for missing in _missing_for_training(manifest):
+        yield broken("needs", "training", missing.what, missing.do)
     for source in sorted({c.resolution.source for c in cells if c.resolution.source}):
         if not source.startswith(HUB) and not source_exists(source):
             yield broken("needs", "source", f"no file or folder `{source}`", "put the data there")
     if count := len(manifest.left_out):
         yield ok("needs", "optional cells", f"{count} are skipped: their source does not exist")
+
+
+def _trainings(manifest: Manifest) -> Iterator[tuple[str, Recipe, Trainer, str]]:
+    """Stage, recipe, method and Python of each training."""
+    for cell in manifest.cells.values():
+        recipe, trainer = cell.resolution.recipe, cell.resolution.trainer
+        if recipe is None or trainer is None or cell.resolution.source is not None:
+            continue
+        try:
+            python = training_python(recipe.launch)
+        except StageError:
+            continue  # has a finding of its own
+        yield cell.address.partition("/")[0], recipe, trainer, python
+
+
+def _lacking(manifest: Manifest) -> Iterator[tuple[str, str, str, str]]:
+    """Stage, setting, package and Python where a training's Python lacks a package."""
+    seen: list[tuple[str, Recipe]] = []
+    for stage, recipe, _, python in _trainings(manifest):
+        if (stage, recipe) in seen:
+            continue
+        seen.append((stage, recipe))
+        for setting, package in lacking_packages(recipe, python):
+            yield stage, setting, package, python
+
+
+def _missing_for_training(manifest: Manifest) -> list[Missing]:
+    """What methods find missing in the Python that trains, each once."""
+    found = (trainer.missing(recipe, python) for _, recipe, trainer, python in _trainings(manifest))
+    return list(dict.fromkeys(one for one in found if one is not None))
+
+
+def _chat_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    """Whether the models that are trained on traces can write them.
+
+    A model that is not on this machine yet has no finding, nor has a Python without the packages.
+    """
+    seen: set[str] = set()
+    for cell in manifest.cells.values():
+        resolution, stage = cell.resolution, cell.stage
+        if not isinstance(stage, TrainStage) or stage.target != "trace" or not resolution.recipe:
+            continue
+        model = resolution.models["model"]
+        download = model.backend.download(machine.cache)
+        if model.name in seen or (download and not download.path.is_file()):
+            continue
+        seen.add(model.name)
+        try:
+            python = training_python(resolution.recipe.launch)
+            weights = model.backend.weights(server_place(machine, machine.cache, model.run))
+        except MbtError:
+            continue  # has a finding of its own
+        if weights is not None:
+            prompt = resolution.templates["prompt"].fill({"question": "Q", "documents": "D"})
+            question = ChatQuestion(
+                weights=weights,
+                template=model.template_arguments(),
+                messages=[dict(message) for message in prompt],
+            )
+            yield from _chat_finding(f"traces of {model.name}", question, python, machine)
+
+
+def _chat_finding(
+    what: str, question: ChatQuestion, python: str, machine: Machine
+) -> Iterator[Finding]:
+    command = [python, "-m", _CHAT_CHECK, question.model_dump_json()]
+    environment = {**machine.environment, "HF_HUB_OFFLINE": "1"}
+    answered = answer_of(command, environment, seconds=_SECONDS)
+    if answered is None or answered.returncode != 0:
+        return
+    answer = ChatAnswer.model_validate_json(answered.stdout.splitlines()[-1])
+    if answer.problem is not None:
+        yield broken("needs", what, f"cannot be trained: {answer.problem}", answer.hint or "")
+    elif answer.reply is not None:
+        yield ok("needs", what, f"are written as {answer.reply!r}")
 
 
 def _training_finding(python: str | None) -> Finding:
@@ -146,7 +253,6 @@ def _cached_path(needed: Needed, machine: Machine) -> Path | None:
 
 
 _TOKENS = 16
-_SECONDS = 120
 _QUESTION = Message(role="user", content="Is water wet? Say yes or no.")
 
 

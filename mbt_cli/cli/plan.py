@@ -6,11 +6,14 @@ from pathlib import Path
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
+from mbt_cli.cli.doctor_study import package_notes
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import counted, printer
 from mbt_cli.engine.plan import Plan, PlannedCell, make_plan, plan_json, plan_schema
 from mbt_cli.engine.states import States, Status
+from mbt_cli.engine.training_estimate import PlannedTraining, training_lines
 from mbt_cli.errors import UsageError
 
 _STATES: tuple[Status, ...] = ("done", "grown", "stale", "missing", "failed")
@@ -52,6 +55,11 @@ def plan(
         max_hours=max_hours,
         max_rows=max_rows,
     )
+    for line in package_notes(manifest):
+        typer.echo(line, err=True)  # before a job waits in a queue only to fail
+    for training in made.trainings:
+        if training.warning is not None:
+            typer.echo(f"warning: {training.warning}", err=True)
     if as_json or not typer.get_text_stream("stdout").isatty():
         typer.echo(plan_json(made), nl=False)
         return
@@ -59,8 +67,20 @@ def plan(
     out.print(_stages(made))
     if made.jobs:
         out.print(_jobs(made))
+    if made.trainings:
+        out.print(trainings_table(made.trainings))
     for line in _notes(made):
         out.print(line)
+
+
+def trainings_table(trainings: Sequence[PlannedTraining]) -> Table:
+    """The estimate of each training, in words."""
+    table = Table(title="trainings (mbt help training)", title_justify="left", show_lines=True)
+    table.add_column("training", overflow="fold")
+    table.add_column("estimate", overflow="fold")
+    for training in trainings:
+        table.add_row(Text(training.address), Text("\n".join(training_lines(training))))
+    return table
 
 
 def _stages(plan: Plan) -> Table:

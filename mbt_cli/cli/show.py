@@ -15,15 +15,20 @@ from rich.text import Text
 from rich.tree import Tree
 
 from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.plan import trainings_table
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
+from mbt_cli.engine.plan import planned_trainings
+from mbt_cli.engine.states import States
 from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
+from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import ModelTable
 from mbt_cli.manifest.toml import read_toml
+from mbt_cli.settings import Machine
 from mbt_cli.store.cells import read_failure
 from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
 from mbt_cli.store.reading import read_rows, require_lineage
@@ -40,11 +45,18 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
     """Print how the models of a manifest are served, or how the cells below a folder were made."""
     out = printer()
     if path.suffix == ".toml" or manifest_file(path) != path:
-        models = _served_models(path)
+        manifest, machine = open_manifest(path, None, None)
+        models = _served_models(manifest, machine)
         if as_json:
             typer.echo(_served_json(models))
-        else:
-            out.print(Group(*(_served_table(model) for model in models)))
+            return
+        out.print(Group(*(_served_table(model) for model in models)))
+        trainings = planned_trainings(States(manifest, machine.runs))
+        if trainings:
+            out.print(trainings_table(trainings))
+        for training in trainings:
+            if training.warning is not None:
+                out.print(Text(f"warning: {training.warning}", style="yellow"))
         return
     folders = cells_below(path)
     if len(folders) > _MAX_TREES and not (as_json or verify or prompt):
@@ -78,8 +90,7 @@ class _ServedModel:
     flags: Mapping[str, tuple[Json, str]]
 
 
-def _served_models(path: Path) -> Sequence[_ServedModel]:
-    manifest, machine = open_manifest(path, None, None)
+def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedModel]:
     presets = PresetFolders.usual(extra=machine.presets, config=machine.config)
     resolver = Resolver(manifest.document, presets, Problems())
     found = []

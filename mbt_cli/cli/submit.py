@@ -85,6 +85,11 @@ def submit(
     elif submission.queued:
         cells = counted(len(submission.queued), "cell")
         out.print(f"nothing to submit: {cells} queued or running already")
+    elif not plan.only and any(cell.status in ("missing", "failed") for cell in plan.cells):
+        raise UsageError(
+            "the plan has no jobs, and not all of its cells are done",
+            hint="make it again: mbt plan MANIFEST",
+        )
     else:
         out.print("nothing to submit: every cell is done")
 

@@ -51,9 +51,9 @@ def sample_view(folder: Path, *, rows: int = 1) -> RenderableType | None:
     found = next((path for path in places if path.is_file()), None)
     if found is None:
         return None
-    every = pl.read_parquet(found)
+    every = pl.scan_parquet(found)  # gigabytes of texts
     kept = every.filter(pl.col("dropped").is_null())
-    return Group(*_parts(kept.head(rows)), _counts(folder, every, kept))
+    return Group(*_parts(kept.head(rows).collect()), _counts(folder, every, kept))
 
 
 def _parts(shown: pl.DataFrame) -> Iterator[Text]:
@@ -68,7 +68,9 @@ def _parts(shown: pl.DataFrame) -> Iterator[Text]:
         yield text
 
 
-def _counts(folder: Path, every: pl.DataFrame, kept: pl.DataFrame) -> Text:
-    trained, tokens = int(kept["trained_tokens"].sum()), int(kept["tokens"].sum())
-    rows = f"{kept.height:,} rows of {every.height:,}"
+def _counts(folder: Path, every: pl.LazyFrame, kept: pl.LazyFrame) -> Text:
+    total = every.select(pl.len()).collect().item()
+    sums = kept.select(pl.len(), pl.col("trained_tokens").sum(), pl.col("tokens").sum()).collect()
+    count, trained, tokens = sums.row(0)
+    rows = f"{count:,} rows of {total:,}"
     return Text(f"{folder}: {rows}, {trained:,} trained tokens of {tokens:,}")

@@ -16,6 +16,24 @@ class Message(TypedDict):
     content: str
 
 
+TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort")
+"""The fields of a request that decide how the chat template renders it."""
+
+
+def template_arguments(request: Mapping[str, Json]) -> dict[str, Json]:
+    """What servers pass to the chat template for the fields of a request.
+
+    Example:
+        >>> template_arguments({"reasoning_effort": "high", "top_k": 20})
+        {'reasoning_effort': 'high'}
+        >>> template_arguments({"chat_template_kwargs": {"enable_thinking": False}})
+        {'enable_thinking': False}
+    """
+    effort = request.get("reasoning_effort")
+    stated = {} if effort is None else {"reasoning_effort": effort}
+    return {**stated, **request.get("chat_template_kwargs", {})}
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request to a model.
@@ -44,7 +62,7 @@ class Reply:
     """The reply to a request, or the reason why there is none.
 
     `text` is what the server sent. `failure` is null or a typed reason such as
-    `http_400: maximum context length is 2048 tokens`.
+    `prompt_too_long: maximum context length is 2048 tokens`.
     """
 
     text: str | None = None
@@ -98,6 +116,7 @@ class Endpoint:
             what reads the bodies of its responses.
         alive: Raises BackendError with the last log lines once the server has died.
         models: Asks what it lists at `/models`, if mbt did not start it.
+        has_identity: Whether the manifest gives it an `identity`.
     """
 
     base_url: str
@@ -117,6 +136,7 @@ class Endpoint:
     transport: Callable[[float, ReadBody], AbstractAsyncContextManager[Post]] | None = None
     alive: Callable[[], None] | None = None
     models: Callable[[], Sequence[Mapping[str, Json]]] = tuple
+    has_identity: bool = False
 
 
 @dataclass(frozen=True, slots=True)

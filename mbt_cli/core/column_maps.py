@@ -20,8 +20,9 @@ class ColumnMap(Settings):
     """Column of mbt to column of the table; a dot selects a struct field, as in `metadata.id`."""
     numbers_from: Literal[0, 1] = 0
     """First number of samples and traces in the table."""
-    valid: str | None = None
-    """Boolean column of the table; rows where it is false count as failed."""
+    valid: str | tuple[str, ...] | None = None
+    """Boolean column of the table, or several; rows where one of them is false or 0 count as
+    failed."""
 
 
 class SourcePreset(ColumnMap):
@@ -123,9 +124,14 @@ def _counted(taken: pl.DataFrame, source: ColumnMap, schema: pl.Schema) -> pl.Da
 def _failures(frame: pl.DataFrame, source: ColumnMap) -> pl.Series | None:
     if source.valid is None:
         return None
-    valid = frame.select(_column(frame.schema, source.valid).cast(pl.Boolean)).to_series()
-    reasons = pl.when(valid.fill_null(False)).then(None).otherwise(pl.lit(_NOT_VALID))
-    return pl.select(reasons.cast(pl.String).alias("failure")).to_series()
+    names = (source.valid,) if isinstance(source.valid, str) else source.valid
+    given = frame.select(_column(frame.schema, name).alias(name) for name in names)
+    for name, found in given.schema.items():
+        if not (found == pl.Boolean or found.is_numeric()):
+            raise ValueError(f"the source's column `{name}` is {found}, not true or false")
+    valid = (pl.col(name).cast(pl.Boolean).fill_null(False) for name in given.columns)
+    reason = pl.when(pl.all_horizontal(*valid)).then(None).otherwise(pl.lit(_NOT_VALID))
+    return given.select(reason.cast(pl.String).alias("failure")).to_series()
 
 
 def _cast(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:

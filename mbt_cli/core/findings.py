@@ -1,9 +1,11 @@
 """Findings of `mbt doctor`: what a check of this machine or of a study found."""
 
+import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -88,6 +90,8 @@ EXTRAS: Mapping[str, Extra] = {
         "training",
     ),
     "vllm": Extra(("vllm",), "serving models on GPUs"),
+    "qlora": Extra(("bitsandbytes",), "training in four bits, 8-bit optimizers"),
+    "kernels": Extra(("kernels",), "attention and layer kernels of the Hugging Face hub"),
     "gpu": Extra(("flash-attn", "liger-kernel"), "faster training on GPUs"),
 }
 
@@ -103,6 +107,40 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+_LIST_MISSING = """
+import sys
+from importlib.metadata import PackageNotFoundError, version
+for name in sys.argv[1:]:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        print(name)
+"""
+_LIST_SECONDS = 30.0
+
+
+def not_installed(packages: Collection[str], python: str) -> list[str]:
+    """Those of the packages that a Python does not have; none if it cannot be asked.
+
+    Args:
+        packages: Names on the package index.
+        python: Path of the Python.
+    """
+    if python == sys.executable:
+        return [name for name in packages if installed(name) is None]
+    command = [python, "-c", _LIST_MISSING, *packages]
+    answer = answer_of(command, os.environ, seconds=_LIST_SECONDS)
+    return answer.stdout.split() if answer is not None and answer.returncode == 0 else []
+
+
+def install_line(package: str, python: str) -> str:
+    """The command that installs a package into a Python, by the extra that has it if one does."""
+    extras = [name for name, extra in EXTRAS.items() if package in extra.packages]
+    wanted = f'"mbt-cli[{extras[0]}]"' if extras else package
+    pip = "pip" if python == sys.executable else f"{shlex.quote(python)} -m pip"
+    return f"{pip} install {wanted}"
 
 
 def missing_packages(extra: str) -> list[str]:

@@ -1,7 +1,8 @@
 """What identifies a cell: specs, fingerprints, sizes that may grow, and differences.
 
-A spec is JSON made from settings. Fields marked `RunOnly` are not part of it. Fields marked `Grows`
-are part of the spec but not of the base spec, so that a cell that only grew is recognized.
+A spec is JSON made from settings. Fields marked `RunOnly` are not part of it, and those marked
+`AbsentByDefault` only where they differ from their default. Fields marked `Grows` are part of the
+spec but not of the base spec, so that a cell that only grew is recognized.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.plugin import Grows, RunOnly
+from mbt_cli.core.plugin import AbsentByDefault, Grows, RunOnly
 from mbt_cli.core.request_keys import sha256_of
 
 UNSET = "(not set)"
@@ -226,7 +227,7 @@ def _stable(value: object, path: str, left_out: tuple[type, ...]) -> Json:
         spec = {
             key: _stable(held, _join(path, key), left_out)
             for key, held, marks in _children(value)
-            if not (marks and marks.intersection(left_out))
+            if not (marks and (marks.intersection(left_out) or _is_absent(value, key, marks)))
         }
         return {**_version_of(value), **spec}
     if isinstance(value, (list, tuple)):
@@ -234,6 +235,13 @@ def _stable(value: object, path: str, left_out: tuple[type, ...]) -> Json:
     raise TypeError(
         f"`{path}` holds {value!r}, a {type(value).__name__}, which cannot be part of a fingerprint"
     )
+
+
+def _is_absent(settings: object, field: str, marks: frozenset[Any]) -> bool:
+    if AbsentByDefault not in marks:
+        return False
+    info = type(settings).model_fields[field]  # type: ignore[attr-defined]
+    return bool(getattr(settings, field) == info.get_default(call_default_factory=True))
 
 
 def _stable_number(value: float, path: str) -> Json:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -80,10 +80,8 @@ class Measure:
         estimate: Means of those columns to the number; called with the means of bootstrap
             resamples as arrays.
         settings: What a reader needs to recompute it, such as constants.
-        binary: Values are 0 or 1 per sample, so an exact McNemar test applies where every
-            question has one sample.
-        interval: `wilson` for a plain share of questions. The bootstrap is used anyway where a
-            question has several samples.
+        binary: Values are 0 or 1 per sample, so that the number is a share and has Wilson's
+            interval.
     """
 
     metric: str
@@ -92,4 +90,3 @@ class Measure:
     estimate: Callable[[Means], npt.NDArray[np.float64]] = mean_of_value
     settings: Mapping[str, Json] = field(default_factory=dict)
     binary: bool = False
-    interval: Literal["bootstrap", "wilson"] = "bootstrap"

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # names of mallopt(3) in glibc's malloc.h
@@ -46,14 +47,23 @@ def allowed_bytes(root: Path = Path("/")) -> int:
         root: Where `proc` and `sys` are.
     """
     allowed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for group in control_groups(root):
+        with contextlib.suppress(OSError, ValueError):
+            text = (group / "memory.max").read_text(encoding="ascii")
+            allowed = min(allowed, int(text))  # `max` means no limit
+    return allowed
+
+
+def control_groups(root: Path = Path("/")) -> Iterator[Path]:
+    """Folders of this process's control group and of those above it, which may have lower limits.
+
+    Args:
+        root: Where `proc` and `sys` are.
+    """
     try:
         groups = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return allowed
+        return
     own = next((line[len("0::/") :] for line in groups if line.startswith("0::/")), "")
     folder = Path("sys/fs/cgroup", own)
-    for group in (folder, *folder.parents):  # a parent group may have the lower limit
-        with contextlib.suppress(OSError, ValueError):
-            text = (root / group / "memory.max").read_text(encoding="ascii")
-            allowed = min(allowed, int(text))  # `max` means no limit
-    return allowed
+    yield from (root / group for group in (folder, *folder.parents))

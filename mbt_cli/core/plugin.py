@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
 
+from mbt_cli.core.chat import Json
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.secrets import is_secret
+from mbt_cli.core.written_secrets import written_secrets
 
 SECRET = "secret"
 """Type of a validation error whose message must not show the value, which may be a key."""
@@ -31,12 +34,30 @@ Variable = Annotated[str, AfterValidator(_variable)]
 """Name of a variable whose value stands in a file; never one that holds a secret."""
 
 
+def _without_secrets(flags: dict[str, Json]) -> dict[str, Json]:
+    for key in written_secrets(flags):  # without the value
+        what = f"`{key}` would be stored: export its variable, such as HF_TOKEN"
+        raise PydanticCustomError(SECRET, f"{what}; the server inherits it")
+    return flags
+
+
+Flags = Annotated[dict[str, Json], AfterValidator(_without_secrets)]
+"""Flags of a server, none of which holds a secret."""
+
+
 class RunOnly:
     """Mark of a field that never changes results and is not part of fingerprints.
 
     Example:
         >>> from typing import Annotated
         >>> concurrency: Annotated[int, RunOnly]
+    """
+
+
+class AbsentByDefault:
+    """Mark of a field that is part of fingerprints only where it differs from its default.
+
+    For a field that was added later: cells that were finished without it stay done.
     """
 
 

@@ -130,7 +130,8 @@ EXAMPLES = pl.Schema(
         "sample": _COUNT,
         "trace_id": _COUNT,
         "messages": MESSAGES,
-        "completion": _TEXT,
+        "thinking": _TEXT,  # before the text; empty if the reply has none
+        "completion": _TEXT,  # text of the reply
         "references": pl.List(_TEXT),  # gold answer and aliases
         "dropped": _TEXT,
     }
@@ -151,6 +152,46 @@ TRAINING_SET = pl.Schema(
     }
 )
 
+# files/sampled_replies.parquet of a train cell, besides `reward` and a column for each reward;
+# these are null if a reward failed
+SAMPLED_REPLIES = pl.Schema(
+    {
+        "step": _COUNT,  # the first optimizer step that trained on it
+        "source": _TEXT,
+        "question_id": _TEXT,
+        "text": _TEXT,
+        "tokens": _COUNT,
+        "truncated": pl.Boolean(),  # every reward is 0
+        "error": _TEXT,  # why a reward failed
+    }
+)
+
+
+# files/evaluations.parquet of a train cell: held-out questions while the model trains
+EVALUATIONS = pl.Schema(
+    {
+        "step": _COUNT,
+        "epoch": pl.Float64(),
+        "eval_loss": pl.Float64(),  # mean over all trained tokens of the held-out rows
+        "eval_score": pl.Float64(),  # mean over questions of the verifier's value
+        "questions": _COUNT,  # that were answered
+        "cut": pl.Float64(),  # share of replies cut at the token limit, which score 0
+        "seconds": pl.Float64(),
+    }
+)
+
+# files/evaluation_replies.parquet of a train cell
+EVALUATION_REPLIES = pl.Schema(
+    {
+        "step": _COUNT,
+        "source": _TEXT,
+        "question_id": _TEXT,
+        "reply": _TEXT,
+        "finish_reason": _TEXT,
+        "value": pl.Float64(),
+    }
+)
+
 
 def frame_of_rows(rows: Sequence[Mapping[str, Any]], schema: pl.Schema) -> pl.DataFrame:
     """Rows of one schema as a frame; missing values are null.
@@ -165,10 +206,15 @@ def frame_of_rows(rows: Sequence[Mapping[str, Any]], schema: pl.Schema) -> pl.Da
         >>> frame_of_rows([{"n": 1}, {}], pl.Schema({"n": pl.Int64()})).to_series().to_list()
         [1, None]
     """
-    table = pa.Table.from_pylist(list(rows), schema=_arrow_schema(tuple(schema.items())))
+    table = pa.Table.from_pylist(list(rows), schema=arrow_schema(schema))
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame
+
+
+def arrow_schema(schema: pl.Schema) -> pa.Schema:
+    """The same columns for Arrow."""
+    return _arrow_schema(tuple(schema.items()))
 
 
 @lru_cache(maxsize=64)

@@ -37,6 +37,7 @@ class ReportInputs:
         scores: `rows.SCORES` in the same form, lazy because it can be large.
         axes: Names of the axes, in the order of addresses.
         missing: Addresses of cells in the manifest that are not finished.
+        missing_seeds: Number of unfinished cells of rows that have other seeds.
         toy_judges: Manifest names of the judge models that are toys.
         cells: `CELLS` of every finished cell of the study.
     """
@@ -45,6 +46,7 @@ class ReportInputs:
     scores: pl.LazyFrame
     axes: Sequence[str]
     missing: Sequence[str] = ()
+    missing_seeds: int = 0
     toy_judges: Sequence[str] = ()
     cells: pl.DataFrame = field(default_factory=CELLS.to_frame)
 

@@ -9,6 +9,33 @@ _LAST_END = re.compile(r"(.*)</answer>", re.IGNORECASE | re.DOTALL)
 _LAST_PAIR_RUST = r"(?si)^(.*)<answer>.*?</answer>"
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _FINISHED = ("stop", "tool_calls", "function_call")
+_OPENING = re.compile(r"\s*(?:<think(?:ing)?>|\[THINK\])", re.IGNORECASE)
+_CLOSING = re.compile(r"</think(?:ing)?>|\[/THINK\]", re.IGNORECASE)
+THINKING_TAG = re.compile(r"</?think(?:ing)?>|\[/?THINK\]", re.IGNORECASE)
+"""What opens or closes a think block in text."""
+
+
+def think_block(text: str) -> tuple[str, str] | None:
+    """The content of the think block that opens `text`, and the rest; None if there is no block.
+
+    A block that never closes is all content. A closing tag without an opening one means that the
+    chat template has opened the block.
+
+    Example:
+        >>> think_block("<think>Hm.</think>Yes"), think_block("Hm.</think>Yes")
+        (('Hm.', 'Yes'), ('Hm.', 'Yes'))
+        >>> think_block("<think>Hm, what"), think_block("Yes")
+        (('Hm, what', ''), None)
+    """
+    if "think" not in text and "THINK" not in text:
+        return None
+    opening = _OPENING.match(text)
+    closing = _CLOSING.search(text)
+    if opening is None and closing is None:
+        return None
+    start = opening.end() if opening else 0
+    end, rest = (closing.start(), closing.end()) if closing else (len(text), len(text))
+    return text[start:end].strip(), text[rest:]
 
 
 def trace_of(reasoning: str | None, reply: str | None) -> str:

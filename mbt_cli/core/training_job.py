@@ -11,12 +11,28 @@ from mbt_cli.core.recipe import Recipe
 
 LOG = "log.jsonl"
 """In the training folder: one JSON object per logged step."""
+EVALUATIONS = "evaluations.jsonl"
+"""In the training folder: one JSON object per evaluation, with its step."""
+REPLIES = "evaluation_replies.jsonl"
+"""In the training folder: one JSON object per held-out question that an evaluation scored."""
 PROBLEM = "problem.json"
 """In the training folder: why the process failed, as an object with `message` and `hint`."""
 SUMMARY = "summary.json"
 """In the training folder: facts about the finished run, for the lineage."""
+WANDB_RUN = "wandb_run_id"
+"""In the training folder: id of the run on Weights & Biases, which resuming continues."""
 TRAINING_SET = "training_set.parquet"
 """In the artifact's files: the exact rows that are trained on."""
+TOKENS = "tokens"
+"""In the training folder: folder of the rows as tokens, in shards."""
+SHARD = ".arrow"
+"""Ending of a shard; it has this name once it is complete."""
+WHOLE = "whole.json"
+"""In the folder `tokens`: lists the files with all rows; written last."""
+ROWS_PER_SHARD = 2_000
+"""Examples of one row group of their file, which become one shard."""
+SAMPLED_REPLIES = "sampled_replies.parquet"
+"""In the artifact's files: some of the replies that reinforcement learning sampled."""
 CHECKPOINT = "checkpoint"
 """In the artifact's files: folder of the trained weights in hub layout."""
 TRAINED_GGUF = "model.gguf"
@@ -62,9 +78,38 @@ class TrainingJob(Settings):
     """Decides the order of the data and every random draw."""
     examples: str
     """Parquet file with the rows to train on."""
+    validation: str | None = None
+    """Parquet file with the rows to evaluate on, none of which is trained on."""
     folder: str
     """Folder of the checkpoints to resume from."""
     files: str
     """Folder of the artifact's files."""
     verifiers: dict[str, Json] = Field(default_factory=dict)
-    """Address of a questions cell to its benchmark's verifier, as `verifier_reference` gives it."""
+    """Address of a questions cell to its benchmark's verifier, as `plugin_reference` gives it."""
+    extractions: dict[str, Json] = Field(default_factory=dict)
+    """Address of a questions cell to its benchmark, likewise, if it finds answers in its own way
+    (`Benchmark.extract_answer`)."""
+    logged: dict[str, str] = Field(default_factory=dict)
+    """Column that the method adds to the log, to the name of the value in TRL's log."""
+
+
+class ChatQuestion(Settings):
+    """Asks whether a chat template can write the traces that a stage trains."""
+
+    weights: Weights
+    """The model."""
+    template: dict[str, Json]
+    """Arguments of the chat template."""
+    messages: list[dict[str, str]]
+    """A prompt of the stage, with stand-ins for question and documents."""
+
+
+class ChatAnswer(Settings):
+    """The answer to a `ChatQuestion`; empty if the model's tokenizer is not on this machine."""
+
+    reply: str | None = None
+    """`TRACE` and `ANSWER` as the model writes them, up to the end of its turn."""
+    problem: str | None = None
+    """Why it cannot be trained."""
+    hint: str | None = None
+    """What helps."""

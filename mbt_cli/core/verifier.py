@@ -170,21 +170,20 @@ def _question(row: Mapping[str, Any]) -> Question:
     return Question(row["question_id"], "", row["gold_answer"] or "", aliases)
 
 
-def verifier_reference(verifier: Verifier) -> Json:
-    """The verifier as JSON, for a process that cannot import the registry."""
-    kind = type(verifier)
+def plugin_reference(plugin: Plugin) -> Json:
+    """A verifier or benchmark as JSON, for a process that cannot import the registry."""
+    kind = type(plugin)
     is_in_study = kind.file_sha256 is not None
     return {
         "module": inspect.getfile(kind) if is_in_study else kind.__module__,
         "class": kind.__name__,
-        "settings": verifier.model_dump(mode="json", exclude={"kind"}),
+        "settings": plugin.model_dump(mode="json", exclude={"kind"}),
     }
 
 
-def verifier_from(reference: Json) -> Verifier:
-    """The verifier that `verifier_reference` wrote."""
+def plugin_from(reference: Json) -> Any:
+    """The plug-in that `plugin_reference` wrote."""
     module, name = reference["module"], reference["class"]
     is_file = module.endswith(".py")
     kind = run_path(module)[name] if is_file else getattr(import_module(module), name)
-    found: Verifier = kind(**reference["settings"])
-    return found
+    return kind(**reference["settings"])

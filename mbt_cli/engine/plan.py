@@ -20,6 +20,11 @@ from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.engine.select import select_with_needs
 from mbt_cli.engine.states import CellState, States, Status
+from mbt_cli.engine.training_estimate import (
+    DataSize,
+    PlannedTraining,
+    estimate_trainings,
+)
 from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.docs import Documented
@@ -55,7 +60,8 @@ class PlannedCell(Settings):
     tokens: _Count | None = None
     """Estimate of the tokens to generate; null if unknown or none."""
     gpu_hours: float | None = Field(default=None, ge=0)
-    """Estimate of the GPU hours; null without `expected_tokens_per_second` of the model."""
+    """Estimate of the GPU hours; null without `expected_tokens_per_second` of the model. That of a
+    training is the one under `trainings`."""
 
 
 class JobResources(Settings):
@@ -115,6 +121,8 @@ class Plan(Settings):
     """Cells that nothing reads."""
     left_out: tuple[str, ...] = ()
     """Optional cells whose source does not exist."""
+    trainings: tuple[PlannedTraining, ...] = ()
+    """Estimates of the trainings that are not done."""
 
     @property
     def boots(self) -> int:
@@ -167,10 +175,18 @@ def make_plan(
     check_files((states[a].folder, lineage) for a in read if (lineage := states[a].lineage))
     drafts = _draft_jobs(todo, sizes, max_cells=max_cells, max_hours=max_hours, max_rows=max_rows)
     gpus = {address: draft.gpus for draft in drafts for address in draft.cells}
+    trainings = planned_trainings(states, sizes)
+    training_hours = {
+        t.address: t.hours * (t.processes or 1)
+        for t in trainings
+        if t.hours is not None and t.gpu is not None
+    }
     cells = []
     for state in states.all():
         address, size = state.cell.address, sizes[state.cell.address]
-        hours = None if size.hours is None else size.hours * max(gpus.get(address, 0), 1)
+        hours = training_hours.get(address)
+        if size.hours is not None:
+            hours = size.hours * max(gpus.get(address, 0), 1)
         cells.append(
             PlannedCell(
                 address=address,
@@ -207,6 +223,17 @@ def make_plan(
         jobs=tuple(jobs),
         unread=tuple(address for group in unused_cells(manifest) for address in group.addresses),
         left_out=tuple(manifest.left_out),
+        trainings=tuple(trainings),
+    )
+
+
+def planned_trainings(
+    states: States, sizes: Mapping[str, "Size"] | None = None
+) -> list[PlannedTraining]:
+    """Estimates of the trainings that are not done."""
+    found = cell_sizes(states) if sizes is None else sizes
+    return estimate_trainings(
+        states, {address: DataSize(size.rows, size.tokens) for address, size in found.items()}
     )
 
 

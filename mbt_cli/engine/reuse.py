@@ -1,6 +1,6 @@
 """Which replies a run of a cell may reuse: undamaged ones of the server that it would ask."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import polars as pl
 from mbt_cli.core.origin import Origin
 from mbt_cli.engine.plan import asked_model
 from mbt_cli.engine.states import CellState
-from mbt_cli.inference.journal import import_rows, lendable_rows
+from mbt_cli.inference.journal import import_rows, lendable_keys
 from mbt_cli.inference.loop import first_requests
 from mbt_cli.inference.origins import check_origin, record_origin, recorded_origins
 from mbt_cli.inference.queue import RequestBatch
@@ -56,44 +56,86 @@ def reusable_rows(state: CellState) -> tuple[list[range], int]:
     return intact, lineage.rows - sum(map(len, intact))
 
 
-def borrow_replies(
-    state: CellState, batch: RequestBatch, others: Iterable[Path], since: datetime | None
-) -> list[str]:
+class Lenders:
+    """Finished cells with replies that may answer requests of other cells.
+
+    The request keys of each are read once, so that thousands of cells can look for theirs.
+
+    Args:
+        folders: The cells' folders; unfinished ones are left out until `add`.
+        since: Cells that were begun before lend nothing.
+    """
+
+    def __init__(self, folders: Iterable[Path], since: datetime | None) -> None:
+        self._since = since
+        self._lineages: dict[Path, Lineage] = {}
+        self._folders: list[Path] = []
+        self._hashes: list[pl.DataFrame] = []
+        for folder in folders:
+            self.add(folder)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no cell lends replies."""
+        return not self._folders
+
+    def add(self, folder: Path) -> None:
+        """Add a cell that is finished by now."""
+        lineage = read_lineage(folder)
+        if lineage is None or (self._since is not None and lineage.started_at < self._since):
+            return
+        try:
+            keys = lendable_keys(folder / ROWS)
+        except (OSError, pl.exceptions.PolarsError):  # its own run reports the damage
+            return
+        self._lineages[folder] = lineage
+        place = pl.lit(len(self._folders), pl.UInt32).alias("place")
+        self._folders.append(folder)
+        self._hashes.append(keys.select(pl.col("request_key").hash(), place))
+
+    def of(self, keys: pl.DataFrame) -> Iterator[tuple[Path, Lineage]]:
+        """The cells that lend replies to these requests, in the order in which they were added."""
+        if not self._hashes:
+            return
+        wanted = keys.select(pl.col("request_key").hash())
+        lending = pl.concat(self._hashes, rechunk=False).join(wanted, on="request_key", how="semi")
+        places = lending["place"].unique().sort()
+        for folder in dict.fromkeys(self._folders[place] for place in places):
+            yield folder, self._lineages[folder]
+
+
+def borrow_replies(state: CellState, batch: RequestBatch, lenders: Lenders) -> list[str]:
     """Add the replies of other finished cells to equal requests to the journal of a cell.
 
     Args:
         state: The cell.
         batch: Its requests.
-        others: Folders of cells that may have sent equal requests.
-        since: Cells that were begun before lend nothing.
+        lenders: Cells that may have sent equal requests.
 
     Returns:
         Addresses of the cells that lend replies.
     """
-    name, journal, lenders = _origin_name(state), state.folder / JOURNAL, []
-    keys: pl.DataFrame | None = None
-    for folder in others:
-        lineage = read_lineage(folder)
-        if lineage is None or (since is not None and lineage.started_at < since):
-            continue
+    if lenders.is_empty:
+        return []
+    name, journal, found = _origin_name(state), state.folder / JOURNAL, []
+    keys = pl.DataFrame({"request_key": [one.key for one in first_requests(batch)]})
+    for folder, lineage in lenders.of(keys):
         origin = recorded_origin(lineage)
         if (origin is None) != (name is None) or (origin and name and not origin.has_name(name)):
             continue
-        if keys is None:
-            keys = pl.DataFrame({"request_key": [one.key for one in first_requests(batch)]})
+        if folder == state.folder or _is_other(origin, journal):
+            continue
         try:
-            if not lendable_rows(folder / ROWS, keys):
-                continue
             intact = intact_rows(folder / ROWS, lineage.files[ROWS])
         except (OSError, pl.exceptions.PolarsError):  # its own run reports the damage
             continue
-        if not intact or _is_other(origin, journal):
+        if not intact:
             continue
         if origin is not None:
             record_origin(journal, f"borrowed-{lineage.fingerprint[:12]}", origin)
         if import_rows(folder / ROWS, journal, intact, keys=keys):
-            lenders.append(lineage.address)
-    return lenders
+            found.append(lineage.address)
+    return found
 
 
 def is_begun_afresh(state: CellState) -> bool:

@@ -23,6 +23,7 @@ from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.engine.plan import asked_model
 from mbt_cli.engine.reuse import (
+    Lenders,
     borrow_replies,
     check_begun,
     is_begun_afresh,
@@ -127,6 +128,7 @@ class Runner:
         self._options = options
         self._began = datetime.now(UTC)
         self._asks_all: set[str] = set()  # cells that borrow no replies
+        self._lenders: dict[tuple[str | None, ...], Lenders] = {}
         self._holding = partial(holding, job=current_job(machine.environment), is_gone=is_gone)
 
     def run(self, addresses: Collection[str], progress: Progress) -> RunReport:
@@ -165,6 +167,8 @@ class Runner:
                     sent, reused = sent + requests.sent, reused + requests.reused
                     made.append(address)
                     self.states.refresh([address])
+                    if lenders := self._lenders.get(_lending_group(state.cell)):
+                        lenders.add(state.folder)
         self._check_files(address for address in done if address not in read)
         return RunReport(made, done, sent, reused)
 
@@ -249,6 +253,7 @@ class Runner:
         }
         columns = cell.stage.columns(cell.resolution)
         rows, failures = 0, Counter[str]()
+        inherited = (*_INHERITED, *cell.stage.inherited_failures)
         with ArtifactWriter(
             folder, columns, address=cell.address, fingerprint=state.fingerprint
         ) as writer:
@@ -258,7 +263,7 @@ class Runner:
                 rows += frame.height
                 if "failure" in frame.columns:
                     reasons = frame["failure"].drop_nulls()
-                    failures.update(r for r in reasons if not r.startswith(_INHERITED))
+                    failures.update(r for r in reasons if not r.startswith(inherited))
                 writer.write(frame)
 
             work = self._work(state, inputs, servers, progress, files=writer.files, write=write)
@@ -301,16 +306,18 @@ class Runner:
             return []
         if cell.address in self._asks_all:
             return []
-        others = [
-            cell_folder(self._machine.runs, cell.resolution.study, address)
-            for address in self._lenders[_lending_group(cell)]
-            if address != cell.address
-        ]
-        since = self._began if self._options.replace else None
-        return borrow_replies(state, stage.request_batch(work), others, since)
+        group, study = _lending_group(cell), cell.resolution.study
+        if group not in self._lenders:
+            since = self._began if self._options.replace else None
+            folders = (
+                cell_folder(self._machine.runs, study, address)
+                for address in self._addresses_by_group[group]
+            )
+            self._lenders[group] = Lenders(folders, since)
+        return borrow_replies(state, stage.request_batch(work), self._lenders[group])
 
     @cached_property
-    def _lenders(self) -> Mapping[tuple[str | None, ...], Sequence[str]]:
+    def _addresses_by_group(self) -> Mapping[tuple[str | None, ...], Sequence[str]]:
         """Addresses of the cells that share replies, by what equal requests have in common."""
         groups: dict[tuple[str | None, ...], list[str]] = {}
         for address, cell in self._manifest.cells.items():
@@ -423,9 +430,17 @@ class Runner:
         """Report a cell that was begun on another server before the first cell runs."""
         if self._options.replace and self._options.shard is None:
             return
+        shard = self._options.shard
         for state in chosen:
-            if not self._is_skipped(state):
+            if self._is_skipped(state):
+                continue
+            try:
                 check_begun(state)
+            except OtherServerError as error:
+                if shard is None:
+                    raise
+                hint = f"{error.hint}, in a run without `--shard` before the shards"
+                raise OtherServerError(error.message, hint=hint) from error
 
     def _repeats(self, state: CellState) -> bool:
         """Whether a cell has the same settings, and an input of it had its failed rows retried."""

@@ -3,33 +3,37 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from mbt_cli.core.chat import Endpoint, Reply, Responder
+from mbt_cli.core.chat import Endpoint, Json, Reply, Responder
 from mbt_cli.core.memory import return_freed_memory
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.progress import Progress
 from mbt_cli.errors import BackendError, MbtError
 from mbt_cli.inference.client import Client, open_client
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
-from mbt_cli.inference.loop import AskReport, Emit, ProgramLoop
+from mbt_cli.inference.loop import EMIT_SECONDS, AskReport, Emit, ProgramLoop
 from mbt_cli.inference.origins import (
     check_one_model,
     check_origin,
+    context_of,
     forget_origin,
+    listed_model,
     record_origin,
     record_server,
     recorded_origins,
     recorded_server,
     served_model,
+    set_aside_origins,
 )
 from mbt_cli.inference.queue import TRANSIENT, AdaptiveConcurrency, PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
+    PROMPT_TOO_LONG,
     Sending,
     SendResult,
     ServerDiedError,
@@ -73,6 +77,8 @@ def ask(
                 f"{damaged} damaged record{'' if damaged == 1 else 's'} in `{journal}`, kept in "
                 f"`{index.damaged_file}`: sending the requests again"
             )
+        for kept in set_aside_origins(journal):
+            progress.note(f"a damaged record of a server is kept in `{kept}`")
         loop = ProgramLoop(batch, index, file, progress, emit)
         report = loop.report
         report.version, report.flags = recorded_server(journal)
@@ -123,15 +129,23 @@ def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) 
             _answer_in_process(loop, source)
             return
         if batch.origin is not None:
-            now = _origin_now(batch, source)
+            listed = listed_model(source, source.model or batch.model_id)
+            if source.context is None:
+                source = replace(source, context=context_of(listed))
+            now = _origin(batch, source, listed)
             earlier = recorded_origins(journal)
             check_origin(earlier, now, str(journal.parent))
             report.origin = now.merged(earlier)
+            if report.origin.is_model_partly_unknown:
+                loop.progress.note(
+                    f"earlier replies in `{journal}` came while `{source.base_url}` listed no "
+                    "model: it cannot be compared with the present one"
+                )
             record_origin(journal, writer, report.origin)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_send_over_http(loop, source, stop))
-        if report.origin is not None:
-            now = _origin_now(batch, source)
+        if report.origin is not None and report.origin.model:
+            now = _origin(batch, source, listed_model(source, source.model or batch.model_id))
             if report.origin.other_model(now):
                 # nobody knows which replies are whose: neither model may add to them
                 record_origin(journal, f"{writer}-changed", now)
@@ -139,10 +153,14 @@ def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) 
         return_freed_memory()
 
 
-def _origin_now(batch: RequestBatch, source: Endpoint) -> Origin:
+def _origin(batch: RequestBatch, source: Endpoint, listed: Mapping[str, Json]) -> Origin:
     """The endpoint and the model that it serves at this moment."""
-    model = served_model(source, source.model or batch.model_id)
-    return Origin(name=batch.origin or "", addresses=(source.base_url,), model=model)
+    return Origin(
+        name=batch.origin or "",
+        addresses=(source.base_url,),
+        is_declared=source.has_identity,
+        model=served_model(listed),
+    )
 
 
 def _answer_in_process(loop: ProgramLoop, responder: Responder) -> None:
@@ -196,9 +214,7 @@ async def _send_over_http(loop: ProgramLoop, endpoint: Endpoint, stop: StopReque
 _TASKS_AT_ONCE = 256
 """Number of tasks to start before other coroutines run."""
 _WATCH_SECONDS = 1.0
-_EMIT_SECONDS = 0.01
-_EMITTED_AT_ONCE = 64
-"""Results emitted at a time: a few milliseconds of work between replies."""
+_EMIT_EVERY_SECONDS = 0.01
 _FIRST_BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 _REFUSED_BACKOFF_SECONDS = 1.0
@@ -223,6 +239,8 @@ class _Dispatcher:
         self._idle: set[asyncio.Future[None]] = set()
         self._good_replies = 0
         self._failed_alike: list[tuple[PendingRequest, Reply]] = []  # empty after a good reply
+        self._retried: set[PendingRequest] = set()  # with a failed attempt, before a good reply
+        self._held_back: list[PendingRequest] = []  # retries of more requests than those
         self._asked_to_wait = 0.0, 0.0  # until when, and for how many seconds
         self._openings = 0
         self._gets_through = True  # whether anything came back since the last opening
@@ -252,7 +270,7 @@ class _Dispatcher:
         try:
             await self._until_done(everything, watch)
         except ServerDiedError:
-            self._loop.queue.put_back(self._taken.values())
+            self._loop.queue.put_back([*self._taken.values(), *self._held_back])
             raise
         finally:
             for task in (*workers, watch):
@@ -368,9 +386,9 @@ class _Dispatcher:
         clock = asyncio.get_running_loop().time
         while True:
             slept_from = clock()
-            await asyncio.sleep(_EMIT_SECONDS)
-            if clock() - slept_from < 2 * _EMIT_SECONDS:
-                self._loop.emit_results(_EMITTED_AT_ONCE)
+            await asyncio.sleep(_EMIT_EVERY_SECONDS)
+            if clock() - slept_from < 2 * _EMIT_EVERY_SECONDS:
+                self._loop.emit_results(EMIT_SECONDS)
 
     def _check_alive(self) -> None:
         if self._alive is None:
@@ -390,6 +408,10 @@ class _Dispatcher:
             try:
                 if self._stopping.is_set():
                     return
+                if (too_long := self._client.too_long(pending)) is not None:
+                    self._refuse(pending, too_long, clock())
+                    del self._taken[task]
+                    continue
                 self._in_flight.add(task)
                 self._loop.report.sent += 1
                 pending.replies_seen = self._good_replies
@@ -407,14 +429,15 @@ class _Dispatcher:
         clock = asyncio.get_running_loop().time
         loop = self._loop
         while not self._stopping.is_set():
-            pending = loop.next_request(clock(), tasks=_TASKS_AT_ONCE)
+            holds = self._holds_others_back()
+            pending = loop.next_request(clock(), tasks=0 if holds else _TASKS_AT_ONCE)
             if pending is not None:
                 self._wake(loop.queue.ready)
                 return pending
             if loop.is_finished:
                 self._wake(len(self._idle))
                 return None
-            if loop.has_tasks:
+            if loop.has_tasks and not holds:
                 await asyncio.sleep(0)  # the journal answers many tasks: let other coroutines run
             else:
                 await self._wait_for_request()
@@ -456,17 +479,48 @@ class _Dispatcher:
         elif result.reply.failure is None:
             self._good_replies += 1
             self._concurrency.succeeded()
+            self._retried.clear()
+            self._release(now)
             if self._failed_alike:
                 self._failed_alike.clear()
                 self._admit(self._admitted)
         if result.can_retry and pending.charged < self._run.max_attempts:
             self._loop.report.retried += 1
+            if self._holds_others_back() and pending not in self._retried:
+                self._held_back.append(pending)
+                return
+            if not self._good_replies:
+                self._retried.add(pending)
             self._loop.queue.put_later(pending, now + wait_seconds)
             return
+        self._retried.discard(pending)
+        self._release(now)
         if result.unreachable and self._alive is not None:
             raise ServerDiedError(f"the server runs but cannot be reached: {result.reply.failure}")
         if self._loop.settle(pending, result, now) and result.reply.failure:
             self._note_failure(pending, result.reply)
+
+    def _refuse(self, pending: PendingRequest, result: SendResult, now: float) -> None:
+        """Settle a request that is not sent, since the server would refuse it."""
+        if self._loop.settle(pending, result, now) and result.reply.failure:
+            self._note_failure(pending, result.reply)
+
+    def _holds_others_back(self) -> bool:
+        """Whether so many requests failed, and none succeeded, that only these are tried again.
+
+        Otherwise each row would be sent, and perhaps paid for, before the first ones have failed
+        for good.
+        """
+        return 0 < self._run.stop_after_failures <= len(self._retried)
+
+    def _release(self, now: float) -> None:
+        """Queue the requests that are held back, and let idle workers start others."""
+        if self._holds_others_back() or not (self._held_back or self._idle):
+            return
+        for pending in self._held_back:
+            self._loop.queue.put_later(pending, now)
+        self._held_back.clear()
+        self._wake(len(self._idle))
 
     def _note_failure(self, pending: PendingRequest, reply: Reply) -> None:
         """Until a request succeeds, keep those that failed alike.
@@ -494,7 +548,7 @@ class _Dispatcher:
             return
         failure = self._failed_alike[-1][1].failure or ""
         flag = ""
-        if not failure.startswith((*TRANSIENT, "http_")):
+        if not failure.startswith((*TRANSIENT, PROMPT_TOO_LONG, "http_")):
             flag = " with `--retry-failed`"  # a reply came and was paid for
         else:
             for refused in self._failed_alike:

@@ -6,13 +6,14 @@ aiohttp.
 """
 
 import asyncio
+import os
 import re
 import socket
 import ssl
 import time
 import urllib.request
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -21,12 +22,14 @@ from weakref import WeakSet
 
 import httptools
 import orjson
+from aiohappyeyeballs import AddrInfoType, start_connection
 
 from mbt_cli.core.chat import Endpoint, Json, Post
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.secrets import hold
 from mbt_cli.inference.queue import PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
+    PROMPT_TOO_LONG,
     BrokenReplyError,
     ReplyTooLargeError,
     Sending,
@@ -38,6 +41,7 @@ from mbt_cli.inference.replies import (
 
 _NO_TLS = re.compile("WRONG_VERSION_NUMBER|wrong version number|record layer failure")
 _LAST_READ_SECONDS = 0.05
+_NEXT_ADDRESS_AFTER_SECONDS = 0.25  # as RFC 8305 recommends
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -75,8 +79,13 @@ class Client:
         limit = self._batch.run.connect_timeout_seconds
         try:
             async with asyncio.timeout(limit):
+                port = parts.port or (443 if is_secure else 80)
+                address = await _answering(await _looked_up(parts.hostname or "", port))
                 _, writer = await asyncio.open_connection(
-                    parts.hostname, parts.port or (443 if is_secure else 80), ssl=context
+                    address,
+                    port,
+                    ssl=context,
+                    server_hostname=parts.hostname if context else None,
                 )
         except TimeoutError as error:
             raise ConnectionError(self._unreachable(f"no connection within {limit:g} s")) from error
@@ -120,6 +129,21 @@ class Client:
             address=self._endpoint.base_url,
             key_name=self._endpoint.key_name,
         )
+
+    def too_long(self, pending: PendingRequest) -> SendResult | None:
+        """The failure of a request whose prompt certainly exceeds the context; None if it may fit.
+
+        Every word is one token or more, so that no prompt is refused which fits. The server refuses
+        the others, with the same failure.
+        """
+        context, messages = self._endpoint.context, pending.request.messages
+        if context is None or sum(len(turn["content"]) for turn in messages) < 2 * context:
+            return None
+        words = sum(len(turn["content"].split()) for turn in messages)
+        if words < context:
+            return None
+        detail = f"{words:,} words or more tokens, and the context holds {context:,} tokens"
+        return failed(PROMPT_TOO_LONG, detail, Sending(attempts=pending.attempts), can_retry=False)
 
     def _unreachable(self, words: str) -> str:
         if _NO_TLS.search(words):
@@ -168,6 +192,28 @@ async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[
         transport = aiohttp_transport(url, headers, run, inflow, proxy)
     async with transport as post:
         yield Client(endpoint, batch, post, proxy)
+
+
+async def _looked_up(name: str, port: int) -> list[AddrInfoType]:
+    loop = asyncio.get_running_loop()
+    return list(await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+
+
+async def _answering(addresses: list[AddrInfoType]) -> str:
+    """The first of several addresses that takes a connection; a silent one delays it little."""
+    if len(addresses) == 1:
+        return str(addresses[0][4][0])
+    try:
+        found = await start_connection(
+            addresses, happy_eyeballs_delay=_NEXT_ADDRESS_AFTER_SECONDS, interleave=1
+        )
+    except OSError as error:
+        if error.errno is None:  # they fail for several reasons
+            raise
+        raise OSError(error.errno, os.strerror(error.errno)) from error
+    with found:
+        # uvloop closes a given socket in Python code, where a signal's exception would be lost
+        return str(found.getpeername()[0])
 
 
 def _words_of(error: OSError) -> str:
@@ -360,8 +406,8 @@ class _Pool:
         self._head = _head(url, headers)
         self._run = run
         self._inflow = inflow
-        self._address: str | None = None  # of the name, once one has answered
-        self._lookup: asyncio.Future[list[Any]] | None = None
+        self._address: str | None = None  # that takes connections
+        self._lookup: asyncio.Future[list[AddrInfoType]] | None = None
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
 
@@ -411,28 +457,20 @@ class _Pool:
         limit = self._run.connect_timeout_seconds
         try:
             async with asyncio.timeout(limit):
-                if self._address is not None:
-                    return await self._connect(self._address)
-                return await self._first_of(await self._looked_up())
+                if self._address is None:
+                    self._address = await _answering(await self._looked_up())
+                return await self._connect(self._address)
         except TimeoutError as error:
             raise ConnectionError(f"no connection within {limit:g} s") from error
         except OSError:
             self._address = None
             raise
 
-    async def _looked_up(self) -> Sequence[str]:
+    async def _looked_up(self) -> list[AddrInfoType]:
         """Addresses of the host: looked up once for all requests, again after a failure."""
         if self._lookup is None or (self._lookup.done() and self._lookup.exception()):
-            loop = asyncio.get_running_loop()
-            found = loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
-            self._lookup = asyncio.ensure_future(found)
-        return [str(place[0]) for *_, place in await asyncio.shield(self._lookup)]
-
-    async def _first_of(self, addresses: Sequence[str]) -> "_Connection":
-        for address in addresses[:-1]:
-            with suppress(OSError):
-                return await self._connect(address)
-        return await self._connect(addresses[-1])
+            self._lookup = asyncio.ensure_future(_looked_up(self._name, self._port))
+        return await asyncio.shield(self._lookup)
 
     async def _connect(self, address: str) -> "_Connection":
         connection = _Connection(self._open, self._inflow)
@@ -442,7 +480,6 @@ class _Pool:
         except BaseException:
             self._open.discard(connection)  # connection_lost is not called for an abandoned one
             raise
-        self._address = address
         return connection
 
 

@@ -380,6 +380,9 @@ _IMPORTED = [name for name in rows.REPLY if name != "messages"]
 _IMPORTED_AT_ONCE = 500
 
 
+_IS_LENT = pl.col("failure").is_null() & (pl.col("attempts") > 0)
+
+
 def import_rows(
     rows_parquet: Path,
     journal: Path,
@@ -427,18 +430,13 @@ def import_rows(
     return count
 
 
-def lendable_rows(rows_parquet: Path, keys: pl.DataFrame) -> int:
-    """Number of rows that `import_rows` takes for other cells' requests.
+def lendable_keys(rows_parquet: Path) -> pl.DataFrame:
+    """Column `request_key`: the requests whose replies `import_rows` takes for other cells.
 
     Raises:
         PolarsError: The file cannot be read.
     """
-    return int(_lent(pl.scan_parquet(rows_parquet), keys.lazy()).select(pl.len()).collect().item())
-
-
-def _lent(rows: pl.LazyFrame, keys: pl.LazyFrame) -> pl.LazyFrame:
-    good = rows.filter(pl.col("failure").is_null() & (pl.col("attempts") > 0))
-    return good.join(keys, on="request_key", how="semi")
+    return pl.scan_parquet(rows_parquet).filter(_IS_LENT).select("request_key").collect()
 
 
 def _artifact_rows(
@@ -454,8 +452,8 @@ def _artifact_rows(
                 batch = pl.DataFrame(pl.from_arrow(table))
                 if keys is not None:
                     nothing = [pl.lit(None).alias(name) for name in _COUNTS]
-                    lent = _lent(batch.lazy(), keys.lazy())
-                    batch = lent.with_columns(*nothing, attempts=pl.lit(0)).collect()
+                    lent = batch.filter(_IS_LENT).join(keys, on="request_key", how="semi")
+                    batch = lent.with_columns(*nothing, attempts=pl.lit(0))
                 yield from batch.filter(pl.col("request_key").is_not_null()).iter_rows(named=True)
 
 

@@ -9,9 +9,11 @@ a limit, and move to a temporary file beyond it.
 import os
 import pickle
 import tempfile
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
@@ -43,7 +45,8 @@ _HELD_STEPS = 384
 """Steps of finished tasks that stay in memory until they are emitted."""
 _STEP_CHARACTERS = 1 << 16
 """A step with longer texts counts as several."""
-_EMITTED_AT_ONCE = 64
+EMIT_SECONDS = 0.005
+"""How long results are emitted, and parsed, between two replies."""
 _SEGMENT_BYTES = 16 << 20
 """Size from which a new temporary file is begun."""
 
@@ -216,9 +219,13 @@ class ProgramLoop:
         extent = self._writer.append(key, masked(reply), attempt)
         self._index.add(self._writer.path, extent, key, reply, attempt)
 
-    def emit_results(self, most: int | None = None) -> None:
-        """Emit finished tasks up to the first unfinished one, at most `most`."""
-        while self._emit is not None and self._results and self._results[0].is_done and most != 0:
+    def emit_results(self, seconds: float = inf) -> None:
+        """Emit finished tasks up to the first unfinished one.
+
+        After `seconds` no other one is begun.
+        """
+        end = time.monotonic() + seconds
+        while self._emit is not None and self._results and self._results[0].is_done:
             run = self._results.popleft()
             if run.spilled is not None:
                 run.task.row, run.reply, run.steps = self._spill.take(run.spilled)
@@ -227,7 +234,8 @@ class ProgramLoop:
             assert run.reply is not None
             run.steps.sort(key=attrgetter("path"))
             self._emit(Result(run.task, run.reply, run.steps))
-            most = None if most is None else most - 1
+            if time.monotonic() >= end:
+                return
 
     def sync(self) -> None:
         """Wait until the journal is on the disk."""
@@ -332,7 +340,7 @@ class ProgramLoop:
         run.weight = len(run.steps) + characters // _STEP_CHARACTERS
         self._held_steps += run.weight
         if self._held_steps > _HELD_STEPS:
-            self.emit_results(_EMITTED_AT_ONCE)
+            self.emit_results(EMIT_SECONDS)
         if self._held_steps > _HELD_STEPS and not self._results[0].is_done:
             run.spilled = self._spill.put((run.task.row, run.reply, run.steps))
             self._held_steps -= run.weight

@@ -6,8 +6,9 @@ count as those of the present endpoint.
 """
 
 import http.client
+import threading
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -16,34 +17,65 @@ from typing import Any
 import orjson
 
 from mbt_cli.core.chat import Endpoint, Json
-from mbt_cli.core.origin import Origin
+from mbt_cli.core.origin import Origin, file_name
 from mbt_cli.core.secrets import mask_json
+from mbt_cli.core.sync import sync
 from mbt_cli.errors import ArtifactError, OtherServerError
 from mbt_cli.inference.client import proxy_for
 from mbt_cli.inference.journal import unwritable
+from mbt_cli.inference.replies import token_count
 
 _SECONDS = 10.0
 _MOST_BYTES = 8 << 20
+_NOT_LISTED = "(not listed)"
 _TELLS_THE_MODEL = ("id", "root", "parent")
+_TELLS_THE_CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
 _TELLS_THE_WEIGHTS = ("n_params", "size", "n_vocab", "n_embd")
 
 
 def recorded_origins(journal: Path) -> list[Origin]:
     """The origins of the replies in a journal.
 
+    Writers without a reply are left out, and damaged records too: `set_aside_origins` reports them.
+
     Raises:
-        ArtifactError: A record is damaged.
+        ArtifactError: A record cannot be read.
     """
-    found = []
+    return [origin for _, origin in _records(journal) if origin is not None]
+
+
+def set_aside_origins(journal: Path) -> list[Path]:
+    """Rename damaged records of origins to `.damaged`; returns their new paths.
+
+    The server of these replies is then unknown, as in journals of older versions.
+    """
+    kept = []
+    for path, origin in _records(journal):
+        if origin is None:
+            kept.append(path.rename(path.with_suffix(".damaged")))
+    return kept
+
+
+def _records(journal: Path) -> Iterator[tuple[Path, Origin | None]]:
+    """Each record of a writer that has added replies; None in place of a damaged one."""
     for path in sorted(journal.glob("origin-*.json")):
+        if not _has_replies(journal, path.stem.removeprefix("origin-")):
+            continue
         try:
-            found.append(Origin.model_validate_json(path.read_bytes()))
-        except (OSError, ValueError) as error:
+            yield path, Origin.model_validate_json(path.read_bytes())
+        except ValueError:
+            yield path, None
+        except OSError as error:
             raise ArtifactError(
-                f"`{path}` is damaged, so the server of these replies is unknown",
-                hint=f"move `{journal}` away and run the same command again",
+                f"`{path}` cannot be read, so the server of these replies is unknown: {error}"
             ) from error
-    return found
+
+
+def _has_replies(journal: Path, writer: str) -> bool:
+    kind = writer.partition("-")[0]
+    is_copied = kind in ("imported", "borrowed")
+    files = f"{kind}-*.jsonl" if is_copied else f"replies-{writer.removesuffix('-changed')}.jsonl"
+    return any(path.stat().st_size for path in journal.glob(files))
 
 
 def check_origin(recorded: Iterable[Origin], now: Origin, cell: str) -> None:
@@ -67,10 +99,15 @@ def check_origin(recorded: Iterable[Origin], now: Origin, cell: str) -> None:
             )
         if changed := earlier.other_model(now):
             key, old, new = changed
+            identity = f'set `identity = "{earlier.name}"` in its backend'
+            is_moved = file_name(old) == file_name(new)
+            same = (
+                f"; or, if it is the same model in another folder, {identity}" if is_moved else ""
+            )
             raise OtherServerError(
                 f"`{cell}` has replies of a model with the {key} `{old}`, and `{now.addresses[0]}` "
                 f"now serves a model with the {key} `{new}`",
-                hint=f"start the server with the first model again; {afresh}",
+                hint=f"start the server with the first model again{same}; {afresh}",
             )
 
 
@@ -117,7 +154,7 @@ def recorded_server(journal: Path) -> tuple[str | None, tuple[str, ...]]:
         return path.stem != "server-imported", path.stat().st_mtime_ns
 
     for path in sorted(journal.glob("server-*.json"), key=place, reverse=True):
-        with suppress(OSError, ValueError, LookupError):
+        with suppress(OSError, ValueError, LookupError, TypeError):
             record = orjson.loads(path.read_bytes())
             return record["version"], tuple(record["flags"])
     return None, ()
@@ -127,7 +164,10 @@ def _write(path: Path, content: bytes) -> None:
     partial = path.with_suffix(f".{token_hex(4)}.partial")  # shards may write at once
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            sync(file.fileno())
         partial.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -140,15 +180,37 @@ def forget_origin(journal: Path, writer: str) -> None:
     (journal / f"origin-{writer}.json").unlink(missing_ok=True)
 
 
-def served_model(endpoint: Endpoint, name: str) -> dict[str, Json]:
-    """What an endpoint says of the model that it serves under a name.
+def listed_model(endpoint: Endpoint, name: str) -> Mapping[str, Json]:
+    """The entry of the model that an endpoint serves under a name; empty if it lists none.
 
-    A server that lists one model serves it under any name. Facts that change with each start of a
-    server, such as the time, are left out.
+    A server that lists one model serves it under any name.
     """
     listed = endpoint.models()
     named = [one for one in listed if one.get("id") == name]
-    (one,) = named[:1] or (listed if len(listed) == 1 else ({},))
+    (one,) = named[:1] or (listed if len(listed) == 1 else ({"id": _NOT_LISTED} if listed else {},))
+    return one
+
+
+def context_of(one: Mapping[str, Json]) -> int | None:
+    """The context length in the entry of a listed model; None if it says none.
+
+    vLLM says `max_model_len`, llama.cpp `meta.n_ctx`, hosted endpoints one of the others.
+
+    Example:
+        >>> context_of({"id": "m", "max_model_len": 4096}), context_of({"id": "m"})
+        (4096, None)
+    """
+    meta = one.get("meta")
+    said = [*(one.get(key) for key in _TELLS_THE_CONTEXT)]
+    said.append(meta.get("n_ctx") if isinstance(meta, Mapping) else None)
+    return next((count for count in map(token_count, said) if count), None)
+
+
+def served_model(one: Mapping[str, Json]) -> dict[str, Json]:
+    """What the entry of a listed model says of the model itself.
+
+    Facts that change with each start of a server, such as the time, are left out.
+    """
     said = {key: one[key] for key in _TELLS_THE_MODEL if one.get(key) is not None}
     meta = one.get("meta")
     if isinstance(meta, Mapping):
@@ -169,12 +231,20 @@ def listed_models(
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _NoRedirect)
     bearer = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     request = urllib.request.Request(f"{base_url}/models", headers={**bearer, **headers})
-    try:
-        with opener.open(request, timeout=_SECONDS) as response:
-            document = orjson.loads(response.read(_MOST_BYTES))
-    except (OSError, ValueError, http.client.HTTPException):
-        return ()
-    data = document.get("data") if isinstance(document, dict) else None
+    document: list[Any] = []
+
+    def load() -> None:
+        with (
+            suppress(OSError, ValueError, http.client.HTTPException),
+            opener.open(request, timeout=_SECONDS) as response,
+        ):
+            document.append(orjson.loads(response.read(_MOST_BYTES)))
+
+    # the time limit of a socket holds for each read, and a server may send a byte at a time
+    loading = threading.Thread(target=load, name="models", daemon=True)
+    loading.start()
+    loading.join(_SECONDS)
+    data = document[0].get("data") if document and isinstance(document[0], dict) else None
     return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else ()
 
 

@@ -15,10 +15,9 @@ import orjson
 
 from mbt_cli.core.chat import Json, Reply
 from mbt_cli.core.secrets import mask, without_secrets
+from mbt_cli.core.traces import think_block
 from mbt_cli.errors import BackendError
 
-_OPENING = re.compile(r"\s*(?:<think(?:ing)?>|\[THINK\])", re.IGNORECASE)
-_CLOSING = re.compile(r"</think(?:ing)?>|\[/THINK\]", re.IGNORECASE)
 _WORDS_KEPT = 500
 _TOO_MANY_TOKENS = 1 << 40
 
@@ -128,26 +127,14 @@ def _reply_of(completion: Json, sending: Sending, values: _Values) -> Reply:
 
 
 def inline_reasoning(text: str) -> str | None:
-    """The content of the think block that opens `text`; null if there is none.
-
-    A block that never closes is all reasoning. A closing tag without an opening one means that
-    the chat template has opened the block.
+    """The content of the think block that opens `text`; null if there is none, or it is empty.
 
     Example:
-        >>> inline_reasoning("<think>Hm.</think>Yes"), inline_reasoning("Hm.</think>Yes")
-        ('Hm.', 'Hm.')
-        >>> inline_reasoning("<think>Hm, what"), inline_reasoning("Yes")
-        ('Hm, what', None)
+        >>> inline_reasoning("<think>Hm.</think>Yes"), inline_reasoning("<think></think>Yes")
+        ('Hm.', None)
     """
-    if "think" not in text and "THINK" not in text:
-        return None
-    opening = _OPENING.match(text)
-    closing = _CLOSING.search(text)
-    if opening is None and closing is None:
-        return None
-    start = opening.end() if opening else 0
-    end = closing.start() if closing else len(text)
-    return text[start:end].strip() or None
+    block = think_block(text)
+    return (block[0] or None) if block else None
 
 
 def server_words(body: Json) -> str:
@@ -241,6 +228,16 @@ def _without_surrogates(text: str) -> str:
     return text
 
 
+PROMPT_TOO_LONG = "prompt_too_long"
+"""Begins the failure of a request that does not fit into the context of the model."""
+
+_TOO_LONG = re.compile(
+    r"maximum context|context[_ -](?:length|size|window|limit)|maximum model length|max_model_len"
+    r"|(?:prompt|input)[\w ]{0,20} too (?:long|large)|too many (?:input )?tokens"
+    r"|input token count|must have (?:less|fewer) than \d+ tokens",
+    re.IGNORECASE,
+)
+_TOO_LONG_STATUS = frozenset({400, 413, 422})
 _HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _FATAL_HINTS = {
@@ -350,10 +347,13 @@ def result_of_status(
         raise BackendError(
             f"`{address}` answered {status}: {words or 'without a message'}", hint=hint
         )
+    reason = f"http_{status}"
+    if status in _TOO_LONG_STATUS and _TOO_LONG.search(words):
+        reason = PROMPT_TOO_LONG
     can_retry = status in _PASSING_STATUS or status >= 500
     wait_seconds = _seconds(headers.get("Retry-After")) if can_retry else None
     return SendResult(
-        _failure(f"http_{status}", words, sending),
+        _failure(reason, words, sending),
         can_retry=can_retry,
         refused=status == 429 or wait_seconds is not None,
         wait_seconds=wait_seconds,

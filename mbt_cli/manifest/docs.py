@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -57,6 +57,7 @@ _LIMITS = (
     ("maximum", "at most"),
     ("exclusiveMaximum", "below"),
 )
+_NONE = type(None)
 _NO_LIMIT = 1e15
 """Larger limits come from the number type and are not shown."""
 _MARKS = (
@@ -111,8 +112,11 @@ def _lines(
 
 
 def _table_inside(field: FieldInfo) -> type[BaseModel] | None:
-    """The settings class of a field; None if it has another type."""
-    kind = field.annotation
+    """The settings class of a field, which may be optional; None if it has another type."""
+    kinds = [
+        kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not _NONE
+    ]
+    kind = kinds[0] if len(kinds) == 1 else None
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
@@ -425,6 +429,8 @@ def _stage_schema(kind: str, stage: type[Stage], definitions: dict[str, Any]) ->
     envelope = _lifted(_schema_of(StageBlock), definitions)
     own = _lifted(_schema_of(stage), definitions)
     properties = {**envelope["properties"], **own["properties"], "kind": {"const": kind}}
+    if stage.swept:  # `trainer.learning_rate = [...]` is a table in TOML
+        properties["matrix"]["additionalProperties"]["anyOf"].append({"type": "object"})
     return {
         "type": "object",
         "description": stage.summary,

@@ -92,11 +92,12 @@ class _Expansion:
         own = {} if variant is None else {"variant": variant}
         for of_input, inputs in self._leading(block, fields):
             for point in points:
-                for axis in sorted({*point, *own} & set(of_input)):
+                pinned = {block.axis(key): value for key, value in point.items()}
+                for axis in sorted({*pinned, *own} & set(of_input)):
                     what = f"the input already has the axis `{axis}`; choose values in `where`"
                     self._problems.add(f"{where}.{axis}", what)
-                axes = ordered_axes({**of_input, **point, **own})
-                filled = {**fields, **_axis_fields(block, point)}
+                axes = ordered_axes({**of_input, **pinned, **own})
+                filled = block.with_axes(fields, point)
                 yield CellDraft(block.name, block.kind_name, block, axes, filled, dict(inputs))
 
     def _leading(
@@ -137,7 +138,8 @@ class _Expansion:
                         for other in found
                         if {"benchmark", "split"} <= set(other.axes)
                     ]
-                    draft.inputs[QUESTIONS] = tuple(dict.fromkeys(questions))
+                    known = draft.inputs.get(QUESTIONS, ())
+                    draft.inputs[QUESTIONS] = tuple(dict.fromkeys([*known, *questions]))
         if block.kind.reads_questions and {"benchmark", "split"} <= set(draft.axes):
             draft.inputs[QUESTIONS] = (self.matching.questions_of(draft.axes),)
         if draft.fields.get("baseline"):
@@ -160,17 +162,6 @@ class _Expansion:
                 if verdicts is None
                 else self.matching.made_from(block, "verdicts", verdicts, other)
             )
-
-
-def _axis_fields(block: Block, point: Mapping[str, str]) -> dict[str, Any]:
-    """Axes that are fields of the stage, with their values as written."""
-    filled: dict[str, Any] = {}
-    for axis, value in point.items():
-        if axis in block.kind.model_fields:
-            written = block.envelope.matrix[axis]
-            items = written if isinstance(written, list) else [written]
-            filled[axis] = next((i for i in items if str(i) == value), value)
-    return filled
 
 
 def _is_in(axes: Mapping[str, str], table: Mapping[str, set[str]]) -> bool:

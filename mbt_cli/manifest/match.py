@@ -10,7 +10,7 @@ from typing import Any
 from mbt_cli.core.names import NAME_PATTERN, NAME_RULE, nearest
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Block, Document, address_of
-from mbt_cli.stages.base import InputRule
+from mbt_cli.stages.base import InputRule, axis_text
 from mbt_cli.stages.questions import QUESTIONS
 
 
@@ -90,7 +90,7 @@ class InputMatching:
             self._problems.add(where, "is an empty list, so the stage has no cells")
         values: list[str] = []
         for item in items:
-            text = str(item).lower() if isinstance(item, bool) else str(item)
+            text = axis_text(item)
             if not text.startswith("@"):
                 values.append(text)
             elif text[1:] in self._document.groups:
@@ -136,6 +136,8 @@ class InputMatching:
     ) -> tuple[CellDraft, ...]:
         """Cells that match `draft`: equal on shared axes, apart from those that `where` names."""
         rule = block.kind.inputs[name]
+        if rule.judges:
+            return self._judging(block, draft, name, reference)
         found: list[CellDraft] = []
         for stage in reference.stages:
             matches = self._on_shared_axes(block, draft, name, reference, stage)
@@ -250,6 +252,23 @@ class InputMatching:
             axes = ", ".join(f"`{a}`" for a in over)
             what = f"{len(found)} cells of `{stage}` match `{draft.address}`"
             self._problems.add(where, f"{what}; choose a value of {axes} in `where`")
+
+    def _judging(
+        self, block: Block, draft: CellDraft, name: str, reference: Reference
+    ) -> tuple[CellDraft, ...]:
+        """The one cell with verdicts on each cell of another input; reports where there is none."""
+        rule, where = block.kind.inputs[name], f"stage.{draft.stage}.{name}"
+        found: list[CellDraft] = []
+        judged = [cell for other in rule.judges for cell in draft.inputs.get(other, ())]
+        for cell in dict.fromkeys(judged):
+            matches = self.made_from(block, name, reference, cell)
+            if not matches:
+                self._problems.add(where, f"no cell of {reference} judges `{cell.address}`")
+            elif len(matches) > 1:
+                what = f"{len(matches)} cells of {reference} judge `{cell.address}`"
+                self._problems.add(where, f"{what}; choose a value of `judge` in `where`")
+            found.extend(matches)
+        return tuple(found)
 
     def _is_readable(self, where: str, block: Block, stage: str, rule: InputRule) -> bool:
         """Whether an input may read a stage; reports why not."""

@@ -94,7 +94,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 def _is_union_member(part: int | str) -> bool:
     return isinstance(part, str) and (
-        part in ("str", "int", "float", "bool", "rest", "InputReference", "[key]")
+        part in ("str", "int", "float", "bool", "rest", "InputReference", "HeldOut", "[key]")
         or part.startswith(("list[", "dict[", "literal[", "constrained-", "function-"))
     )
 

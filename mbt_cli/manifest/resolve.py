@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import nearest
-from mbt_cli.core.recipe import Recipe, accumulation
+from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import Template, parse_template
 from mbt_cli.interfaces import Backend, Judge, Trainer
 from mbt_cli.manifest.cell import Cell
@@ -20,10 +20,10 @@ from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Block, Document, ModelTable
 from mbt_cli.manifest.toml import merged, read_toml
 from mbt_cli.registry import BACKENDS, JUDGES, TRAINERS
-from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage
+from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage, axis_text
 from mbt_cli.stages.kinds import IMPLICIT
 from mbt_cli.stages.questions import QUESTIONS
-from mbt_cli.stages.train import TrainStage
+from mbt_cli.stages.train import TrainStage, evaluation_problems
 from mbt_cli.trainers.known_keys import known_keys, wrong_setting
 
 _S = TypeVar("_S", bound=BaseModel)
@@ -87,6 +87,9 @@ class Resolver:
         kinds_read = {name: {d.kind for d in drafts} for name, drafts in draft.inputs.items()}
         for field, what in stage.problems(kinds_read):
             self._problems.add(f"{where}.{field}", what)
+        if isinstance(stage, TrainStage) and "model" in models:
+            for field, what in stage.model_problems(models["model"]):
+                self._problems.add(f"models.{models['model'].name}.{field}", f"{what} ({where})")
         for field in stage.needed if source is None else ():
             if getattr(stage, field) is None:
                 self._problems.add(f"{where}.{field}", "is required")
@@ -106,8 +109,8 @@ class Resolver:
             },
             source=source,
             source_map=source_map,
-            verifiers={
-                name: self._document.benchmarks[name].verifier
+            benchmarks={
+                name: self._document.benchmarks[name]
                 for name in sorted(about & set(self._document.benchmarks))
             },
             recipe=training[0] if training else None,
@@ -119,12 +122,13 @@ class Resolver:
     def check_without_cells(self, block: Block) -> None:
         """Check the fields of a stage that has no cells."""
         for _, fields in block.variants():
-            point = {
-                axis: values[0] if isinstance(values, list) and values else values
-                for axis, values in block.envelope.matrix.items()
-                if axis in block.kind.model_fields
+            firsts = {
+                key: axis_text(values[0] if isinstance(values, list) else values)
+                for key, values in block.envelope.matrix.items()
+                if values != []
             }
-            draft = CellDraft(block.name, block.kind_name, block, {}, {**fields, **point})
+            filled = block.with_axes(fields, firsts)
+            draft = CellDraft(block.name, block.kind_name, block, {}, filled)
             stage = self._stage(draft)
             if stage is not None:
                 where = f"stage.{block.name}"
@@ -380,9 +384,13 @@ class Resolver:
                 self._problems.add(f"{where}.{field}", f"is required: {what}")
         for place, what in trainer.problems(recipe):
             self._problems.add(f"{where}.{place}", what)
+        for place, what in evaluation_problems(stage, recipe, trainer):
+            self._problems.add(f"{where}.{place}", what)
         self._check_keys(recipe, trainer, where)
         recipe = self._with_launch_preset(recipe, where)
-        self._check_batch(recipe, where)
+        for place, what in (*recipe.precision_problems(), *recipe.launch_problems()):
+            self._problems.add(f"{where}.{place}", what)
+        self._check_batch(recipe, trainer, where)
         return (recipe, trainer) if len(self._problems) == found else None
 
     def _recipe(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
@@ -397,6 +405,8 @@ class Resolver:
         for name in ("trainer", "lora", "launch", "tracking"):
             if table := getattr(stage, name):
                 tree = merged(tree, {name: table})
+        if isinstance(stage.validation, HeldOut):
+            tree = merged(tree, {"validation": stage.validation.model_dump()})
         methods = TRAINERS.kinds()
         method = tree.get("method")
         if method is not None and method not in methods:
@@ -450,13 +460,14 @@ class Resolver:
                 self._problems.add(f"{path}", what)
         return recipe.model_copy(update={"launch": launch.model_copy(update={"flags": flags})})
 
-    def _check_batch(self, recipe: Recipe, where: str) -> None:
+    def _check_batch(self, recipe: Recipe, trainer: Trainer, where: str) -> None:
         """A batch must divide into the devices, as far as their number is known here."""
-        launch, devices = recipe.launch, 1
-        if launch.accelerate is not None:
-            processes = launch.processes or launch.flags.get("num_processes")
-            devices = processes if isinstance(processes, int) and processes > 0 else 1
+        shared = recipe.launch.processes_per_batch()
+        devices = max(1, (recipe.launch.known_processes() or shared) // shared)
         try:
             accumulation(recipe.batch_size, recipe.device_batch_size, devices)
         except ValueError as error:
             self._problems.add(f"{where}.recipe.device_batch_size", str(error))
+            return
+        for place, what in trainer.batch_problems(recipe, devices):
+            self._problems.add(f"{where}.{place}", what)

@@ -17,12 +17,13 @@ from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import NAME_PATTERN, closest, nearest
 from mbt_cli.core.plugin import SECRET, Settings
 from mbt_cli.core.recipe import Recipe
+from mbt_cli.core.written_secrets import written_secrets
 from mbt_cli.interfaces import Benchmark, Judge
 from mbt_cli.manifest.problems import BAD_NAME, Names, Problems
 from mbt_cli.manifest.toml import merged
 from mbt_cli.plugins import FAMILIES
 from mbt_cli.registry import TRAINERS, AnyBenchmark, AnyJudge
-from mbt_cli.stages.base import AxisValues, SamplingChoice, Stage
+from mbt_cli.stages.base import AxisValues, SamplingChoice, Stage, axis_text
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.stages.questions import QUESTIONS
 from mbt_cli.stages.train import TrainStage
@@ -39,21 +40,6 @@ _SET_BY_MBT = {
     "max_tokens": "set `max_tokens` in [sampling.NAME]",
     "max_completion_tokens": "set `max_tokens` in [sampling.NAME]",
 }
-_SECRETS = re.compile(
-    r"(x[-_]?)?(api|access|auth|bearer|secret)?[-_]?(key|token|authorization|password|secret)|auth"
-    r"|bearer|cookie|(extra|default|http)?[-_]?headers",
-    re.IGNORECASE,
-)
-"""Keys that belong in a header, which a manifest only names."""
-
-
-def _texts_in(table: Mapping[str, Any]) -> Iterator[str]:
-    """Keys of texts at any depth, and of tables of headers."""
-    for key, value in table.items():
-        if isinstance(value, str) or (isinstance(value, dict) and "headers" in key.lower()):
-            yield key
-        elif isinstance(value, dict):
-            yield from _texts_in(value)
 
 
 class StudyTable(Settings):
@@ -98,14 +84,13 @@ class ModelTable(Settings):
     @field_validator("request")
     @classmethod
     def _has_no_key_that_mbt_sets(cls, request: dict[str, Any]) -> dict[str, Any]:
-        for key in _texts_in(request):
-            if _SECRETS.fullmatch(key):  # without the value, which may be a key
-                raise PydanticCustomError(
-                    SECRET,
-                    f"`{key}` cannot be part of the body, which is stored: name the variable that "
-                    'holds the key in the backend, `api_key_env = "MY_KEY"`, or a header with its '
-                    'variable, `headers_env = { "X-Api-Key" = "MY_KEY" }`',
-                )
+        for key in written_secrets(request):  # without the value, which may be a key
+            raise PydanticCustomError(
+                SECRET,
+                f"`{key}` cannot be part of the body, which is stored: name the variable that "
+                'holds the key in the backend, `api_key_env = "MY_KEY"`, or a header with its '
+                'variable, `headers_env = { "X-Api-Key" = "MY_KEY" }`',
+            )
         for key, instead in _SET_BY_MBT.items():
             if key in request:
                 raise ValueError(f"`{key}` is set by mbt: {instead}")
@@ -117,9 +102,7 @@ class StageBlock(Settings):
 
     kind: str
     name: Name
-    matrix: dict[str, AxisValues | int | float | bool | list[int] | list[float]] = Field(
-        default_factory=dict
-    )
+    matrix: dict[str, AxisValues] = Field(default_factory=dict)
     """Axis to its values; a single value fixes the axis."""
     exclude: list[dict[str, AxisValues]] = Field(default_factory=list)
     """Combinations of axis values to leave out."""
@@ -132,6 +115,20 @@ class StageBlock(Settings):
     replaced by the cell's value; or a table with `from` and how to read its columns."""
     optional: bool = False
     """Leave out cells whose source does not exist."""
+
+    @field_validator("matrix", mode="before")
+    @classmethod
+    def _with_key_paths(cls, matrix: Any) -> Any:
+        """`trainer.learning_rate = [...]` is a table in TOML, and here a key path."""
+        return dict(_flat(matrix)) if isinstance(matrix, dict) else matrix
+
+
+def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
 class DocumentTables(Settings):
@@ -170,6 +167,29 @@ class Block:
     def kind_name(self) -> str:
         """The kind as a manifest names it."""
         return str(self.kind.model_fields["kind"].default)
+
+    def axis(self, key: str) -> str:
+        """The axis of a key of `matrix`: a key path is named by its last part."""
+        return key.rpartition(".")[2]
+
+    def with_axes(self, fields: Mapping[str, Any], point: Mapping[str, str]) -> Mapping[str, Any]:
+        """The fields with the values of `matrix` that are fields, or keys of a table.
+
+        Args:
+            fields: The fields of the kind, with a variant applied.
+            point: Key of `matrix` to the text of one of its values.
+        """
+        for key, value in point.items():
+            path = self.kind.short_axes.get(key, key).split(".")
+            if path[0] not in self.kind.model_fields:
+                continue
+            written = self.envelope.matrix[key]
+            items = written if isinstance(written, list) else [written]
+            tree: Any = next((item for item in items if axis_text(item) == value), value)
+            for name in reversed(path):
+                tree = {name: tree}
+            fields = merged(fields, tree)
+        return fields
 
     def variants(self) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
         """Each variant's name and fields; one without a name if the stage has no variants."""
@@ -312,13 +332,24 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
         meant = [close for key in unknown if (close := closest(key, known))]
         problems.add_validation(where, error, known, misspelled=meant)
         return None
-    axes = {*kind.axes, *kind.model_fields, *_COMMON_AXES} - {"kind", "name"}
-    for axis in checked.matrix:
-        if axis not in axes:
-            problems.add(f"{where}.matrix.{axis}", f"unknown axis; {nearest(axis, axes)}")
-    if is_wrong:
-        return None
-    return Block(checked, kind, {k: v for k, v in fields.items() if k not in envelope})
+    axes = {*kind.axes, *kind.model_fields, *kind.short_axes, *_COMMON_AXES} - {"kind", "name"}
+    block = Block(checked, kind, {k: v for k, v in fields.items() if k not in envelope})
+    named: dict[str, str] = {}
+    for key in checked.matrix:
+        is_swept = key.partition(".")[0] in kind.swept and "." in key
+        if key in kind.swept or not (is_swept or key in axes):
+            problems.add(f"{where}.matrix.{key}", _unknown_axis(key, kind, axes))
+        elif (first := named.setdefault(block.axis(key), key)) != key:
+            what = f"has the same axis as `{first}`: `{block.axis(key)}`"
+            problems.add(f"{where}.matrix.{key}", what)
+    return None if is_wrong else block
+
+
+def _unknown_axis(key: str, kind: type[Stage], axes: Collection[str]) -> str:
+    """The message for an unknown axis; a setting of a training is an axis by its key path."""
+    if table := _table_of(key, kind):
+        return f"unknown axis; write `{table}.{key}`"
+    return f"unknown axis; {nearest(key, set(axes) - set(kind.swept))}"
 
 
 def _has_wrong_inputs(
@@ -343,16 +374,22 @@ def _has_wrong_inputs(
 
 def _unknown_key(key: str, kind: type[Stage], known: Collection[str]) -> str:
     """The message for an unknown key of a stage; a key of a training may belong elsewhere."""
-    if kind is TrainStage:
-        methods = TRAINERS.kinds().values()
-        tables: Mapping[str, Collection[str]] = {
-            "recipe": {*Recipe.model_fields, *(f for m in methods for f in m.model_fields)},
-            "trainer": {key for method in methods for key in method.trainer_keys()},
-            "lora": known_keys()["lora"],
-        }
-        if table := next((name for name, keys in tables.items() if key in keys), None):
-            return f"unknown key; it belongs in `{table}`"
+    if table := _table_of(key, kind):
+        return f"unknown key; it belongs in `{table}`"
     return f"unknown key; {nearest(key, known)}"
+
+
+def _table_of(key: str, kind: type[Stage]) -> str | None:
+    """The table of a training that has a key; None if there is none."""
+    if kind is not TrainStage:
+        return None
+    methods = TRAINERS.kinds().values()
+    tables: Mapping[str, Collection[str]] = {
+        "recipe": {*Recipe.model_fields, *(f for m in methods for f in m.model_fields)},
+        "trainer": {key for method in methods for key in method.trainer_keys()},
+        "lora": known_keys()["lora"],
+    }
+    return next((name for name, keys in tables.items() if key in keys), None)
 
 
 AXIS_ORDER = ("benchmark", "split", "model", "variant")

@@ -1,6 +1,6 @@
 """The figures of a report. `mbt help` prints the first line of each docstring."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -249,24 +249,44 @@ def _lengths(inputs: ReportInputs) -> dict[str, npt.NDArray[np.float64]]:
     return {str(key[0]): part["value"].to_numpy() for key, part in parts.items()}
 
 
+_EVALUATED: Mapping[str, Any] = {"marker": "o", "markersize": 3, "markerfacecolor": "white"}
+
+
 class TrainingCurves(Figure):
-    """One line per trained cell: a logged value at each step."""
+    """One line per trained cell over its steps, one panel per logged value.
+
+    Held-out values of the same name are points.
+    """
 
     kind: Literal["training_curves"] = "training_curves"
-    metric: str = "loss"
-    """Name of the logged value, such as `loss` or `reward`."""
+    metric: str | list[str] = "loss"
+    """Names of logged values, such as `loss`; for reinforcement learning also `reward`,
+    `reward_NAME`, `reward_std`, `zero_std_groups`, `entropy`, `kl`, `clip_ratio`, `truncated` and
+    `completion_length`."""
     columns: style.Columns = 1
     """Width in columns of a two-column paper."""
 
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
-        found = curves(inputs.cells, self.metric)
+        metrics = [self.metric] if isinstance(self.metric, str) else self.metric
+        every = {metric: curves(inputs.cells, metric) for metric in metrics}
+        found = {metric: lines for metric, lines in every.items() if lines}
         if not found:
             return ()
-        runs = short_names(list(found))
-        with style.drawing(1, self.columns) as (figure, (axis,)):
-            for run, (steps, values) in zip(runs, found.values(), strict=True):
-                one = style.look(runs, run)
-                axis.plot(steps, values, color=one["color"], linestyle=one["linestyle"])
-            axis.set(xlabel="step", ylabel=self.metric.replace("_", " "))
+        addresses = [
+            cell for cell in inputs.cells["address"] if any(cell in f for f in found.values())
+        ]
+        runs = short_names(addresses)
+        with style.drawing(len(found), self.columns) as (figure, axes):
+            for axis, (metric, lines) in zip(axes, found.items(), strict=True):
+                for run, address in zip(runs, addresses, strict=True):
+                    steps, values = lines.get(address, ((), ()))
+                    one = style.look(runs, run)
+                    axis.plot(steps, values, color=one["color"], linestyle=one["linestyle"])
+                held_out = curves(inputs.cells, f"eval_{metric}")
+                for run, address in zip(runs, addresses, strict=True):
+                    if address in held_out:
+                        color = style.look(runs, run)["color"]
+                        axis.plot(*held_out[address], color=color, linewidth=0.8, **_EVALUATED)
+                axis.set(xlabel="step", ylabel=metric.replace("_", " "))
             style.legend(figure, style.line_handles(runs), columns=self.columns)
             return style.save(figure, into, self.kind)

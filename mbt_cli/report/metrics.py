@@ -12,11 +12,17 @@ from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.measures import JUDGED_BY, mean_of_value
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.report.formats import formatted_rows
-from mbt_cli.scores.statistics import Quantity, bootstrap, bootstrap_p, holm, mcnemar_p
+from mbt_cli.report.seeds import SEED, seed_values
+from mbt_cli.scores.seeds import difference
+from mbt_cli.scores.statistics import Quantity, not_worse_than_best, paired_p
 
 ADDRESS = "address"
 SIGNIFICANT = 0.05
 """Differences with a corrected p value below this are significant."""
+_SEEDS_NOTE = (
+    "Means over the seeds of a training; the intervals count seeds and questions "
+    "(`mbt help metrics`)."
+)
 _JUDGED = "judge_accuracy"
 _COUNTS_NOTE = "n: questions; failed: rollouts without a reply, excluded from every number."
 
@@ -150,6 +156,9 @@ def metric_table(
     labels = varying(rows, axes, always=("model",))
     within = {"benchmark", "split", by, *(["model"] if "variant" in labels else [])}
     counts = [Column("n", "n", decimals=0), Column("failed", "failed", decimals=0)]
+    if has_seeds := "seeds" in inputs.summary.columns:
+        rows = rows.join(_seed_counts(inputs), on=ADDRESS, how="left", maintain_order="left")
+        counts.insert(0, Column("seeds", "seeds", decimals=0))
     table = TableData(
         name=name,
         title=title,
@@ -169,6 +178,7 @@ def metric_table(
     all_notes = [
         *([f"All rows: {', '.join(constant)}."] if constant else []),
         *([_COUNTS_NOTE] if metrics else []),
+        *([_SEEDS_NOTE] if has_seeds else []),
         *_toy_notes(inputs, metrics),
         *notes,
         *_question_notes(table),
@@ -196,6 +206,11 @@ def cell_rows(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFrame:
     schema = {ADDRESS: pl.String(), **dict.fromkeys(axes, pl.String())}
     rows = pl.concat([rows, pl.DataFrame(missing, schema=schema)], how="diagonal")
     return _sorted_by_axes(rows, axes)
+
+
+def _seed_counts(inputs: ReportInputs) -> pl.DataFrame:
+    """Number of seeds of each row."""
+    return inputs.summary.group_by(ADDRESS).agg(pl.col("seeds").max())
 
 
 def _group_rows(inputs: ReportInputs, metrics: Sequence[str], by: str) -> pl.DataFrame:
@@ -296,22 +311,30 @@ def _failed_notes(table: TableData) -> list[str]:
 
 def missing_notes(inputs: ReportInputs) -> list[str]:
     """The number of cells that are not finished."""
-    count = len(inputs.missing)
-    if not count:
-        return []
-    return [f"{count} cell{' is' if count == 1 else 's are'} not run yet and shown as a dash."]
+    count, seeds = len(inputs.missing), inputs.missing_seeds
+    notes = []
+    if count:
+        are = " is" if count == 1 else "s are"
+        notes.append(f"{count} cell{are} not run yet and shown as a dash.")
+    if seeds:
+        are = "1 seed is" if seeds == 1 else f"{seeds} seeds are"
+        notes.append(f"{are} not run yet: some means are over fewer seeds.")
+    return notes
 
 
-_RESAMPLES = 1_000
+_PATTERNS = 4_000
 _TIES_NOTE = (
-    "†: not significantly different from the best (paired on common questions; exact McNemar for "
-    f"0 / 1 values, else paired bootstrap; Holm over the column; {SIGNIFICANT:.0%})."
+    "†: not significantly different from the best (paired on the questions that all compared rows "
+    "have; exact McNemar for 0 / 1 values, else a permutation test; and max-t over all pairs of "
+    f"rows: {SIGNIFICANT:.0%} for the whole comparison)."
+)
+_SEED_TIES_NOTE = (
+    "†: not significantly different from the best (Student's t over the seeds and over the "
+    f"questions that both rows have; Bonferroni over all pairs of rows; {SIGNIFICANT:.0%})."
 )
 
 _Scores = Mapping[str, pl.DataFrame]
-"""Address to the questions with a value of one metric."""
-_Pair = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
-"""Values of the best row and of another row on their common questions."""
+"""Address to the questions with a value of one metric, for each seed."""
 
 
 def _with_ties(table: TableData, inputs: ReportInputs) -> TableData:
@@ -329,15 +352,18 @@ def _with_ties(table: TableData, inputs: ReportInputs) -> TableData:
         tied = _tied(table, column, scores.get(column.key, {}))
         is_marked = is_marked or any(tied)
         rows = rows.with_columns(pl.Series(f"{column.key}_tied", tied, dtype=pl.Boolean))
-    return replace(table, rows=rows, notes=[*table.notes, *([_TIES_NOTE] if is_marked else [])])
+    note = _SEED_TIES_NOTE if "seeds" in rows.columns else _TIES_NOTE
+    return replace(table, rows=rows, notes=[*table.notes, *([note] if is_marked else [])])
 
 
 def _scores(inputs: ReportInputs, metrics: Sequence[str]) -> Mapping[str, _Scores]:
     """All metrics in one pass: opening hundreds of files takes longer than reading them."""
-    if not inputs.scores.collect_schema().names():
+    columns = inputs.scores.collect_schema().names()
+    if not columns:
         return {}
     is_wanted = pl.col("metric").is_in(list(metrics)) & pl.col("value").is_not_null()
-    frame = inputs.scores.filter(is_wanted).select("metric", ADDRESS, "question_id", "value")
+    seed = pl.col(SEED) if SEED in columns else pl.lit(None, pl.String).alias(SEED)
+    frame = inputs.scores.filter(is_wanted).select("metric", ADDRESS, seed, "question_id", "value")
     found: dict[str, dict[str, pl.DataFrame]] = {}
     parts = frame.collect().partition_by("metric", ADDRESS, as_dict=True, include_key=False)
     for (metric, address), part in parts.items():
@@ -349,37 +375,63 @@ def _tied(table: TableData, column: Column, scores: _Scores) -> list[bool]:
     place = list(table.columns).index(column)
     ranks = [row[place].rank for row in formatted_rows(table)]
     addresses = table.rows[ADDRESS].to_list()
-    pairs: dict[int, _Pair] = {}
+    tied = [False] * len(ranks)
     for group in table.compared_groups():
-        best = next((row for row in group["row"] if ranks[row] == "best"), None)
-        for row in group["row"]:
-            if best is not None and ranks[row] != "best":
-                pair = _pair(scores.get(addresses[best]), scores.get(addresses[row]))
-                pairs.update({row: pair} if pair else {})
-    corrected = dict(zip(pairs, holm(_p_values(list(pairs.values()))), strict=True))
-    return [(corrected.get(row) or 0.0) >= SIGNIFICANT for row in range(len(ranks))]
+        rows = [row for row in group["row"] if addresses[row] in scores]
+        best = [row for row in rows if ranks[row] == "best"]
+        if not best or len(rows) < 2:
+            continue
+        parts = [scores[addresses[row]] for row in rows]
+        if any(part[SEED].n_unique() > 1 for part in parts):
+            for row, is_tied in zip(
+                rows, _tied_over_seeds(parts, rows.index(best[0])), strict=True
+            ):
+                tied[row] = is_tied and row not in best
+            continue
+        values = _common(parts)
+        if column.best == "low":
+            values = -values
+        found = not_worse_than_best(values, resamples=_PATTERNS, seed=0)
+        first = _mean_of(values[rows.index(best[0])])
+        for row, own, is_tied in zip(rows, values, found, strict=True):
+            if row in best:
+                continue
+            # what `mbt compare` of the two cells says counts as well
+            p = None if is_tied else paired_p(first, _mean_of(own), seed=0)[0]
+            tied[row] = p is None or p >= SIGNIFICANT
+    return tied
 
 
-def _pair(best: pl.DataFrame | None, other: pl.DataFrame | None) -> _Pair | None:
-    if best is None or other is None:
-        return None
-    both = best.join(other, on="question_id", suffix="_other").sort("question_id")
-    if both.is_empty():
-        return None
-    return both["value"].to_numpy(), both["value_other"].to_numpy()
+def _tied_over_seeds(parts: Sequence[pl.DataFrame], best: int) -> list[bool]:
+    """Which rows are not significantly different from the best, counting seeds and questions.
+
+    Bonferroni over all pairs of rows: the best one is not known before.
+    """
+    wide = [seed_values(part) for part in parts]
+    pairs = len(parts) * (len(parts) - 1) / 2
+    found = []
+    for other in wide:
+        shared = wide[best].select("question_id").join(other, on="question_id", how="inner")
+        first, second = (
+            frame.join(shared.select("question_id"), on="question_id", how="semi")
+            .drop("question_id")
+            .to_numpy()
+            .T
+            for frame in (wide[best], other)
+        )
+        p = difference(first, second).p() if shared.height > 1 else None
+        found.append(p is None or p * pairs >= SIGNIFICANT)
+    return found
 
 
-def _p_values(pairs: Sequence[_Pair]) -> list[float | None]:
-    """One test per pair; the bootstrap tests share their resamples, which makes them cheap."""
-    p_values: list[float | None] = [None] * len(pairs)
-    resampled: dict[int, Quantity] = {}
-    for number, (best, other) in enumerate(pairs):
-        if all(np.isin(values, (0.0, 1.0)).all() for values in (best, other)):
-            p_values[number] = mcnemar_p(int((best > other).sum()), int((best < other).sum()))
-        else:
-            resampled[number] = Quantity({"value": best - other}, mean_of_value)
-    if resampled:
-        drawn = bootstrap(list(resampled.values()), resamples=_RESAMPLES, seed=0)
-        for number, differences in zip(resampled, drawn, strict=True):
-            p_values[number] = bootstrap_p(differences)
-    return p_values
+def _mean_of(values: npt.NDArray[np.float64]) -> Quantity:
+    return Quantity({"value": values}, mean_of_value)
+
+
+def _common(parts: Sequence[pl.DataFrame]) -> npt.NDArray[np.float64]:
+    """Values of each row on the questions that all have, shape (rows, questions)."""
+    both = parts[0].select("question_id", pl.col("value").alias("0"))
+    for number, part in enumerate(parts[1:], start=1):
+        own = part.select("question_id", pl.col("value").alias(str(number)))
+        both = both.join(own, on="question_id")
+    return both.sort("question_id").drop("question_id").to_numpy().T

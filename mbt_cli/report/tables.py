@@ -216,6 +216,9 @@ class Efficiency(Table):
         )
 
 
+_OF_SEEDS = "; Student's t over seeds and questions for several seeds"
+
+
 class PairedDifferences(Table):
     """One row per cell with a baseline: differences on common questions, with intervals."""
 
@@ -266,7 +269,9 @@ class PairedDifferences(Table):
         if is_marked:
             notes.append(
                 "†: not significantly different from the baseline (exact McNemar for 0 / 1 "
-                f"values, else paired bootstrap; Holm over the column; {SIGNIFICANT:.0%})."
+                "values, else a permutation test"
+                f"{_OF_SEEDS if 'seeds' in rows.columns else ''}; Holm over the column; "
+                f"{SIGNIFICANT:.0%})."
             )
         return replace(
             table,

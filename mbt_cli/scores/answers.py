@@ -26,7 +26,7 @@ class AnswerRate(Score):
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         answered = rollout_values(inputs, pl.col("answer").fill_null("") != "")
-        return [mean_measure(inputs, self.kind, answered, shape="share")]
+        return [mean_measure(inputs, self.kind, answered, shape="binary")]
 
 
 class _Words(Score):

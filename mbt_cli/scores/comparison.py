@@ -8,14 +8,7 @@ import polars as pl
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Measure
-from mbt_cli.scores.statistics import (
-    Floats,
-    bootstrap,
-    bootstrap_p,
-    holm,
-    mcnemar_p,
-    percentile_interval,
-)
+from mbt_cli.scores.statistics import Resampled, bootstrap, holm, paired_p
 from mbt_cli.scores.summaries import Paired, finite, paired
 
 _DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement")
@@ -33,7 +26,7 @@ METRICS = pl.Schema(
         "high": pl.Float64(),
         "p": pl.Float64(),
         "p_holm": pl.Float64(),  # over all metrics except those about the judge
-        "test": pl.String(),  # `mcnemar` or `paired bootstrap`
+        "test": pl.String(),  # `mcnemar` or `permutation`
         "first_better": pl.Int64(),  # questions with a higher value in the first cell
         "second_better": pl.Int64(),
         "equal": pl.Int64(),
@@ -87,11 +80,11 @@ def compare(
         if measure.metric in others
     ]
     pairs = [(measure, pair) for measure, pair in pairs if not pair.questions.is_empty()]
-    quantities = [side for _, pair in pairs for side in (pair.own, pair.base)]
-    drawn = bootstrap(quantities, resamples=resamples, seed=seed)
+    quantities = [pair.difference for measure, pair in pairs if not pair.is_share(measure)]
+    drawn = iter(bootstrap(quantities, resamples=resamples, seed=seed))
     rows = [
-        _row(measure, pair, drawn[2 * i] - drawn[2 * i + 1])
-        for i, (measure, pair) in enumerate(pairs)
+        _row(measure, pair, None if pair.is_share(measure) else next(drawn), seed)
+        for measure, pair in pairs
     ]
     asked = [row for row in rows if not _DIAGNOSTIC.search(str(row["metric"]))]
     corrected = holm([row["p"] for row in asked])
@@ -100,13 +93,11 @@ def compare(
     return Comparison(pl.DataFrame(rows, schema=METRICS), _questions(pairs))
 
 
-def _row(measure: Measure, pair: Paired, differences: Floats) -> dict[str, Json]:
+def _row(measure: Measure, pair: Paired, drawn: Resampled | None, seed: int) -> dict[str, Json]:
     first, second = finite(pair.own.value()), finite(pair.base.value())
-    interval = percentile_interval(differences)
+    interval = pair.interval(measure, drawn)
     above, below, equal = _better(pair)
-    p, test = bootstrap_p(differences), "paired bootstrap"
-    if measure.binary and pair.is_binary() and above is not None and below is not None:
-        p, test = mcnemar_p(above, below), "mcnemar"
+    p, test = paired_p(pair.own, pair.base, seed=seed)
     return {
         "metric": measure.metric,
         "unit": measure.unit,

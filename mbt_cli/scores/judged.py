@@ -61,7 +61,7 @@ class JudgeAccuracy(Score):
         missing = np.isnan(value) & ~samples(inputs).failed
         found = [
             mean_measure(inputs, self.kind, value, shape="binary"),
-            mean_measure(inputs, "judge_unread", unparsed, shape="share"),
+            mean_measure(inputs, "judge_unread", unparsed, shape="binary"),
             *(
                 mean_measure(
                     inputs,
@@ -103,8 +103,8 @@ class AnswerHitRate(Score):
             cut = cut_values(inputs)
             found = [
                 mean_measure(inputs, "answer_hit", judged, shape="binary"),
-                mean_measure(inputs, "answer_hit_unread", unparsed, shape="share"),
-                mean_measure(inputs, "answer_hit_not_judged", cut, shape="share"),
+                mean_measure(inputs, "answer_hit_unread", unparsed, shape="binary"),
+                mean_measure(inputs, "answer_hit_not_judged", cut, shape="binary"),
             ]
         hits = _judge_free_hits(inputs)
         return [

@@ -134,8 +134,8 @@ class Degeneration(Score):
         settings = {"window": self.window, "unit": self.unit, "repeats": self.repeats}
         loops = rollout_values(inputs, found)
         return [
-            mean_measure(inputs, self.kind, cut, shape="share"),
-            mean_measure(inputs, "degeneration_loops", loops, shape="share", settings=settings),
+            mean_measure(inputs, self.kind, cut, shape="binary"),
+            mean_measure(inputs, "degeneration_loops", loops, shape="binary", settings=settings),
         ]
 
 

@@ -1,7 +1,7 @@
 """MQI: the metacognition that a trace shows, relative to its length."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -41,19 +41,19 @@ class MQI(Score):
     samples, `mqi_of_means` the method-level form: mean L_obs x T_base / mean T. Also
     `mqi_level`: mean L_obs; `mqi_phase_1` .. `mqi_phase_5`: share of traces that show the phase
     (understanding, planning, execution and monitoring, self-correction, verification);
-    `mqi_gamma`: Goodman-Kruskal gamma between the judge's confidence and the answer being right,
-    over samples; `mqi_not_judged`: share of truncated rollouts; `mqi_unread`: share of votes that
-    could not be parsed.
+    `mqi_gamma`: Goodman-Kruskal gamma between the trace's confidence in its answer, as the judge
+    reads it, and the answer being right, over samples; `mqi_not_judged`: share of truncated
+    rollouts; `mqi_unread`: share of votes that could not be parsed.
     Unit: index; level 0..5; per cent; gamma -1..1.
     Reads: verdicts of `phases`: `l_obs`, `phases`, `confidence`; rollouts `completion_tokens`;
     whatever `accuracy` reads. Several votes on a trace are averaged.
     Empty trace: level 0 by the rubric. Truncated, unparsed, failed: no value, counted. No verdicts:
     no numbers; neither a baseline nor `base_tokens`: no `mqi` and no `mqi_of_means`. Gamma is
     undefined without one right and one wrong sample at different confidences, and absent if
-    `accuracy` has nothing to read.
-    Known holes: the shortest replies dominate the mean over samples; T_base is taken as exact, so
-    its own uncertainty is not in the interval; a truncated reply would have a low MQI but is left
-    out: read `mqi_not_judged`.
+    `accuracy` has nothing to read. Intervals resample the baseline with the questions, unless
+    `base_tokens` is set.
+    Known holes: the shortest replies dominate the mean over samples; a truncated reply would have a
+    low MQI but is left out: read `mqi_not_judged`.
     """
 
     kind: Literal["mqi"] = "mqi"
@@ -80,7 +80,7 @@ class MQI(Score):
         return [
             *self._index(inputs, level),
             mean_measure(inputs, "mqi_level", level, unit="level"),
-            *(mean_measure(inputs, name, v, shape="share") for name, v in shares.items()),
+            *(mean_measure(inputs, name, v, shape="binary") for name, v in shares.items()),
             *self._gamma(inputs),
         ]
 
@@ -88,6 +88,7 @@ class MQI(Score):
         base = self.base_tokens or _base_tokens(inputs)
         if base is None:
             return []
+        change = None if self.base_tokens else _base_change(inputs)
         tokens = rollout_values(inputs, pl.col("completion_tokens"))
         usable = ~np.isnan(level) & (tokens > 0)
         index = np.divide(level * base, tokens, out=np.full(len(level), np.nan), where=usable)
@@ -96,7 +97,7 @@ class MQI(Score):
             "tokens": np.where(usable, tokens, np.nan),
         }
         settings: Mapping[str, Json] = {"base_tokens": base}
-        return [
+        found = [
             mean_measure(inputs, "mqi", index, unit="index", settings=settings),
             Measure(
                 metric="mqi_of_means",
@@ -105,6 +106,18 @@ class MQI(Score):
                 estimate=_OfMeans(base),
                 settings=settings,
             ),
+        ]
+        if change is None:
+            return found
+        return [
+            replace(
+                one,
+                questions=one.questions.join(
+                    change, on="question_id", how="left", maintain_order="left"
+                ),
+                estimate=_OverBase(one.estimate),
+            )
+            for one in found
         ]
 
     def _gamma(self, inputs: ScoreInputs) -> Sequence[Measure]:
@@ -134,6 +147,16 @@ class MQI(Score):
 
 
 @dataclass(frozen=True, slots=True)
+class _OverBase:
+    """An index whose baseline is resampled with the questions: `base` has the mean 1 over all."""
+
+    estimate: Callable[[Means], Floats]
+
+    def __call__(self, means: Means) -> Floats:
+        return self.estimate(means) * means["base"]
+
+
+@dataclass(frozen=True, slots=True)
 class _OfMeans:
     base: float
 
@@ -154,6 +177,18 @@ def _base_tokens(inputs: ScoreInputs) -> float | None:
         return None
     tokens = rollout_values(inputs.baseline, pl.col("completion_tokens"))
     return mean_over_questions(inputs.baseline, tokens)
+
+
+def _base_change(inputs: ScoreInputs) -> pl.DataFrame | None:
+    """`question_id` and `base`: tokens of the baseline by question, over their mean."""
+    if inputs.baseline is None:
+        return None
+    tokens = rollout_values(inputs.baseline, pl.col("completion_tokens"))
+    found = samples(inputs.baseline).per_question({"value": tokens})
+    own = found.join(samples(inputs).ids.to_frame("question_id"), on="question_id", how="semi")
+    if not own["value"].sum():
+        return None  # no question in common
+    return own.select("question_id", base=pl.col("value") / pl.col("value").mean())
 
 
 def gamma_of_shares(right: Floats, wrong: Floats) -> Floats:

@@ -135,7 +135,7 @@ def _shares(inputs: ScoreInputs, verdicts: pl.DataFrame) -> list[Measure]:
     }
     return [
         mean_measure(inputs, "rrp_sentences", mean(_SENTENCES), unit="sentences"),
-        *(mean_measure(inputs, f"rrp_{k}", v, shape="share") for k, v in shares.items()),
+        *(mean_measure(inputs, f"rrp_{k}", v, shape="binary") for k, v in shares.items()),
     ]
 
 

@@ -134,7 +134,7 @@ def mean_measure(
     values: Values,
     *,
     unit: str = "percent",
-    shape: Literal["number", "binary", "share"] = "number",
+    shape: Literal["number", "binary"] = "number",
     settings: Mapping[str, Json] | None = None,
 ) -> Measure:
     """The mean over questions of the mean over samples.
@@ -144,8 +144,7 @@ def mean_measure(
         metric: Name of the number in tables.
         values: One value per rollout, NaN if it has none.
         unit: Of the values; `percent` values are in [0, 1].
-        shape: `binary` for 0 / 1 values (McNemar applies), `share` for 0 / 1 values with Wilson's
-            interval, `number` for the rest.
+        shape: `binary` for 0 / 1 values, `number` for the rest.
         settings: What a reader needs to recompute it.
     """
     return Measure(
@@ -153,6 +152,5 @@ def mean_measure(
         unit=unit,
         questions=samples(inputs).per_question({"value": values}),
         settings=settings or {},
-        binary=shape != "number",
-        interval="wilson" if shape == "share" else "bootstrap",
+        binary=shape == "binary",
     )

@@ -1,12 +1,14 @@
-"""Intervals and tests over questions: seeded, vectorised, in bounded memory.
+"""Intervals and tests over questions: seeded, vectorized, in bounded memory.
 
 Questions are the unit: rollouts of one question are not independent, so samples are averaged within
-their question first, and whole questions are resampled.
+their question first, and whole questions are resampled. There is one rule for each case; their
+coverage and errors are measured by tests/bench/coverage.py and stand in `mbt help metrics`.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +17,14 @@ Floats = npt.NDArray[np.float64]
 Means = Mapping[str, Floats]
 
 _CELLS = 1 << 21  # counts in memory at a time: twice 16 MiB
-_ROUNDING = 1e-12
-_NORMAL_95 = 1.959963984540054  # 97.5th percentile of the standard normal
+_ROUNDING = 1e-9
+NORMAL_95 = 1.959963984540054  # 97.5th percentile of the standard normal
+_EXACT_UP_TO = 12
+_DRAWS = 1 << 16
+"""Random patterns of a permutation test: enough for Holm's correction of 160 comparisons."""
+_ENOUGH = 100
+"""Patterns as extreme as the data after which no more are drawn."""
+_PERMUTED_UP_TO = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,10 @@ class Interval:
 
     low: float
     high: float
+
+    def within(self, low: float, high: float) -> "Interval":
+        """The part of it that a quantity with these limits can take."""
+        return Interval(min(max(self.low, low), high), max(min(self.high, high), low))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +62,88 @@ class Quantity:
         means = {name: _mean(values) for name, values in self.columns.items()}
         return float(_estimated(self, means)[0])
 
+    def influence(self) -> Floats:
+        """How much each question moves the number, shape (questions,), with mean 0.
+
+        The empirical influence function (Efron and Tibshirani 1993, chapter 21), by central
+        differences: for a plain mean the value minus the mean. A mean of its squares over n is the
+        delta method's variance. NaN if the number is undefined.
+        """
+        n, names = self.size, list(self.columns)
+        stacked = np.stack([self.columns[name] for name in names])
+        there = ~np.isnan(stacked)
+        counts = there.sum(axis=1, keepdims=True)
+        if not counts.all():
+            return np.full(n, np.nan)
+        filled = np.where(there, stacked, 0.0)
+        means = filled.sum(axis=1, keepdims=True) / counts
+        apart = np.where(there, filled - means, 0.0) * (n / counts)
+        spread = np.sqrt((apart**2).mean(axis=1))
+        step = 1e-4 * np.where(spread > 0, spread, 1.0)
+        moved = means + np.concatenate([np.diag(step), -np.diag(step)], axis=1)
+        found = _estimated(self, dict(zip(names, moved, strict=True)))
+        if not np.isfinite(found).all():
+            return np.full(n, np.nan)
+        slopes = (found[: len(names)] - found[len(names) :]) / (2 * step)
+        influence = np.asarray(slopes @ apart, dtype=np.float64)
+        return np.asarray(influence - influence.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Resampled:
+    """Bootstrap resamples of a quantity.
+
+    Args:
+        values: The number in each resample, shape (resamples,); NaN where it is undefined.
+        errors: Its standard error in each resample, from the influence of the drawn questions.
+        value: The number over all questions.
+        error: Its standard error.
+        size: Number of questions.
+    """
+
+    values: Floats
+    errors: Floats
+    value: float
+    error: float
+    size: int
+
+    @property
+    def undefined(self) -> float:
+        """Share of the resamples in which the number is undefined."""
+        return float(1 - np.isfinite(self.values).mean())
+
+    def interval(self) -> Interval | None:
+        """The studentized bootstrap interval, 95 %; None if there is no spread to estimate.
+
+        Each resample gives (number - value) / its own standard error, and the percentiles of these
+        take the place of those of Student's t (Efron and Tibshirani 1993, section 12.5). Where too
+        many resamples have no spread for that, Student's t itself is used.
+        """
+        if (
+            self.size < 2
+            or not np.isfinite(self.value)
+            or not self.error > _ROUNDING * abs(self.value)
+        ):
+            return None
+        defined = np.isfinite(self.values)
+        apart, errors = self.values[defined] - self.value, self.errors[defined]
+        if not len(apart):
+            return None
+        has_spread = errors > _ROUNDING * self.error
+        ratios = np.where(apart > 0, np.inf, -np.inf)
+        ratios[np.abs(apart) <= _ROUNDING * self.error] = 0.0
+        ratios[has_spread] = apart[has_spread] / errors[has_spread]
+        low, high = np.percentile(ratios, [2.5, 97.5], method="closest_observation")
+        t = t_quantile(self.size - 1)
+        low, high = (low if np.isfinite(low) else -t), (high if np.isfinite(high) else t)
+        return Interval(self.value - high * self.error, self.value - low * self.error)
+
 
 def resample_counts(size: int, *, resamples: int, seed: int) -> Iterator[Floats]:
     """How often each of `size` questions is drawn, in chunks of shape (resamples, size).
 
     The draws depend on `size` and `seed` only, so quantities over the same questions share their
-    resamples. That makes differences paired.
+    resamples.
     """
     random = np.random.default_rng([seed, size])
     step = max(1, _CELLS // size)
@@ -67,11 +155,10 @@ def resample_counts(size: int, *, resamples: int, seed: int) -> Iterator[Floats]
         yield counts.reshape(rows, size).astype(np.float64)
 
 
-def bootstrap(quantities: Sequence[Quantity], *, resamples: int, seed: int) -> list[Floats]:
-    """Each quantity over bootstrap resamples of its questions, shape (resamples,).
+def bootstrap(quantities: Sequence[Quantity], *, resamples: int, seed: int) -> list[Resampled]:
+    """Each quantity over bootstrap resamples of its questions.
 
-    Quantities with the same number of questions share their resamples. To compare two quantities,
-    give them the same questions in the same order.
+    Quantities with the same number of questions share their resamples.
 
     Raises:
         ValueError: `resamples` is below 1, or a quantity has no questions.
@@ -80,42 +167,173 @@ def bootstrap(quantities: Sequence[Quantity], *, resamples: int, seed: int) -> l
         raise ValueError(f"`resamples` is {resamples}; at least 1 is needed")
     if any(quantity.size == 0 for quantity in quantities):
         raise ValueError("a quantity over no questions has no interval")
-    drawn = [np.empty(resamples) for _ in quantities]
+    values = [np.empty(resamples) for _ in quantities]
+    errors = [np.empty(resamples) for _ in quantities]
+    influences = [quantity.influence() for quantity in quantities]
     for size in sorted({quantity.size for quantity in quantities}):
         same = [i for i, quantity in enumerate(quantities) if quantity.size == size]
         columns = [c for i in same for c in quantities[i].columns.values()]
+        moved = np.stack([influences[i] for i in same], axis=1)
         start = 0
         for counts in resample_counts(size, resamples=resamples, seed=seed):
             means = iter(_means(counts, columns))
             stop = start + len(counts)
-            for i in same:
+            found = _standard_errors(counts @ moved / size, counts @ moved**2 / size, size)
+            for place, i in enumerate(same):
                 mine = {name: next(means) for name in quantities[i].columns}
-                drawn[i][start:stop] = _estimated(quantities[i], mine)
+                values[i][start:stop] = _estimated(quantities[i], mine)
+                errors[i][start:stop] = found[:, place]
             start = stop
-    return drawn
+    return [
+        Resampled(
+            drawn,
+            spread,
+            quantity.value(),
+            float(_standard_errors(np.zeros(1), np.array([np.mean(moved**2)]), quantity.size)[0]),
+            quantity.size,
+        )
+        for drawn, spread, quantity, moved in zip(
+            values, errors, quantities, influences, strict=True
+        )
+    ]
 
 
-def percentile_interval(drawn: Floats) -> Interval | None:
-    """2.5th and 97.5th percentile of the resamples; None if all of them are undefined."""
-    defined = drawn[np.isfinite(drawn)]
-    if not len(defined):
-        return None
-    low, high = np.percentile(defined, [2.5, 97.5])
-    return Interval(float(low), float(high))
+def share_interval(means: Floats, samples: Floats) -> Interval:
+    """Wilson's 95 % score interval of a share, on the effective number of samples.
 
+    Args:
+        means: Share of each question, shape (questions,), from 0 to 1.
+        samples: Number of samples of each question, shape (questions,).
 
-def bootstrap_p(differences: Floats) -> float | None:
-    """Two-sided p value of a difference, from its bootstrap resamples.
-
-    Twice the smaller share of resamples on either side of 0. One is added to both counts, so that
-    the smallest p is 2 / (resamples + 1). None if all resamples are undefined.
+    With m the mean of the shares, n_eff = m (1 - m) / var(mean of the shares), times (1.96 / t)^2
+    for the t of n - 1 degrees of freedom, at least the number of questions n and at most the number
+    of samples (Korn and Graubard 1998, with the score interval in place of the exact one; Brown,
+    Cai and DasGupta 2001). At 0 and 1 n_eff is n.
     """
-    defined = differences[np.isfinite(differences)]
-    if not len(defined):
+    n, m = len(means), float(means.mean())
+    effective = float(n)
+    if n > 1 and 0 < m < 1:
+        variance = float(means.var(ddof=1)) / n
+        if variance > 0:
+            effective = m * (1 - m) / variance * (NORMAL_95 / t_quantile(n - 1)) ** 2
+        else:
+            effective = math.inf
+    effective = min(max(effective, n), max(float(samples.sum()), n))
+    return wilson(min(max(m, 0.0), 1.0) * effective, effective)
+
+
+def paired_share_interval(
+    own: Floats, base: Floats, samples: Floats, base_samples: Floats
+) -> Interval:
+    """95 % interval of the difference of two shares on the same questions.
+
+    Newcombe's square-and-add of the two Wilson intervals with their correlation (1998, method 10);
+    with one sample per question and positive association the covariance has his continuity
+    correction.
+
+    Args:
+        own: Share of each question, shape (questions,).
+        base: Share of the same questions on the other side.
+        samples: Number of samples of each question.
+        base_samples: The same on the other side.
+    """
+    first, second = share_interval(own, samples), share_interval(base, base_samples)
+    p, q, n = float(own.mean()), float(base.mean()), len(own)
+    spread = math.sqrt(float(own.var()) * float(base.var()))
+    covariance = float(((own - p) * (base - q)).mean())
+    if covariance > 0 and max(samples.max(), base_samples.max()) <= 1:
+        covariance = max(covariance - 1 / (2 * n), 0.0)
+    r = covariance / spread if spread > 0 else 0.0
+
+    def added(x: float, y: float) -> float:
+        return math.sqrt(max(x * x - 2 * r * x * y + y * y, 0.0))
+
+    difference = p - q
+    return Interval(
+        difference - added(p - first.low, second.high - q),
+        difference + added(first.high - p, q - second.low),
+    ).within(-1.0, 1.0)
+
+
+def swap_p(own: Quantity, base: Quantity, *, seed: int) -> float | None:
+    """Two-sided p value of a paired difference: a permutation test.
+
+    If the sides do not differ, exchanging them within any questions changes nothing. For values per
+    question that is the sign-flip test of their differences. All patterns are tried up to 12
+    questions that differ, then 65,536 random ones, fewer if many are as extreme as the data;
+    from 1,000 questions on the two sides are compared by Student's t of the influence of questions,
+    to which the test converges.
+
+    Args:
+        own: A number of one side.
+        base: The same number of the other side, on the same questions in the same order.
+        seed: The same seed gives the same patterns.
+
+    Returns:
+        p; None if the difference is undefined.
+    """
+    names = list(own.columns)
+    mine = np.stack([own.columns[name] for name in names])
+    other = np.stack([base.columns[name] for name in names])
+    observed = abs(own.value() - base.value())
+    differ = ((mine != other) & ~(np.isnan(mine) & np.isnan(other))).any(axis=0)
+    n = int(differ.sum())
+    if not np.isfinite(observed):
         return None
-    # equal means can differ in the last bit
-    smaller = min(int((defined <= _ROUNDING).sum()), int((defined >= -_ROUNDING).sum()))
-    return min(1.0, 2 * (1 + smaller) / (len(defined) + 1))
+    if n == 0:
+        return 1.0
+    if own.size > _PERMUTED_UP_TO:
+        return _t_p(own, base)
+    far = observed - _ROUNDING * max(1.0, observed)
+    done = extreme = 0
+    for patterns in _patterns(n, seed):
+        swapped = np.zeros((len(patterns), own.size), dtype=bool)
+        swapped[:, differ] = patterns
+        found = np.abs(
+            _estimated(own, _swapped_means(names, mine, other, swapped))
+            - _estimated(base, _swapped_means(names, other, mine, swapped))
+        )
+        done += len(patterns)
+        extreme += int((found >= far).sum())
+        if n > _EXACT_UP_TO and extreme >= _ENOUGH:
+            break
+    # random patterns: the data are one of them, so that the test keeps its level
+    return extreme / done if n <= _EXACT_UP_TO else (extreme + 1) / (done + 1)
+
+
+def _t_p(own: Quantity, base: Quantity) -> float | None:
+    apart = own.influence() - base.influence()
+    difference = own.value() - base.value()
+    error = math.sqrt(float(apart @ apart) / (own.size - 1) / own.size)
+    if not np.isfinite(error):
+        return None
+    return 0.0 if error == 0 else t_tail(abs(difference) / error, own.size - 1)
+
+
+def _patterns(n: int, seed: int) -> Iterator[npt.NDArray[np.bool_]]:
+    """Which of `n` questions are exchanged, in chunks of shape (patterns, n)."""
+    if n <= _EXACT_UP_TO:
+        yield (np.arange(1 << n)[:, None] >> np.arange(n) & 1).astype(bool)
+        return
+    random = np.random.default_rng([seed, n])
+    step = 1 << 11
+    for _ in range(_DRAWS // step):
+        bits = np.frombuffer(random.bytes(step * -(-n // 8)), np.uint8).reshape(step, -1)
+        yield np.unpackbits(bits, axis=1, count=n).astype(bool)
+
+
+def _swapped_means(
+    names: Sequence[str], mine: Floats, other: Floats, swapped: npt.NDArray[np.bool_]
+) -> Means:
+    """Means of one side after exchanges, shape (patterns,) for each column."""
+    there, other_there = ~np.isnan(mine), ~np.isnan(other)
+    here, theirs = np.where(there, mine, 0.0), np.where(other_there, other, 0.0)
+    chosen = swapped.astype(np.float64)
+    totals = here.sum(axis=1) + chosen @ (theirs - here).T
+    counts = there.sum(axis=1) + chosen @ (other_there.astype(np.float64) - there).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = totals / counts
+    return {name: means[:, k] for k, name in enumerate(names)}
 
 
 def mcnemar_p(only_first: int, only_second: int) -> float:
@@ -131,6 +349,75 @@ def mcnemar_p(only_first: int, only_second: int) -> float:
         term = term * (n - i) // (i + 1)
         total += term
     return min(1.0, 2 * total / (1 << n))
+
+
+def paired_p(own: Quantity, base: Quantity, *, seed: int) -> tuple[float | None, str]:
+    """P value of a paired difference and the name of the test, decided by the values.
+
+    Returns:
+        `mcnemar` if each question has a 0 or a 1 on both sides, else `permutation`.
+    """
+    if list(own.columns) == list(base.columns) == ["value"]:
+        mine, other = own.columns["value"], base.columns["value"]
+        if is_binary(mine) and is_binary(other):
+            return mcnemar_p(int((mine > other).sum()), int((mine < other).sum())), "mcnemar"
+    return swap_p(own, base, seed=seed), "permutation"
+
+
+def is_binary(values: Floats) -> bool:
+    """Whether all values are 0 or 1."""
+    return bool(np.isin(values, (0.0, 1.0)).all())
+
+
+def not_worse_than_best(values: Floats, *, resamples: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Which rows a study cannot tell from the best one.
+
+    Multiple comparisons with the best (Hsu 1981) by max-t: the largest of all paired t values must
+    exceed the 95th percentile of the same under random signs of the questions' deviations, so that
+    with equal rows all are in the set in at least 95 % of studies.
+
+    Args:
+        values: Value of each row (first axis) for each question (second axis); higher is better.
+        resamples: Number of sign patterns.
+        seed: The same seed gives the same patterns.
+
+    Returns:
+        Shape (rows,); all True below 2 questions.
+    """
+    rows, n = values.shape
+    if rows < 2 or n < 2:
+        return np.ones(rows, dtype=bool)
+    means = values.mean(axis=1)
+    apart = values - means[:, None]
+    gram = apart @ apart.T
+    spread = np.diag(gram)[:, None] + np.diag(gram)[None, :] - 2 * gram
+    spread = np.where(spread > _ROUNDING * max(1e-300, float(spread.max())), spread, 0.0)
+    worse = means[None, :] - means[:, None]  # how far the column's row is above
+    ahead = _t_values(worse, spread, n)
+    random = np.random.default_rng([seed, rows, n])
+    largest = np.empty(resamples)
+    step = max(1, _CELLS // max(n, rows * rows))
+    for start in range(0, resamples, step):
+        count = min(step, resamples - start)
+        signs = random.integers(0, 2, (count, n)).astype(np.float64) * 2 - 1
+        flipped = signs @ apart.T / n  # (count, rows)
+        between = flipped[:, None, :] - flipped[:, :, None]
+        # the sum of squares about 0 stays the same under any signs
+        about = spread - n * between**2
+        largest[start : start + count] = _t_values(between, about, n).max(axis=(1, 2))
+    critical = np.percentile(largest, 95, method="higher")
+    found: npt.NDArray[np.bool_] = ahead.max(axis=1) <= max(critical, t_quantile(n - 1, 0.95))
+    return found
+
+
+def _t_values(difference: Floats, squares: Floats, n: int) -> Floats:
+    """Paired t values, from mean differences and sums of squared deviations from these means."""
+    error = np.sqrt(np.maximum(squares, 0.0) / (n - 1) / n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = difference / error
+    endless = np.where(difference > 0, np.inf, -np.inf)
+    none = np.abs(difference) <= _ROUNDING
+    return np.where(none, 0.0, np.where(error > 0, found, endless))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -149,22 +436,68 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def wilson(successes: float, n: int) -> Interval:
+def wilson(successes: float, n: float) -> Interval:
     """Wilson's 95 % score interval of a share.
 
     Args:
         successes: Number of successes, from 0 to `n`.
-        n: Number of independent trials, at least 1.
+        n: Number of independent trials, at least 1; need not be whole.
 
     Raises:
         ValueError: `n` is below 1 or `successes` is not in 0..n.
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} of {n} is not a share")
-    share, z2 = successes / n, _NORMAL_95**2
+    share, z2 = successes / n, NORMAL_95**2
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _NORMAL_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    half = NORMAL_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+
+@cache
+def t_quantile(degrees: float, probability: float = 0.975) -> float:
+    """Quantile of Student's t, by bisection; `probability` above 0.5."""
+    low, high = 0.0, 1.0
+    while t_tail(high, degrees) > 2 * (1 - probability):
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if t_tail(middle, degrees) > 2 * (1 - probability):
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def t_tail(t: float, degrees: float) -> float:
+    """Two-sided tail probability of Student's t, at least 1e-300.
+
+    The integral of cos(x)^(degrees - 1) from arctan(t / sqrt(degrees)) to pi / 2 over that from 0,
+    by Gauss-Legendre quadrature in log space.
+    """
+    nodes, weights = _legendre()
+    whole = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
+    begin = math.atan2(t, math.sqrt(degrees))
+    # with many degrees the integrand is narrow: integrate where it is not negligible
+    width = min(math.pi / 2 - begin, 40 / math.sqrt(degrees))
+    x = begin + width * (nodes + 1) / 2
+    logs = (degrees - 1) * np.log(np.maximum(np.cos(x), 1e-300)) + whole
+    total = float((weights * np.exp(logs)).sum()) * width / 2
+    return min(1.0, max(2 * total, 1e-300))
+
+
+@cache
+def _legendre() -> tuple[Floats, Floats]:
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    return nodes, weights
+
+
+def _standard_errors(means: Floats, squares: Floats, size: int) -> Floats:
+    """Standard errors of means, from the means of influences and of their squares."""
+    if size < 2:
+        return np.zeros_like(means)
+    found: Floats = np.sqrt(np.maximum(squares - means**2, 0.0) / (size - 1))
+    return found
 
 
 def _means(counts: Floats, columns: Sequence[Floats]) -> list[Floats]:
@@ -187,6 +520,6 @@ def _mean(values: Floats) -> Floats:
 
 
 def _estimated(quantity: Quantity, means: Means) -> Floats:
-    # a ratio may divide by 0 in a resample; percentiles leave the NaN out
+    # a ratio may divide by 0 in a resample; intervals leave the NaN out
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(quantity.estimate(means), dtype=np.float64)

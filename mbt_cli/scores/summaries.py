@@ -12,14 +12,17 @@ from mbt_cli.core.measures import Measure
 from mbt_cli.scores.statistics import (
     Floats,
     Interval,
+    Means,
     Quantity,
+    Resampled,
     bootstrap,
-    bootstrap_p,
-    mcnemar_p,
-    percentile_interval,
-    wilson,
+    paired_p,
+    paired_share_interval,
+    share_interval,
 )
 
+_SHARES = ("percent", "share")
+"""Units of numbers from 0 to 1."""
 _KEYS = ("question_id", "n", "failed")
 _OF_DIFFERENCE = ("baseline", "difference", "difference_low", "difference_high", "p")
 
@@ -29,7 +32,8 @@ class Paired:
     """Two measures on their common questions, in the same order.
 
     Args:
-        questions: `question_id`, and each column of the two measures as `own.X` and `base.X`.
+        questions: `question_id`, the numbers of samples `n` and `n_base`, and each column of the
+            two measures as `own.X` and `base.X`.
     """
 
     questions: pl.DataFrame
@@ -37,13 +41,32 @@ class Paired:
     base: Quantity
 
     def has_values(self) -> bool:
-        """Whether the number is a plain mean, so that each question has a value."""
-        return list(self.own.columns) == list(self.base.columns) == ["value"]
+        """Whether each question has a value of its own."""
+        return "value" in self.own.columns and "value" in self.base.columns
 
-    def is_binary(self) -> bool:
-        """Whether each question has a value, and all values are 0 or 1."""
-        sides = (self.own, self.base)
-        return self.has_values() and all(_is_binary(side.columns["value"]) for side in sides)
+    @property
+    def difference(self) -> Quantity:
+        """`own` minus `base`."""
+        own, base = self.own, self.base
+        columns = {f"own.{name}": values for name, values in own.columns.items()}
+        columns |= {f"base.{name}": values for name, values in base.columns.items()}
+
+        def estimate(means: Means) -> Floats:
+            mine = own.estimate({name: means[f"own.{name}"] for name in own.columns})
+            return mine - base.estimate({name: means[f"base.{name}"] for name in base.columns})
+
+        return Quantity(columns, estimate)
+
+    def is_share(self, measure: Measure) -> bool:
+        """Whether the difference is one of shares, whose interval needs no resamples."""
+        return measure.binary and self.has_values()
+
+    def interval(self, measure: Measure, drawn: Resampled | None) -> Interval | None:
+        """The 95 % interval of the difference; `drawn` has its resamples unless it `is_share`."""
+        if not self.is_share(measure):
+            return None if drawn is None else drawn.interval()
+        counts = [self.questions[name].to_numpy().astype(np.float64) for name in ("n", "n_base")]
+        return paired_share_interval(self.own.columns["value"], self.base.columns["value"], *counts)
 
 
 def summarise_all(
@@ -52,9 +75,9 @@ def summarise_all(
     """Rows of `rows.SUMMARY` for measures; `by` and `group` are null.
 
     All measures share their resamples, so ten metrics cost little more than one. `value` and its
-    interval are over the measure's own questions. `baseline`, `difference`, its interval and `p`
-    are over the questions of both sides; `p` is exact McNemar for 0 / 1 values, else from the
-    paired bootstrap. `settings` names the test and the interval if there was a choice.
+    interval are over the measure's own questions: `share_interval` for shares, the studentized
+    bootstrap for the rest. `baseline`, `difference`, its interval and `p` are over the questions of
+    both sides; see `paired_p`. `settings` names the test and the interval, or why there is none.
 
     Args:
         measures: Pairs of a measure and the same measure of the baseline cell, if it has one.
@@ -64,14 +87,15 @@ def summarise_all(
     parts = [_Part(measure, baseline) for measure, baseline in measures]
     quantities = [quantity for part in parts for quantity in part.quantities()]
     drawn = iter(bootstrap(quantities, resamples=resamples, seed=seed))
-    return [part.row([next(drawn) for _ in part.quantities()]) for part in parts]
+    return [part.row([next(drawn) for _ in part.quantities()], seed) for part in parts]
 
 
 def paired(own: Measure, base: Measure) -> Paired:
     """Two measures, joined on the questions for which both have all columns."""
-    left = _known(own).select("question_id", pl.exclude("question_id").name.prefix("own."))
-    right = _known(base).select("question_id", pl.exclude("question_id").name.prefix("base."))
-    both = left.join(right, on="question_id").drop_nulls().sort("question_id")
+    keys = pl.col("question_id", "n")
+    left = _known(own).select(keys, pl.exclude("question_id", "n").name.prefix("own."))
+    right = _known(base).select(keys, pl.exclude("question_id", "n").name.prefix("base."))
+    both = left.join(right, on="question_id", suffix="_base").drop_nulls().sort("question_id")
     return Paired(both, _quantity(own, both, "own."), _quantity(base, both, "base."))
 
 
@@ -87,70 +111,84 @@ class _Part:
         self.measure = measure
         known = _known(measure)
         self.n = len(known)
+        self.samples = known["n"].to_numpy().astype(np.float64)
         self.own = _quantity(measure, known, "") if self.n else None
         self.pair = paired(measure, baseline) if baseline is not None else None
         if self.pair is not None and self.pair.questions.is_empty():
             self.pair = None
 
     def quantities(self) -> list[Quantity]:
-        if self.own is None:
+        """What is resampled: nothing for shares."""
+        if self.own is None or self._is_share():
             return []
-        return [self.own] if self.pair is None else [self.own, self.pair.own, self.pair.base]
+        return [self.own] if self.pair is None else [self.own, self.pair.difference]
 
-    def row(self, drawn: Sequence[Floats]) -> dict[str, Any]:
+    def row(self, drawn: Sequence[Resampled], seed: int) -> dict[str, Any]:
         settings = dict(self.measure.settings)
         value = interval = None
         if self.own is not None:
             value = finite(self.own.value())
-            interval = self._interval(drawn[0], settings)
+        if self.own is not None and value is not None:
+            interval = self._interval(drawn, settings)
         row = {
             "metric": self.measure.metric,
             "value": value,
-            "low": interval.low if interval and value is not None else None,
-            "high": interval.high if interval and value is not None else None,
+            "low": interval.low if interval else None,
+            "high": interval.high if interval else None,
             "n": self.n,
             "failed": int(self.measure.questions["failed"].sum()),
             "unit": self.measure.unit,
-            **self._difference(drawn, settings),
+            **self._difference(drawn, settings, seed),
             "by": None,
             "group": None,
         }
         return {**row, "settings": orjson.dumps(settings, option=orjson.OPT_SORT_KEYS).decode()}
 
-    def _interval(self, drawn: Floats, settings: dict[str, Any]) -> Interval | None:
-        assert self.own is not None
-        if self.measure.interval == "wilson":
-            values = self.own.columns["value"]
-            if _is_binary(values):
-                settings["interval"] = "wilson"
-                return wilson(float(values.sum()), len(values))
-        undefined = float(1 - np.isfinite(drawn).mean())
-        if undefined:
-            settings["undefined_resamples"] = round(undefined, 4)
-        return percentile_interval(drawn)
+    def _is_share(self) -> bool:
+        own = self.own
+        return self.measure.binary and own is not None and list(own.columns) == ["value"]
 
-    def _difference(self, drawn: Sequence[Floats], settings: dict[str, Any]) -> dict[str, Any]:
+    def _interval(
+        self, resampled: Sequence[Resampled], settings: dict[str, Any]
+    ) -> Interval | None:
+        assert self.own is not None
+        if self._is_share():
+            settings["interval"] = "wilson"
+            return share_interval(self.own.columns["value"], self.samples)
+        drawn = resampled[0]
+        interval = drawn.interval()
+        if drawn.undefined:
+            settings["undefined_resamples"] = round(drawn.undefined, 4)
+        if interval is None:
+            settings["no_interval"] = why_no_interval(drawn)
+        is_share = self.measure.unit in _SHARES
+        return interval.within(0.0, 1.0) if interval and is_share else interval
+
+    def _difference(
+        self, drawn: Sequence[Resampled], settings: dict[str, Any], seed: int
+    ) -> dict[str, Any]:
         row: dict[str, Any] = dict.fromkeys(_OF_DIFFERENCE)
         if self.pair is None:
             return row
-        own, base = self.pair.own, self.pair.base
-        row["baseline"] = finite(base.value())
-        difference = finite(own.value() - base.value())
+        row["baseline"] = finite(self.pair.base.value())
+        difference = finite(self.pair.difference.value())
         if difference is None:
             return row
-        apart = drawn[1] - drawn[2]
-        settings["paired_questions"] = own.size
-        if self.measure.binary and self.pair.is_binary():
-            settings["test"] = "mcnemar"
-            mine, theirs = own.columns["value"], base.columns["value"]
-            p: float | None = mcnemar_p(int((mine > theirs).sum()), int((mine < theirs).sum()))
-        else:
-            settings["test"] = "paired bootstrap"
-            p = bootstrap_p(apart)
+        settings["paired_questions"] = self.pair.own.size
+        p, settings["test"] = paired_p(self.pair.own, self.pair.base, seed=seed)
         row |= {"difference": difference, "p": p}
-        if interval := percentile_interval(apart):
+        if interval := self.pair.interval(self.measure, drawn[1] if drawn else None):
             row |= {"difference_low": interval.low, "difference_high": interval.high}
         return row
+
+
+def why_no_interval(drawn: Resampled) -> str:
+    """Why a number has no interval, in words."""
+    if drawn.size < 2:
+        return "one question"
+    if np.isfinite(drawn.error):
+        return "every question has the same value"
+    return "undefined with a few other questions"
 
 
 def _known(measure: Measure) -> pl.DataFrame:
@@ -159,7 +197,7 @@ def _known(measure: Measure) -> pl.DataFrame:
     return (
         measure.questions.filter(pl.any_horizontal(pl.col(columns).is_not_null()))
         .sort("question_id")
-        .select("question_id", *columns)
+        .select("question_id", "n", *columns)
     )
 
 
@@ -167,10 +205,6 @@ def _quantity(measure: Measure, questions: pl.DataFrame, prefix: str) -> Quantit
     columns = {
         name.removeprefix(prefix): questions[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
         for name in questions.columns
-        if name != "question_id" and name.startswith(prefix)
+        if name not in _KEYS and name.startswith(prefix)
     }
     return Quantity(columns, measure.estimate)
-
-
-def _is_binary(values: Floats) -> bool:
-    return bool(np.isin(values, (0.0, 1.0)).all())

@@ -1,5 +1,6 @@
 """The base of every stage: its fields, inputs and columns, and what a run of it may use."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +11,7 @@ from typing import ClassVar, Literal
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core.chat import Endpoint, Json, Responder
+from mbt_cli.core.chat import Endpoint, Json, Responder, template_arguments
 from mbt_cli.core.column_maps import ColumnMap
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.model_settings import RunSettings, Sampling
@@ -70,6 +71,10 @@ class Model:
             **self.request,
         }
 
+    def template_arguments(self) -> dict[str, Json]:
+        """Arguments of the chat template when it is served: the server's own, then a request's."""
+        return {**self.backend.template_defaults, **template_arguments(self.request)}
+
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
@@ -81,7 +86,7 @@ class Resolution:
         templates: Prompt field to template.
         inputs: Input field to the addresses that it reads.
         source: Existing data that the cell uses instead of running.
-        verifiers: Benchmark to its verifier, for every benchmark that the cell reads.
+        benchmarks: Every benchmark that the cell reads, by name.
         source_map: How the source's columns are read, for stages of rows.
         manifest: Text of the manifest, for a report to show.
         recipe: Settings of a training that all methods share, for train stages.
@@ -99,10 +104,15 @@ class Resolution:
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     source: str | None = None
     source_map: ColumnMap | None = None
-    verifiers: Mapping[str, Verifier] = field(default_factory=dict)
+    benchmarks: Mapping[str, Benchmark] = field(default_factory=dict)
     recipe: Recipe | None = None
     trainer: Trainer | None = None
     manifest: str = ""
+
+    @property
+    def verifiers(self) -> Mapping[str, Verifier]:
+        """Benchmark to its verifier, for every benchmark that the cell reads."""
+        return {name: benchmark.verifier for name, benchmark in self.benchmarks.items()}
 
     def verifier_of(self, axes: Mapping[str, str]) -> Verifier:
         """The verifier of the benchmark that a cell with these axes is about."""
@@ -185,8 +195,24 @@ class Work:
         return pl.concat([cell.rows for cell in self.inputs[name]])
 
 
-AxisValues = str | list[str]
+AxisValue = str | bool | int | float
+AxisValues = AxisValue | list[AxisValue]
 """One or several values of an axis; `@group` stands for the names of the group."""
+
+
+def axis_text(value: AxisValue) -> str:
+    """A value of an axis as it stands in addresses, on screen and on disk.
+
+    Example:
+        >>> [axis_text(value) for value in ("a", True, 3, 1e-05, 2.5e16)]
+        ['a', 'true', '3', '1e-5', '2.5e+16']
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _EXPONENT.sub(r"e\1", repr(value)) if isinstance(value, float) else str(value)
+
+
+_EXPONENT = re.compile(r"e([+-]?)0+(?=[0-9])")
 
 
 class InputReference(Settings):
@@ -220,6 +246,7 @@ class InputRule:
         leading: The stage takes the axes of its cells.
         many: Any number of cells may match, including none; otherwise exactly one.
         same_rollouts: Only cells made from this cell's own rollouts match.
+        judges: Earlier inputs whose cells must each be judged by exactly one cell.
         partial: Unfinished cells are left out.
         with_questions: The questions of its cells are read too, as `questions`.
     """
@@ -228,6 +255,7 @@ class InputRule:
     leading: bool = False
     many: bool = False
     same_rollouts: bool = False
+    judges: tuple[str, ...] = ()
     partial: bool = False
     with_questions: bool = False
 
@@ -247,6 +275,8 @@ class Stage(Settings, ABC):
     """Whether the questions of the cell's benchmark and split are an input."""
     models: ClassVar[tuple[str, ...]] = ()
     """Axes or fields that name a model."""
+    inherited_failures: ClassVar[tuple[str, ...]] = ()
+    """How failures of rows begin that come from their input and never fail the cell."""
     shares_replies: ClassVar[bool] = False
     """Whether a request that another cell of this kind has sent is not sent again."""
     prompts: ClassVar[tuple[str, ...]] = ()
@@ -257,6 +287,10 @@ class Stage(Settings, ABC):
     """Fields that it needs, unless it has a `source`."""
     resolved: ClassVar[tuple[str, ...]] = ()
     """Fields that enter the spec resolved, not as written."""
+    swept: ClassVar[tuple[str, ...]] = ()
+    """Fields that are tables whose keys can be axes: `trainer.learning_rate`, named by the key."""
+    short_axes: ClassVar[Mapping[str, str]] = {}
+    """Axis to the key path that it stands for."""
 
     kind: str
     """Kind of the stage, which is the verb that runs it."""

@@ -7,65 +7,77 @@ A text that fails keeps its row: the reply as it came, no trace, and the failure
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from mbt_cli.core.chat import Reply
 from mbt_cli.core.lineage_notes import FUNNEL
-from mbt_cli.core.plugin import Settings
+from mbt_cli.core.plugin import AbsentByDefault, Settings
 from mbt_cli.core.programs import Task
 from mbt_cli.core.rows import GATE
+from mbt_cli.core.verifier import Verifier
+from mbt_cli.gates.conclusion import conclusion_problem
+from mbt_cli.gates.copies import copied_share, runs_of
+from mbt_cli.gates.forms import loop_problem, markdown_problem, refusal_problem, tag_problem
+from mbt_cli.gates.language import Language, language_problem
+from mbt_cli.gates.leaks import Leaks
+from mbt_cli.gates.phases import phase_problem
+from mbt_cli.gates.words import folded, names_any
 from mbt_cli.stages.base import Work
-from mbt_cli.verifiers.text import containment, normalise
+from mbt_cli.verifiers.text import TextVerifier, normalise
 
 MOST_TRACES = 1_000
 """Maximum number of traces per question or rollout; seeds are numbered by it."""
 
-_STEPS = {
-    "finished": ("not_finished",),
-    "final text only": ("reasoning_only", "reasoning_in_text"),
-    "not empty": ("empty",),
-    "no tags": ("tags",),
-    "no markdown": ("markdown",),
-    "no leak": ("leak",),
-    "length in bounds": ("too_short", "too_long"),
-    "no tail loop": ("tail_loop",),
-    "names the answer": ("no_answer",),
-    "no repeat": ("near_duplicate",),
-}
-"""The funnel's steps in the order of the gates, each with its failures."""
+_FIVE_PHASES = frozenset({"mbt_s", "mbt_r"})
 _SHOWN_REASONS = 3
-_TAGS = re.compile(r"</?(?:think|thinking|answer|reasoning)\b[^>]*>", re.IGNORECASE)
-_BRACKET_TAGS = re.compile(r"\[/?THINK\]", re.IGNORECASE)
 _COPIED_CHARACTERS = 200
-_LOOP_WINDOW, _LOOP_UNIT, _LOOP_REPEATS = 600, 30, 4
 _SHINGLE_WORDS = 5
 
 
 class Gates(Settings):
     """Checks that a teacher's text must pass."""
 
+    version: ClassVar[int] = 2
+    """Raised when the same settings judge texts otherwise; enters the fingerprint."""
+
+    enabled: Annotated[bool, AbsentByDefault] = True
+    """Whether texts are checked; without, only empty ones are dropped."""
     finished: bool = True
     """The teacher's `finish_reason` is `stop`."""
     only_final_text: bool = True
     """The text is the reply, not the teacher's own reasoning."""
     no_tags: bool = True
-    """No think or answer tags in the text."""
+    """No think or answer tags and no control tokens of a chat format in the text."""
+    no_refusals: bool = True
+    """The text is no refusal, and does not speak of itself as a model's."""
+    language: Language | Literal["any"] = "en"
+    """Language of every paragraph; names and short quotations may be in others. Most rules on
+    leaks, conclusions and phases know English only."""
     no_markdown: bool = True
-    """No headings, lists, bold, tables or code fences."""
+    """No headings, lists, bold, tables, code fences or labels such as `Planning:`."""
     no_leaks: bool = True
-    """No mention of a draft, a student, a given answer or the instructions."""
+    """No mention of a given answer, a worked solution, a student, a draft or the instructions."""
     leak_patterns: tuple[str, ...] = ()
     """More regular expressions that count as leaks."""
-    names_answer: bool = True
-    """The text contains the gold answer or an alias as whole words."""
     min_words: int = Field(default=20, ge=0)
     """Minimum number of words."""
     max_words: int = Field(default=8000, gt=0)
     """Maximum number of words."""
     no_tail_loop: bool = True
     """The text does not end in repetitions of the same words."""
+    max_copied: float = Field(default=0.5, gt=0, le=1)
+    """Maximum share of words in runs of eight or more that stand in the question or its documents;
+    1 switches the check off."""
+    names_answer: bool = True
+    """The text contains the gold answer or an alias as whole words."""
+    conclusion: bool = True
+    """The last statement gives the gold answer, as the benchmark's verifier compares answers."""
+    phases: Literal["order", "off"] | None = None
+    """`order`: five or more paragraphs show the five phases in their order, the first and the last
+    phase at the ends. By default `order` for `mbt_s` and `mbt_r` that a teacher writes."""
     max_overlap: float | None = Field(default=0.9, gt=0, le=1)
     """Maximum overlap of two texts about one question, as the share of common five-word runs."""
 
@@ -80,16 +92,62 @@ class Gates(Settings):
         return patterns
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a text is about.
+
+    Args:
+        answers: Gold answer and aliases.
+        question: The question.
+        documents: Its documents, as one text.
+    """
+
+    question_id: str
+    answers: Sequence[str]
+    question: str = ""
+    documents: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """A check.
+
+    Args:
+        step: Its row in the funnel.
+        reasons: Its failures.
+        is_on: Whether the settings ask for it.
+        problem: The failure of a text, as `reason: detail`; None if it passes.
+    """
+
+    step: str
+    reasons: tuple[str, ...]
+    is_on: bool
+    problem: Callable[[str, Reply, Asked], str | None]
+
+
 class GateResults:
     """Checks a cell's replies and counts what each gate stops.
 
     Replies about one question must come consecutively, since duplicates are searched among them.
+
+    Args:
+        gates: The settings.
+        verifier: How the benchmark compares answers.
+        make: What the teacher wrote; None for texts from elsewhere.
     """
 
-    def __init__(self, gates: Gates) -> None:
+    def __init__(
+        self, gates: Gates, verifier: Verifier | None = None, make: str | None = None
+    ) -> None:
         self._gates = gates
-        self._leaks = _compiled(_LEAKS) | _compiled({p: p for p in gates.leak_patterns})
+        self._verifier = verifier or TextVerifier()
+        if gates.conclusion:
+            self._verifier.prepare()
+        self._leaks = Leaks({pattern: pattern for pattern in gates.leak_patterns})
+        self._in_order = gates.phases == "order" or (gates.phases is None and make in _FIVE_PHASES)
+        self._checks = self._all_gates() if gates.enabled else (_NOT_EMPTY,)
         self._question_id: str | None = None
+        self._sources: frozenset[int] | None = None
         self._passed: list[frozenset[tuple[str, ...]]] = []
         self._replies = 0
         self._unanswered = 0
@@ -99,26 +157,26 @@ class GateResults:
         """The columns of `rows.TRACES` that a reply fills.
 
         Args:
-            task: Its row holds `answers` (gold answer and aliases) and `made_from` (columns).
+            task: Its row holds `asked` and `made_from` (columns).
             reply: The teacher's reply.
         """
         made_from: Mapping[str, Any] = task.row["made_from"]
-        checked = self.check(task.question_id, reply, task.row["answers"])
+        checked = self.check(task.row["asked"], reply)
         return {"question_id": task.question_id, **made_from, **checked}
 
-    def check(self, question_id: str, reply: Reply, answers: Sequence[str]) -> dict[str, Any]:
+    def check(self, asked: Asked, reply: Reply) -> dict[str, Any]:
         """The columns `trace` and `failure`; one of them is null."""
         self._replies += 1
-        if question_id != self._question_id:
-            self._question_id, self._passed = question_id, []
+        if asked.question_id != self._question_id:
+            self._question_id, self._sources, self._passed = asked.question_id, None, []
         failure = reply.failure
         # an empty reply is checked too, so that a gate names what is wrong with it
         if failure is not None and failure != "empty" and not failure.startswith(GATE):
             self._unanswered += 1
             return {"trace": None, "failure": failure}
         text = (reply.text or "").strip()
-        for gate in self._active_gates():
-            if problem := gate(text, reply, answers):
+        for gate in self._checks:
+            if gate.is_on and (problem := gate.problem(text, reply, asked)):
                 self._stopped[problem.partition(":")[0]] += 1
                 return {"trace": None, "failure": f"{GATE}{problem}"}
         return {"trace": text, "failure": None}
@@ -132,47 +190,90 @@ class GateResults:
         """
         left = self._replies - self._unanswered
         steps = {"asked": self._replies, "replied": left}
-        for step, reasons in _STEPS.items():
-            stopped = sum(self._stopped[reason] for reason in reasons)
-            left -= stopped
-            if stopped:
-                steps[step] = left
+        for gate in self._checks:
+            if gate.is_on:
+                left -= sum(self._stopped[reason] for reason in gate.reasons)
+                steps[gate.step] = left
         work.result.notes[FUNNEL] = {**before, **steps, "passed": left}
         work.result.notes["gates"] = {
-            reason: self._stopped[reason] for reasons in _STEPS.values() for reason in reasons
+            reason: self._stopped[reason] for gate in self._checks for reason in gate.reasons
         }
         if self._stopped:
             most = ", ".join(f"{n} x {r}" for r, n in self._stopped.most_common(_SHOWN_REASONS))
             address = work.resolution.address
             work.progress.note(f"{address}: {left} of {steps['replied']} replies passed ({most})")
 
-    def _active_gates(self) -> Sequence[Callable[[str, Reply, Sequence[str]], str | None]]:
-        """Checks in the order of the steps: cheap ones first, duplicates last."""
+    def _all_gates(self) -> Sequence[_Gate]:
+        """Checks in their order: cheap ones first, duplicates last."""
         gates = self._gates
-        return [
-            check
-            for is_on, check in (
-                (gates.finished, _unfinished),
-                (gates.only_final_text, _private),
-                (True, _empty),
-                (gates.no_tags, _tagged),
-                (gates.no_markdown, lambda text, *_: _first("markdown", _MARKDOWN_SIGNS, text)),
-                (gates.no_leaks, lambda text, *_: _first("leak", self._leaks, text)),
-                (True, self._length),
-                (gates.no_tail_loop, _looping),
-                (gates.names_answer, _answerless),
-                (gates.max_overlap is not None, self._repeated),
-            )
-            if is_on
-        ]
+        return (
+            _Gate("finished", ("not_finished",), gates.finished, _unfinished),
+            _Gate(
+                "final text only",
+                ("reasoning_only", "reasoning_in_text"),
+                gates.only_final_text,
+                _private,
+            ),
+            _NOT_EMPTY,
+            _Gate("no tags", ("tags",), gates.no_tags, lambda text, *_: tag_problem(text)),
+            _Gate(
+                "no refusal",
+                ("refusal",),
+                gates.no_refusals,
+                lambda text, *_: refusal_problem(text),
+            ),
+            _Gate("language", ("language",), gates.language != "any", self._foreign),
+            _Gate(
+                "no markdown",
+                ("markdown",),
+                gates.no_markdown,
+                lambda text, *_: markdown_problem(text),
+            ),
+            _Gate(
+                "no leak",
+                ("leak",),
+                gates.no_leaks,
+                lambda text, *_: self._leaks.problem(folded(text)),
+            ),
+            _Gate("length in bounds", ("too_short", "too_long"), True, self._length),
+            _Gate(
+                "no tail loop",
+                ("tail_loop",),
+                gates.no_tail_loop,
+                lambda text, *_: loop_problem(text),
+            ),
+            _Gate("not copied", ("copied",), gates.max_copied < 1, self._copied),
+            _Gate("names the answer", ("no_answer",), gates.names_answer, _answerless),
+            _Gate("right conclusion", ("conclusion",), gates.conclusion, self._concludes),
+            _Gate("phases in order", ("phases",), self._in_order, self._out_of_order),
+            _Gate("no repeat", ("near_duplicate",), gates.max_overlap is not None, self._repeated),
+        )
 
-    def _length(self, text: str, reply: Reply, answers: Sequence[str]) -> str | None:
+    def _foreign(self, text: str, reply: Reply, asked: Asked) -> str | None:
+        wanted = self._gates.language
+        return None if wanted == "any" else language_problem(folded(text), wanted)
+
+    def _length(self, text: str, reply: Reply, asked: Asked) -> str | None:
         words = len(text.split())
         if words < self._gates.min_words:
             return f"too_short: {words} words"
         return f"too_long: {words} words" if words > self._gates.max_words else None
 
-    def _repeated(self, text: str, reply: Reply, answers: Sequence[str]) -> str | None:
+    def _copied(self, text: str, reply: Reply, asked: Asked) -> str | None:
+        if self._sources is None:
+            self._sources = runs_of((asked.question, asked.documents))
+        share = copied_share(text, self._sources)
+        if share <= self._gates.max_copied:
+            return None
+        return f"copied: {share:.2f} of the words are from the question and its documents"
+
+    def _concludes(self, text: str, reply: Reply, asked: Asked) -> str | None:
+        return conclusion_problem(text, asked.answers, self._verifier)
+
+    def _out_of_order(self, text: str, reply: Reply, asked: Asked) -> str | None:
+        return phase_problem(text, is_english=self._gates.language == "en")
+
+    def _repeated(self, text: str, reply: Reply, asked: Asked) -> str | None:
         words = normalise(text).split()
         runs = frozenset(
             zip(*(words[start:] for start in range(_SHINGLE_WORDS)), strict=False)
@@ -186,12 +287,12 @@ class GateResults:
         return None
 
 
-def _unfinished(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
+def _unfinished(text: str, reply: Reply, asked: Asked) -> str | None:
     reason = reply.finish_reason
     return None if reason == "stop" else f"not_finished: {reason or 'no finish reason'}"
 
 
-def _private(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
+def _private(text: str, reply: Reply, asked: Asked) -> str | None:
     """Reasoning instead of a reply, or copied into it."""
     reasoning = (reply.reasoning or "").strip()
     if reasoning and not text:
@@ -201,101 +302,14 @@ def _private(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
     return None
 
 
-def _empty(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
+def _empty(text: str, reply: Reply, asked: Asked) -> str | None:
     return None if text else "empty: the reply has no text"
 
 
-def _tagged(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
-    tags = (_TAGS.search(text, 0, text.rfind(">") + 1), _BRACKET_TAGS.search(text))
-    found = min((tag for tag in tags if tag), key=lambda tag: tag.start(), default=None)
-    return f"tags: {found[0]}" if found else None
+_NOT_EMPTY = _Gate("not empty", ("empty",), True, _empty)
 
 
-def _looping(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
-    tail = " ".join(text[-2 * _LOOP_WINDOW :].split())[-_LOOP_WINDOW:]
-    if len(tail) < _LOOP_UNIT * _LOOP_REPEATS:
-        return None
-    count = tail.count(tail[-_LOOP_UNIT:])
-    return f"tail_loop: the same words {count} times" if count >= _LOOP_REPEATS else None
-
-
-def _answerless(text: str, reply: Reply, answers: Sequence[str]) -> str | None:
-    readable = [answer for answer in answers if normalise(answer)]
-    if readable and containment(text, readable):
-        return None
-    # an answer of punctuation alone, such as `+`, has no words to search for
-    if any(answer in text for answer in answers if answer and not normalise(answer)):
+def _answerless(text: str, reply: Reply, asked: Asked) -> str | None:
+    if names_any(text, asked.answers):
         return None
     return "no_answer: the text never names the gold answer"
-
-
-def _first(gate: str, patterns: dict[str, re.Pattern[str]], text: str) -> str | None:
-    lower = text.lower()
-    for name, pattern in patterns.items():
-        if not any(needle in lower for needle in _NEEDLES.get(name, ("",))):
-            continue
-        if found := pattern.search(text):
-            return f"{gate}: {name} ({' '.join(found[0].split())[:60]})"
-    return None
-
-
-def _compiled(patterns: dict[str, str]) -> dict[str, re.Pattern[str]]:
-    return {name: re.compile(pattern, re.IGNORECASE) for name, pattern in patterns.items()}
-
-
-_LEAKS: dict[str, str] = {
-    "a draft": r"\b(?:original|earlier|previous|initial|rough|student'?s?) draft\b"
-    r"|\b(?:as|like) (?:in )?(?:the|this|that|your|my) draft\b"
-    r"|\bthe draft (?:says?|said|states?|claims?|mentions?|suggests?|assumes?|reads|concludes?)\b",
-    "a student": r"\bthe student(?:'s|s') (?:thinking|trace|reasoning|answer|attempt|approach|error"
-    r"|mistake|solution|work)\b"
-    r"|\bthe student (?:says?|said|th(?:inks?|ought)|writes?|wrote|claims?|assumes?|concludes?"
-    r"|(?:in)?correctly|mistakenly|wrongly|made|makes)\b",
-    "an earlier text": r"\b(?:original|previous|earlier|given|provided) (?:trace|rollout|reasoning"
-    r"|attempt|response|thinking)\b|\brewrit(?:e|ten|ing)\b.{0,20}\b(?:trace|thinking|reasoning)\b",
-    "a given answer": r"\b(?:given|provided|gold|reference|known|expected|target|correct) answer"
-    r" (?:is|was|says|above|states|must)\b"
-    r"|\b(?:gold|ground[- ]truth|reference) (?:answer|label|solution)\b"
-    r"|\b(?:answer|solution) (?:is|was|has been|we were|I was) (?:already )?(?:given|provided)\b"
-    r"|\b(?:given|told) the (?:correct )?answer\b",
-    "a solution": r"\b(?:the|this|our|your) (?:worked|provided|given|sample|model) solution\b"
-    r"|\b(?:as|like) the solution\b"
-    r"|\baccording to the solution\b",
-    "the instructions": r"\b(?:as|per) (?:instructed|requested|the instructions)\b"
-    r"|\bthe (?:instructions|prompt|task) (?:say|says|ask|asks|state|states|want|wants|require)"
-    r"|\bfive[- ]phases?\b|(?m:^[^\S\n]*\(?phase (?:[1-5]|one|two|three|four|five)\b)"
-    r"|\bas an ai\b"
-    r"|\b(?:here is|here's|below is) (?:the|my|a) (?:rewritten|revised|trace|thinking)",
-}
-"""Phrases that show that a text was written from another one; case is ignored."""
-
-_NEEDLES: dict[str, tuple[str, ...]] = {
-    "a draft": ("draft",),
-    "a student": ("the student",),
-    "an earlier text": ("original", "previous", "earlier", "given", "provided", "rewrit"),
-    "a given answer": ("answer", "gold", "ground", "reference", "solution"),
-    "a solution": ("solution",),
-    "the instructions": (
-        "instruct",
-        "request",
-        "prompt",
-        "the task",
-        "phase",
-        "as an ai",
-        "here",
-        "below",
-    ),
-    "bold": ("**", "__"),
-}
-"""A pattern is tried only if one of its words occurs: four times as fast on clean texts."""
-
-_MARKDOWN: dict[str, str] = {
-    "heading": r"(?m)^\s{0,3}#{1,6}\s",
-    "bold": r"(?<![\w*])\*\*(?=\S)[^*\n]+(?<=\S)\*\*(?![\w*])"
-    r"|(?<!\w)__(?=\S)[^_\n]+(?<=\S)__(?!\w)",
-    "list": r"(?m)^[^\S\n]*(?:[-*•]|\d{1,2}[.)])\s+\S",
-    "code fence": r"(?m)^[^\S\n]*```",
-    "table": r"(?m)^[^\S\n]*\|.*\|[^\S\n]*$",
-    "rule": r"(?m)^[^\S\n]*(?:-{3,}|\*{3,}|_{3,})[^\S\n]*$",
-}
-_MARKDOWN_SIGNS = _compiled(_MARKDOWN)

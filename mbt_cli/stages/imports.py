@@ -12,11 +12,12 @@ from mbt_cli.core.chat import Json, Reply
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.lineage_notes import FUNNEL
+from mbt_cli.core.questions import documents_text
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.errors import StageError, UsageError
 from mbt_cli.stages.ask import failed_row
 from mbt_cli.stages.base import Resolution, Stage, Work
-from mbt_cli.stages.gates import GateResults, Gates
+from mbt_cli.stages.gates import Asked, GateResults, Gates
 from mbt_cli.stages.rewrite import RewriteStage
 from mbt_cli.stages.rollout import RolloutStage
 from mbt_cli.stages.synthesize import SynthesizeStage
@@ -122,25 +123,38 @@ def _traces(most: int, gates: Gates, frame: pl.DataFrame, work: Work) -> Iterato
             hint='map a column, as in `columns = { question_id = "id", trace = "text" }`',
         )
     placed = _placed(frame, work, {"trace_id": most})
-    results = GateResults(gates)
+    results = GateResults(gates, work.resolution.verifier_of(work.resolution.axes))
+    questions = work.lazy("questions").select("question_id", "question", "context")
     for batch in placed.iter_slices(_ROWS_AT_ONCE):
-        checked = [_checked(row, results) for row in batch.iter_rows(named=True)]
+        wanted = pl.col("question_id").is_in(batch["question_id"].unique().implode())
+        asked = questions.filter(wanted).collect()
+        by_id = {question["question_id"]: question for question in asked.iter_rows(named=True)}
+        checked = [
+            _checked(row, by_id[row["question_id"]], results) for row in batch.iter_rows(named=True)
+        ]
         yield frame_of_rows(checked, rows.TRACES)
-    questions = work.lazy("questions").select("question_id").collect()
-    lost = questions.join(placed, on="question_id", how="anti").with_columns(
-        sample=pl.lit(0, pl.Int64()), trace_id=pl.lit(0, pl.Int64())
+    lost = (
+        questions.select("question_id")
+        .collect()
+        .join(placed, on="question_id", how="anti")
+        .with_columns(sample=pl.lit(0, pl.Int64()), trace_id=pl.lit(0, pl.Int64()))
     )
     yield from _missing(lost, rows.TRACES)
     results.record(work, work.result.notes[FUNNEL])
 
 
-def _checked(row: dict[str, Any], results: GateResults) -> dict[str, Any]:
+def _checked(row: dict[str, Any], question: dict[str, Any], results: GateResults) -> dict[str, Any]:
     """A row with the gates applied; without a finish reason it counts as finished."""
     reply = Reply(
         row["trace"], row["reasoning"], row["finish_reason"] or "stop", failure=row["failure"]
     )
-    answers = (row["gold_answer"], *(row["gold_aliases"] or ()))
-    checked = results.check(row["question_id"], reply, answers)
+    asked = Asked(
+        question_id=row["question_id"],
+        answers=(row["gold_answer"], *(row["gold_aliases"] or ())),
+        question=question["question"],
+        documents=documents_text(question["context"] or ()),
+    )
+    checked = results.check(asked, reply)
     return {**{name: row[name] for name in rows.TRACES}, **checked}
 
 

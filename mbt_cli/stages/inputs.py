@@ -8,7 +8,7 @@ from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Verifier
 from mbt_cli.plugins import judge_of
-from mbt_cli.stages.base import Keep, Work
+from mbt_cli.stages.base import Keep, LoadedInput, Work
 
 _QUESTION_COLUMNS = (
     "question_id",
@@ -99,16 +99,32 @@ def answer_verdicts(work: Work) -> Verdicts | None:
         StageError: The verdicts are not about answers.
     """
     cells = work.inputs.get("verdicts", ())
-    if not cells:
-        return None
-    lineage = cells[0].lineage
-    judge = judge_of(lineage.spec) if lineage is not None else None
+    return _answer_verdicts(cells[0]) if cells else None
+
+
+def verdicts_on(work: Work, cell: LoadedInput) -> Verdicts | None:
+    """The verdicts that a cell reads on the answers of one of its inputs; None if it reads none.
+
+    Raises:
+        StageError: The verdicts are not about answers, or not about this input.
+    """
+    cells = work.inputs.get("verdicts", ())
+    for judged in cells:
+        if judged.lineage is not None and cell.address in judged.lineage.inputs:
+            return _answer_verdicts(judged)
+    if cells:
+        raise StageError(f"none of the cells in `verdicts` judges `{cell.address}`")
+    return None
+
+
+def _answer_verdicts(cell: LoadedInput) -> Verdicts:
+    judge = judge_of(cell.lineage.spec) if cell.lineage is not None else None
     if judge is None or judge.quantity != CORRECTNESS:
         raise StageError(
-            f"`{cells[0].address}` has no verdicts on answers",
+            f"`{cell.address}` has no verdicts on answers",
             hint="name a judge stage that grades answers in `verdicts`",
         )
-    return Verdicts(work.rows("verdicts"), judge.scale)
+    return Verdicts(cell.rows.collect(), judge.scale)
 
 
 def _right_by_votes(rollouts: pl.DataFrame, verdicts: Verdicts) -> pl.Series:

@@ -15,6 +15,7 @@ from mbt_cli.registry import BACKENDS, AnyFigure, AnyTable
 from mbt_cli.report.files import write_tables
 from mbt_cli.report.page import PageInputs, write_page
 from mbt_cli.report.references import read_reference, with_reference
+from mbt_cli.report.seeds import merged_seeds
 from mbt_cli.stages.base import InputRule, LoadedInput, Resolution, Stage, StageInput, Work
 from mbt_cli.store.reading import finished_cells, read_parquet_file
 
@@ -47,7 +48,7 @@ class ReportStage(Stage):
         return _ROWS
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        inputs = report_inputs(work)
+        inputs = merged_seeds(report_inputs(work))
         built = [table.build(inputs) for table in self.tables]
         shown = _noted(self._beside_reference(built, inputs), work.inputs.get("scores", ()))
         write_tables(work.files, shown)

@@ -10,9 +10,10 @@ from mbt_cli.core import rows
 from mbt_cli.core.plugin import Grows
 from mbt_cli.core.programs import Task, one_request
 from mbt_cli.core.rows import frame_of_rows
-from mbt_cli.core.traces import trace_column, trace_of
+from mbt_cli.core.traces import cut_column, trace_column, trace_of
 from mbt_cli.errors import StageError
 from mbt_cli.inference.queue import RequestBatch
+from mbt_cli.inference.replies import PROMPT_TOO_LONG
 from mbt_cli.stages.ask import ask_model, failed_row, request_batch
 from mbt_cli.stages.base import (
     VERIFIED,
@@ -26,7 +27,7 @@ from mbt_cli.stages.base import (
 )
 from mbt_cli.stages.gates import MOST_TRACES, GateResults, Gates
 from mbt_cli.stages.inputs import RowReader, answer_verdicts, kept
-from mbt_cli.stages.synthesize import prompt_values, with_own_prompt
+from mbt_cli.stages.synthesize import asked_of, prompt_values, with_own_prompt
 
 _KEY = ["question_id", "sample"]
 _ROLLOUTS_AT_ONCE = 250
@@ -49,6 +50,8 @@ class RewriteStage(Stage):
     """Number of rewrites per rollout."""
     keep: Keep | None = None
     """Which rollouts are rewritten; by default all that did not fail."""
+    truncated: bool = False
+    """Rewrite truncated rollouts too, whose `finish_reason` is `length`, say."""
     verdicts: StageInput | None = None
     """Verdicts of `answer_match` that decide what is correct, instead of the verifier."""
     prompt: str | None = None
@@ -67,6 +70,7 @@ class RewriteStage(Stage):
     }
     reads_questions: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("teacher",)
+    inherited_failures: ClassVar[tuple[str, ...]] = (PROMPT_TOO_LONG,)
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "documents", "answer", "solution", "trace"}
@@ -82,15 +86,15 @@ class RewriteStage(Stage):
         return rows.TRACES
 
     def uses_verifier(self, resolution: Resolution) -> bool:
-        return self.keep in VERIFIED and self.verdicts is None
+        return self.gates.conclusion or (self.keep in VERIFIED and self.verdicts is None)
 
     def request_batch(self, work: Work) -> RequestBatch:
         """Every kept rollout that has a solution, once per trace."""
-        paired, _, _ = _pair_rollouts(work, self.keep)
+        paired, _, _ = _pair_rollouts(work, self.keep, truncated=self.truncated)
         return self._batch(work, paired)
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        paired, unpaired, counts = _pair_rollouts(work, self.keep)
+        paired, unpaired, counts = _pair_rollouts(work, self.keep, truncated=self.truncated)
         for batch in unpaired.iter_slices(_FAILED_AT_ONCE):
             failed = [
                 failed_row(
@@ -105,7 +109,8 @@ class RewriteStage(Stage):
                 for row in batch.iter_rows(named=True)
             ]
             yield frame_of_rows(failed, rows.TRACES)
-        results = GateResults(self.gates)
+        verifier = work.resolution.verifier_of(work.resolution.axes)
+        results = GateResults(self.gates, verifier, self.make)
         yield from ask_model(work, self._batch(work, paired), rows.TRACES, results.row)
         results.record(work, counts)
 
@@ -123,7 +128,8 @@ class RewriteStage(Stage):
         for row in _with_texts(work, paired):
             trace = trace_of(row["reasoning"], row["reply"])
             own = {"solution": row["solution"], "trace": trace}
-            messages = template.fill({**prompt_values(row), **own})
+            values = prompt_values(row)
+            messages, asked = template.fill({**values, **own}), asked_of(row, values)
             made_from = {
                 "sample": row["sample"],
                 "rollout_address": work.input("rollouts").address,
@@ -131,9 +137,8 @@ class RewriteStage(Stage):
                 "solution_address": row["solution_address"],
                 "solution_id": row["solution_id"],
             }
-            answers = (row["answer"], *(row["answer_aliases"] or ()))
             for trace_id in range(self.traces_per_rollout):
-                seen = {"answers": answers, "made_from": {**made_from, "trace_id": trace_id}}
+                seen = {"asked": asked, "made_from": {**made_from, "trace_id": trace_id}}
                 number = row["sample"] * MOST_TRACES + trace_id
                 steps = one_request(self.make, messages)
                 yield Task(row["question_id"], number, steps, seen)
@@ -160,7 +165,7 @@ def _with_texts(work: Work, paired: pl.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _pair_rollouts(
-    work: Work, keep: Keep | None
+    work: Work, keep: Keep | None, *, truncated: bool
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
     """The kept rollouts, each with a solution of its own question; texts stay on disk.
 
@@ -178,7 +183,10 @@ def _pair_rollouts(
     """
     verifier = work.resolution.verifier_of(work.resolution.axes)
     rollouts = _with_gold(work, reply=verifier.reads_reply)
-    chosen = kept(rollouts, keep, verifier=verifier, verdicts=answer_verdicts(work))
+    whole = rollouts
+    if not truncated:
+        whole = rollouts.filter(~cut_column() | pl.col("failure").is_not_null())
+    chosen = kept(whole, keep, verifier=verifier, verdicts=answer_verdicts(work))
     solutions = _solutions(work)
     joined = _with_solutions(chosen, solutions).with_columns(_problem().alias("problem"))
     joined = joined.sort(pl.col("rollout_row").min().over("question_id"), "sample")
@@ -192,6 +200,7 @@ def _pair_rollouts(
         )
     counts = {
         "rollouts": rollouts.height,
+        "not truncated": whole.height,
         "kept": chosen.height,
         "with a solution": paired.height,
     }

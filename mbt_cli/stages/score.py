@@ -25,7 +25,7 @@ _BASELINE = "baseline_"
 class ScoreStage(Stage):
     """Compute every metric of one cell of rollouts."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kind: Literal["score"] = "score"
     rollouts: StageInput
     """Rollout stages to score."""

@@ -11,9 +11,10 @@ from mbt_cli.core.plugin import Grows
 from mbt_cli.core.programs import Task, one_request
 from mbt_cli.core.questions import documents_text
 from mbt_cli.inference.queue import RequestBatch
+from mbt_cli.inference.replies import PROMPT_TOO_LONG
 from mbt_cli.stages.ask import ask_model, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, Work
-from mbt_cli.stages.gates import MOST_TRACES, GateResults, Gates
+from mbt_cli.stages.gates import MOST_TRACES, Asked, GateResults, Gates
 
 _QUESTIONS_AT_ONCE = 500
 
@@ -40,6 +41,7 @@ class SynthesizeStage(Stage):
     inputs: ClassVar[Mapping[str, InputRule]] = {}
     reads_questions: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("teacher",)
+    inherited_failures: ClassVar[tuple[str, ...]] = (PROMPT_TOO_LONG,)
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
     placeholders: ClassVar[frozenset[str]] = frozenset({"question", "documents", "answer"})
     needed: ClassVar[tuple[str, ...]] = ("teacher",)
@@ -51,6 +53,9 @@ class SynthesizeStage(Stage):
 
     def columns(self, resolution: Resolution) -> pl.Schema:
         return rows.TRACES
+
+    def uses_verifier(self, resolution: Resolution) -> bool:
+        return self.gates.conclusion
 
     def request_batch(self, work: Work) -> RequestBatch:
         """Every question times its traces, in the order of the questions."""
@@ -64,7 +69,9 @@ class SynthesizeStage(Stage):
         )
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        batch, results = self.request_batch(work), GateResults(self.gates)
+        verifier = work.resolution.verifier_of(work.resolution.axes)
+        results = GateResults(self.gates, verifier, self.make)
+        batch = self.request_batch(work)
         yield from ask_model(work, batch, rows.TRACES, results.row)
         results.record(work, {"questions": (batch.total or 0) // self.traces_per_question})
 
@@ -76,10 +83,10 @@ class SynthesizeStage(Stage):
         for start in range(0, count, _QUESTIONS_AT_ONCE):
             batch = questions.slice(start, _QUESTIONS_AT_ONCE).collect()
             for question in batch.iter_rows(named=True):
-                messages = template.fill(prompt_values(question))
-                answers = (question["answer"], *(question["answer_aliases"] or ()))
+                values = prompt_values(question)
+                messages, asked = template.fill(values), asked_of(question, values)
                 for trace_id in range(self.traces_per_question):
-                    seen = {"answers": answers, "made_from": {"sample": 0, "trace_id": trace_id}}
+                    seen = {"asked": asked, "made_from": {"sample": 0, "trace_id": trace_id}}
                     steps = one_request(self.make, messages)
                     yield Task(question["question_id"], trace_id, steps, seen)
 
@@ -89,6 +96,21 @@ def with_own_prompt(fields: Any) -> Any:
     if not isinstance(fields, dict) or fields.get("prompt") is not None:
         return fields
     return {**fields, "prompt": fields.get("make")}
+
+
+def asked_of(question: Mapping[str, Any], values: Mapping[str, str]) -> Asked:
+    """What the gates know of a question.
+
+    Args:
+        question: Columns of `rows.QUESTIONS`.
+        values: Its `prompt_values`.
+    """
+    return Asked(
+        question_id=question["question_id"],
+        answers=(question["answer"], *(question["answer_aliases"] or ())),
+        question=values["question"],
+        documents=values["documents"],
+    )
 
 
 def prompt_values(question: Mapping[str, Any]) -> dict[str, str]:

@@ -1,38 +1,47 @@
 """Train: a training method runs in its own process; the artifact is a model."""
 
+import hashlib
 import os
 import re
+import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 import polars as pl
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from mbt_cli.core import rows
-from mbt_cli.core.chat import Json
+from mbt_cli.core.chat import TEMPLATE_FIELDS, Json, template_arguments
+from mbt_cli.core.findings import install_line, not_installed
 from mbt_cli.core.fingerprint import part_of, spec_of
 from mbt_cli.core.lineage_notes import FUNNEL, TRAINING
 from mbt_cli.core.number_text import number_text
 from mbt_cli.core.plugin import RunOnly
-from mbt_cli.core.recipe import Launch, Recipe
-from mbt_cli.core.request_keys import sha256_of
+from mbt_cli.core.recipe import HeldOut, Launch, Recipe
+from mbt_cli.core.request_keys import canonical_json
 from mbt_cli.core.training_job import (
     CHECKPOINT,
+    EVALUATIONS,
     LOG,
     PROBLEM,
+    ROWS_PER_SHARD,
+    SHARD,
     STOPPED,
     SUMMARY,
+    TOKENS,
+    WANDB_RUN,
+    WHOLE,
     TrainingJob,
     Weights,
     log_lines,
 )
-from mbt_cli.core.verifier import verifier_reference
+from mbt_cli.core.verifier import plugin_reference
 from mbt_cli.errors import StageError, Stopped
 from mbt_cli.inference.server import ServerProcess
 from mbt_cli.interfaces import Benchmark, Trainer
@@ -42,19 +51,25 @@ from mbt_cli.stages.base import (
     InputReference,
     InputRule,
     Keep,
+    Model,
     Resolution,
     Stage,
     StageInput,
     Work,
 )
 from mbt_cli.stages.checkpoints import checkpoint_of
-from mbt_cli.stages.training_data import chosen_examples, question_examples
+from mbt_cli.stages.training_data import (
+    chosen_examples,
+    held_out,
+    question_examples,
+    without_questions,
+)
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.hub import HubRequest, fetch_files
 from mbt_cli.store.locks import held_by_children
 
-_TEMPLATE_ARGUMENTS = "chat_template_kwargs"
-"""The one field of a model's `request` that a training reads."""
+_THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Arguments of chat templates that turn thinking off."""
 _TRACES = frozenset({"synthesize", "rewrite"})
 _HUB = "hub:"
 _POLL_SECONDS = 0.5
@@ -75,9 +90,24 @@ _RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GRO
 _NODES = "mbt_cli.training.node_relay"
 _SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=1")
 _CURVE = ("step", "loss", "reward", "kl", "grad_norm", "learning_rate", "completion_length")
+"""Columns of the log that figures draw, besides those of the method."""
+_EVALUATED = ("step", "eval_loss", "eval_score")
 _MISSING_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _MEMORY_KILL = 137
 _TAIL_LINES = 15
+
+
+def _member(written: object) -> str:
+    is_share = isinstance(written, HeldOut)
+    is_share |= isinstance(written, dict) and "stage" not in written
+    return HeldOut.__name__ if is_share else InputReference.__name__
+
+
+Validation = Annotated[
+    Annotated[HeldOut, Tag(HeldOut.__name__)] | Annotated[StageInput, Tag(InputReference.__name__)],
+    Discriminator(_member),
+]
+"""A share of the data, or stages with other rows."""
 
 
 class TrainStage(Stage):
@@ -94,6 +124,8 @@ class TrainStage(Stage):
     """Template of the questions that the model learns to answer."""
     keep: Keep | None = None
     """Which rows are trained on."""
+    verdicts: StageInput | None = None
+    """Verdicts of `answer_match` on `data` that decide what is correct, instead of the verifier."""
     max_samples: int | None = Field(default=None, ge=1)
     """Maximum number of rollouts per question."""
     max_traces: int | None = Field(default=None, ge=1)
@@ -101,6 +133,10 @@ class TrainStage(Stage):
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Stage of `data` to its share. The largest mixture with these shares is drawn by the seed;
     by default all rows of all stages are used."""
+    validation: Validation | None = None
+    """Rows to evaluate on, never trained on: `{ share = 0.05 }` holds out questions of the data; or
+    stages to read as in `data`, such as `{ stage = "traces", where = { split = "validation" } }`:
+    their questions are taken out of the data."""
     questions: dict[str, AxisValues] | None = None
     """Axes of the questions for reinforcement learning."""
     reward: str | dict[str, float] | None = None
@@ -124,19 +160,28 @@ class TrainStage(Stage):
         "data": InputRule(kinds=("rollout", "synthesize", "rewrite"), with_questions=True),
         "questions": InputRule(kinds=("questions",)),
         "start": InputRule(kinds=("train",)),
+        "validation": InputRule(kinds=("rollout", "synthesize", "rewrite"), with_questions=True),
+        "verdicts": InputRule(kinds=("judge",), judges=("data", "validation")),
     }
     models: ClassVar[tuple[str, ...]] = ("model",)
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
     placeholders: ClassVar[frozenset[str]] = frozenset({"question", "documents"})
     resolved: ClassVar[tuple[str, ...]] = ("preset", "recipe", "trainer", "lora", "reward")
+    swept: ClassVar[tuple[str, ...]] = ("recipe", "trainer", "lora")
+    short_axes: ClassVar[Mapping[str, str]] = {"seed": "trainer.seed"}
 
     def columns(self, resolution: Resolution) -> pl.Schema:
-        return rows.TRAINING_LOG
+        own = {} if resolution.trainer is None else resolution.trainer.logged()
+        return pl.Schema({**rows.TRAINING_LOG, **dict.fromkeys(own, pl.Float64())})
 
     def problems(self, read: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
+        if self.verdicts is not None and (self.data is None or self.keep not in VERIFIED):
+            yield "verdicts", 'decide which `data` are correct: set `keep` to "correct" or "wrong"'
         if self.data is None:
             return
-        kinds = set(read.get("data", ()))
+        if self.weights and _is_read(self.validation):
+            yield "validation", "with `weights`, hold out a share: `validation = { share = 0.05 }`"
+        kinds = set(read.get("data", ())) | set(read.get("validation", ()))
         if self.target is None:
             yield "target", "is required with `data`: `reply` or `trace`"
         if self.target == "trace" and "rollout" in kinds:
@@ -152,10 +197,29 @@ class TrainStage(Stage):
         if self.weights and (without := stages - set(self.weights)):
             yield "weights", f"has no entry for `{min(without)}`"
 
+    def model_problems(self, model: Model) -> Iterator[tuple[str, str]]:
+        """Settings of the trained model that contradict the stage: key path and what is wrong."""
+        if self.target != "trace":
+            return
+        for name in _THINKING_SWITCHES:
+            if template_arguments(model.request).get(name) is False:
+                yield (
+                    f"request.chat_template_kwargs.{name}",
+                    "is false, which closes the think block of every prompt: traces cannot follow; "
+                    "set it to true",
+                )
+
     def uses_verifier(self, resolution: Resolution) -> bool:
-        if self.data is not None:
-            return self.keep in VERIFIED
-        return resolution.trainer is not None and resolution.trainer.uses_verifier()
+        if self.data is not None and self.keep in VERIFIED and self.verdicts is None:
+            return True
+        recipe = resolution.recipe
+        if recipe and recipe.evaluation_counts and recipe.evaluation.score is not None:
+            return True
+        return (
+            self.data is None
+            and resolution.trainer is not None
+            and resolution.trainer.uses_verifier()
+        )
 
     def part_read(self, spec: Json, resolution: Resolution) -> Json:
         return part_of(spec, partial(self._reads, resolution))
@@ -168,13 +232,17 @@ class TrainStage(Stage):
             case ["models", _, "sampling" | "id", *_]:
                 return False
             case ["models", _, "request", name, *_]:
-                return name == _TEMPLATE_ARGUMENTS
+                return name in TEMPLATE_FIELDS
             case ["models", role, "backend", field, *_]:
                 return field not in resolution.models[role].backend.only_serves
             case ["recipe", "lora", *_]:
                 return recipe.tuning != "full"
+            case ["recipe", "trainer", key, *_] if key in _WHEN_TO_EVALUATE:
+                return recipe.evaluation_counts
             case ["recipe", "trainer", key, *_]:
                 return key not in trainer.keeps_weights()
+            case ["recipe", "evaluation", *_]:
+                return recipe.evaluation_counts
             case _:
                 return True
 
@@ -182,18 +250,72 @@ class TrainStage(Stage):
         if work.resolution.source is not None:
             yield _imported(work)
             return
-        if self.data is None:
-            examples = question_examples(work)
-        else:
-            examples = chosen_examples(
-                work,
-                target=self.target or "reply",
-                keep=self.keep,
-                max_samples=self.max_samples,
-                max_traces=self.max_traces,
-                weights=self.weights,
-            )
-        yield _train(work, examples, partial(self.part_read, resolution=work.resolution))
+        part_read = partial(self.part_read, resolution=work.resolution)
+        lines = _train(work, self._examples, part_read)
+        schema = self.columns(work.resolution)
+        rows_of_log = [{name: line.get(name) for name in schema} for line in lines]
+        yield pl.DataFrame(rows_of_log, schema=schema, strict=False)
+
+    def _examples(self, work: Work) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+        """The rows to train on, and those to evaluate on."""
+        chosen = partial(
+            chosen_examples,
+            work,
+            target=self.target or "reply",
+            keep=self.keep,
+            max_samples=self.max_samples,
+            max_traces=self.max_traces,
+        )
+        examples = question_examples(work) if self.data is None else chosen(weights=self.weights)
+        recipe = work.resolution.recipe
+        if _is_read(self.validation):
+            validation = chosen(field="validation").filter(pl.col("dropped").is_null())
+            return without_questions(examples, validation), validation
+        if recipe is None or recipe.validation is None:
+            return examples, None
+        share, limit = recipe.validation.share, recipe.validation.limit
+        return held_out(examples, share, limit, work.resolution.seed)
+
+
+_WHEN_TO_EVALUATE = frozenset({"eval_steps", "eval_delay", "metric_for_best_model"})
+
+
+def _is_read(validation: Validation | None) -> bool:
+    return validation is not None and not isinstance(validation, HeldOut)
+
+
+def evaluation_problems(
+    stage: TrainStage, recipe: Recipe, trainer: Trainer
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with evaluations while a model trains: key path and message."""
+    table, score = recipe.trainer, recipe.evaluation.score
+    strategy, metric = table.get("eval_strategy"), recipe.best_metric
+    uses = recipe.evaluation_uses()
+    if stage.validation is None and recipe.validation is None:
+        asking = {
+            "trainer.eval_strategy": strategy not in (None, "no"),
+            "recipe.evaluation.score": score is not None,
+        }
+        for key in [*uses, *(key for key, is_set in asking.items() if is_set)]:
+            yield key, "needs held-out questions: set `validation = { share = 0.05 }`"
+        return
+    if _is_read(stage.validation) and stage.data is None:
+        what = "a method without `data` holds out a share of its questions: `{ share = 0.05 }`"
+        yield "validation", what
+    if uses and strategy == "no":
+        yield uses[0], 'needs evaluations, and `trainer.eval_strategy` is "no"'
+    if metric not in ("loss", "score"):
+        what = f"`{metric}` is not measured; use `loss` or `score`"
+        yield "trainer.metric_for_best_model", what
+    if metric == "score" and score is None:
+        what = "`score` is measured only with `recipe.evaluation = { score = {} }`"
+        yield "trainer.metric_for_best_model", what
+    if not trainer.held_out_loss and score is None:
+        what = f"`{recipe.method}` has no held-out loss: set `score = {{}}`, and the model answers"
+        yield "recipe.evaluation", what
+    elif not trainer.held_out_loss and uses and metric == "loss":
+        what = f'`{recipe.method}` has no held-out loss: set `metric_for_best_model = "score"`'
+        yield uses[0], what
 
 
 def _imported(work: Work) -> pl.DataFrame:
@@ -221,8 +343,12 @@ def _imported(work: Work) -> pl.DataFrame:
     return pl.DataFrame(schema=rows.TRAINING_LOG)
 
 
-def _train(work: Work, examples: pl.DataFrame, part_read: Callable[[Json], Json]) -> pl.DataFrame:
-    """Run the training process; the checkpoint goes into the artifact's files.
+def _train(
+    work: Work,
+    examples_of: Callable[[Work], tuple[pl.DataFrame, pl.DataFrame | None]],
+    part_read: Callable[[Json], Json],
+) -> list[dict[str, Any]]:
+    """Run the training process and return its log; the checkpoint goes into the artifact's files.
 
     Raises:
         StageError: The training failed; the message is the reason that the process gave.
@@ -231,34 +357,55 @@ def _train(work: Work, examples: pl.DataFrame, part_read: Callable[[Json], Json]
     recipe, trainer = work.resolution.recipe, work.resolution.trainer
     assert recipe is not None
     assert trainer is not None
+    check_packages(recipe)
+    if missing := trainer.missing(recipe, training_python(recipe.launch)):
+        raise StageError(f"`{work.resolution.address}`: {missing.what}", hint=missing.do)
     # a killed run's training process may still write its last checkpoint, and hold the GPU
     waiting = "waiting for the training process of an earlier run, which writes a checkpoint"
     lock = work.journal / "training.lock"
     with held_by_children(lock, partial(work.progress.note, waiting)) as held:
-        job = _write_job(work, recipe, trainer, examples, part_read)
+        # hundreds of thousands of examples take gigabytes, which the training may need
+        job, funnel = _write_job(work, recipe, trainer, *examples_of(work), part_read)
         folder = Path(job.folder)
         place = work.place(work.resolution.models["model"].run)
         log = place.log.with_name(place.log.name.replace("server", "train"))
         environment = {
             **launch_environment(place.environment),
-            **_variables(work, recipe, log.parent),
+            **_variables(work, recipe, log.parent, folder),
         }
         (folder / "accelerate.yaml").write_text(_LAUNCHER_CONFIG, encoding="utf-8")
         command = training_command(recipe.launch, trainer.module, folder / "job.json", environment)
-        process = ServerProcess(
-            command, environment, log, grace_seconds=_CHECKPOINT_SECONDS, keep=held
+        started = partial(
+            ServerProcess,
+            environment=environment,
+            log=log,
+            grace_seconds=_CHECKPOINT_SECONDS,
+            keep=held,
         )
-        try:
-            step = 0
-            while (code := process.exit_code()) is None:
-                step = _show_progress(work, folder, step)
-                time.sleep(_POLL_SECONDS)
-            _show_progress(work, folder, step)
-        finally:
-            process.stop()
+        if trainer.prepares is not None:
+            preparation = [
+                training_python(recipe.launch),
+                "-m",
+                trainer.prepares,
+                str(folder / "job.json"),
+            ]
+            shown = _Shards(work, folder, funnel["rows"])
+            _run(started(preparation), shown.show, folder, log)
+        _run(started(command), _Steps(work, folder).show, folder, log)
+    return _result(work, job, funnel)
+
+
+def _run(process: ServerProcess, show: Callable[[], None], folder: Path, log: Path) -> None:
+    """Show the progress of a process until it ends; raises the reason if it fails."""
+    try:
+        while (code := process.exit_code()) is None:
+            show()
+            time.sleep(_POLL_SECONDS)
+        show()
+    finally:
+        process.stop()
     if code != 0:
         raise _failure(code, folder, process, log)
-    return _result(work, job, examples)
 
 
 def _write_job(
@@ -266,9 +413,10 @@ def _write_job(
     recipe: Recipe,
     trainer: Trainer,
     examples: pl.DataFrame,
+    validation: pl.DataFrame | None,
     part_read: Callable[[Json], Json],
-) -> TrainingJob:
-    """Write the job and its examples into the training folder.
+) -> tuple[TrainingJob, dict[str, int]]:
+    """Write the job and its examples into the training folder; also returns their counts.
 
     The folder is named by everything that decides the training, so that checkpoints are resumed
     only with the same settings and data; the folders of other trainings of this cell are removed.
@@ -276,19 +424,25 @@ def _write_job(
     resolution = work.resolution
     model = resolution.models["model"]
     weights = _start_weights(work)
-    content = examples.sort(examples.columns[:4]).write_ndjson()
-    template = dict(model.request.get(_TEMPLATE_ARGUMENTS, {}))
-    verifiers = {
-        cell.address: verifier_reference(resolution.verifier_of(cell.axes))
-        for cell in work.inputs.get("questions", ())
+    frames = [examples] if validation is None else [examples, validation]
+    template = template_arguments(model.request)
+    asked = work.inputs.get("questions", ())
+    verifiers = {c.address: plugin_reference(resolution.verifier_of(c.axes)) for c in asked}
+    extractions = {
+        cell.address: plugin_reference(benchmark)
+        for cell in asked
+        if (benchmark := resolution.benchmarks.get(cell.axes.get("benchmark", "")))
+        and type(benchmark).extract_answer is not Benchmark.extract_answer
     }
     has_own_verifier = any(v != Benchmark.verifier for v in resolution.verifiers.values())
-    more = [spec_of(weights), *([verifiers] if has_own_verifier else ()), resolution.seed, content]
+    rules = [*([verifiers] if has_own_verifier else ()), *([extractions] if extractions else ())]
+    more = [spec_of(weights), *rules, resolution.seed]
     spec, identity = trainer.spec(recipe), dict(model.backend.identity())
     parent = work.journal / "training"
     settings = {"recipe": spec, "models": {"model": {"backend": identity}}}
-    folder = parent / sha256_of([part_read(settings), template, *more])[:16]
-    older = parent / sha256_of([spec, identity, *more])[:16]  # as mbt 0.2 named it
+    # `template` is what the request says: what the server adds follows from its backend
+    folder = parent / digest_of([part_read(settings), template, *more], frames)[:16]
+    older = parent / digest_of([spec, identity, *more], frames)[:16]  # as mbt 0.2 named it
     begun = older / "job.json"
     if begun.is_file() and orjson.loads(begun.read_bytes())["template"] == template:
         older.rename(folder)
@@ -298,22 +452,38 @@ def _write_job(
                 shutil.rmtree(other)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PROBLEM).unlink(missing_ok=True)
-    examples.write_parquet(folder / "examples.parquet")
+    examples.write_parquet(folder / "examples.parquet", row_group_size=ROWS_PER_SHARD)
+    if validation is not None:
+        validation.write_parquet(folder / "validation.parquet")
     job = TrainingJob(
         address=resolution.address,
         study=resolution.study,
         weights=weights,
-        template=template,
+        template=model.template_arguments(),
         recipe=recipe,
         method=trainer.model_dump(mode="json", exclude={"kind"}),
         seed=int(recipe.trainer.get("seed", resolution.seed)) % 2**31,
         examples=str(folder / "examples.parquet"),
+        validation=None if validation is None else str(folder / "validation.parquet"),
         folder=str(folder.absolute()),
         files=str(work.files.absolute()),
         verifiers=verifiers,
+        extractions=extractions,
+        logged=dict(trainer.logged()),
     )
     write_atomically(folder / "job.json", job.model_dump_json(indent=2).encode())
-    return job
+    chosen = int(examples["dropped"].is_null().sum())
+    return job, {"rows": examples.height, "chosen": chosen}
+
+
+def digest_of(values: Sequence[Json], frames: Sequence[pl.DataFrame]) -> str:
+    """`sha256_of` the values followed by the frames as NDJSON, which is never held as a whole."""
+    found = hashlib.sha256(canonical_json(list(values)).removesuffix(b"]") + b',"')
+    for frame in frames:
+        for part in frame.sort(frame.columns[:4]).iter_slices(ROWS_PER_SHARD):
+            found.update(canonical_json(part.write_ndjson())[1:-1])
+    found.update(b'"]')
+    return found.hexdigest()
 
 
 def _start_weights(work: Work) -> Weights:
@@ -330,7 +500,7 @@ def _start_weights(work: Work) -> Weights:
     return weights
 
 
-def _variables(work: Work, recipe: Recipe, logs: Path) -> dict[str, str]:
+def _variables(work: Work, recipe: Recipe, logs: Path, folder: Path) -> dict[str, str]:
     """Environment variables for the training's libraries."""
     variables = {
         "TOKENIZERS_PARALLELISM": "false",
@@ -346,6 +516,9 @@ def _variables(work: Work, recipe: Recipe, logs: Path) -> dict[str, str]:
         variables["WANDB_RUN_GROUP"] = tracking.group or work.resolution.study
         variables["WANDB_TAGS"] = ",".join(axes if tracking.tags is None else tracking.tags)
         variables["WANDB_DIR"] = str(logs.absolute())
+        # an id of the shell would merge the runs of several trainings
+        variables["WANDB_RUN_ID"] = _wandb_run(folder)
+        variables["WANDB_RESUME"] = "allow"
         if tracking.wandb == "offline" or os.environ.get("WANDB_MODE") not in (
             "offline",
             "disabled",
@@ -356,6 +529,14 @@ def _variables(work: Work, recipe: Recipe, logs: Path) -> dict[str, str]:
     if work.hub.offline:
         variables["HF_HUB_OFFLINE"] = "1"
     return {**variables, **recipe.launch.environment}
+
+
+def _wandb_run(folder: Path) -> str:
+    """Id of the training's run on Weights & Biases, drawn once."""
+    path = folder / WANDB_RUN
+    if not path.is_file():
+        write_atomically(path, secrets.token_hex(8).encode())
+    return path.read_text(encoding="ascii")
 
 
 def launch_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -385,7 +566,7 @@ def training_command(
         StageError: The Python does not exist, a flag names a variable that is not set, or
             `num_machines` is not a number.
     """
-    python = _python(launch)
+    python = training_python(launch)
     training = ["-m", module, str(job)]
     if launch.accelerate is None:
         return [python, *training]
@@ -400,7 +581,10 @@ def training_command(
     is_spread = str(flags.get("num_processes", 1)) != "1"
     if is_spread and not any(flags.get(strategy) for strategy in _STRATEGIES):
         flags["multi_gpu"] = True
-    flags = {"config_file": str(job.with_name("accelerate.yaml")), **flags}
+    # the recipe decides the precision; transformers would take the launcher's where it has none
+    flags.pop("mixed_precision", None)
+    own = {"config_file": str(job.with_name("accelerate.yaml")), "mixed_precision": "no"}
+    flags = {**own, **flags}
     if nodes == 1 or "machine_rank" in flags:
         return [python, "-m", _LAUNCHER, *_flag_words(flags), *training]
     flags["machine_rank"] = "$SLURM_NODEID"  # substituted on each node
@@ -408,7 +592,29 @@ def training_command(
     return [python, "-m", _NODES, "head", *_SRUN, f"--nodes={nodes}", *on_node, *training]
 
 
-def _python(launch: Launch) -> str:
+def check_packages(recipe: Recipe) -> None:
+    """Refuse a training whose Python lacks a package, before anything is loaded.
+
+    Raises:
+        StageError: A setting needs a package that is not installed; the hint is what to type.
+    """
+    python = training_python(recipe.launch)
+    for setting, package in lacking_packages(recipe, python):
+        raise StageError(
+            f"`{setting}` needs the package `{package}`, which the Python that trains lacks",
+            hint=install_line(package, python),
+        )
+
+
+def lacking_packages(recipe: Recipe, python: str) -> Iterator[tuple[str, str]]:
+    """Settings of a recipe that need a package which a Python lacks, each with the package."""
+    for setting, any_of in recipe.packages().items():
+        if len(not_installed(any_of, python)) == len(any_of):
+            yield setting, any_of[0]
+
+
+def training_python(launch: Launch) -> str:
+    """Path of the Python that trains; StageError if it does not exist."""
     if launch.python is None:
         return sys.executable
     found = shutil.which(str(Path(launch.python).expanduser()))
@@ -445,27 +651,68 @@ def _flag_words(flags: Mapping[str, Json]) -> list[str]:
     return words
 
 
-def _show_progress(work: Work, folder: Path, shown: int) -> int:
-    """Report steps that are new in the log; returns the last one."""
-    lines = _log(folder)
-    if not lines or lines[-1]["step"] <= shown:
-        return shown
-    last = lines[-1]
-    step: int = last["step"]
-    if shown == 0:
-        work.progress.start(work.resolution.address, last.get("max_steps"))
-    pace = last.get("tokens_per_second") or 0
-    loss = number_text(last.get("loss"), decimals=4)
-    work.progress.advance(done=step - shown)
-    work.progress.note(
-        f"step {step} of {last.get('max_steps')}: loss {loss}, {pace:,.0f} tokens/s, "
-        f"{last.get('seconds_left', 0):,.0f} s left"
-    )
-    return step
+class _Shards:
+    """Shows the shards that are tokenized; nothing if none is missing."""
+
+    def __init__(self, work: Work, folder: Path, examples: int) -> None:
+        self._progress = work.progress
+        self._label = f"{work.resolution.address}: tokenizing"
+        self._folder = folder / TOKENS
+        self._examples = examples
+        self._shown: int | None = None
+
+    def show(self) -> None:
+        done = self._done()
+        if self._shown is None:
+            if done < self._examples:
+                self._progress.start(self._label, self._examples)
+                self._progress.advance(done=done, reused=done)
+                self._shown = done
+        elif done > self._shown:
+            self._progress.advance(done=done - self._shown)
+            self._shown = done
+
+    def _done(self) -> int:
+        if (self._folder / WHOLE).is_file():
+            return self._examples
+        shards = sum(1 for _ in self._folder.glob(f"[0-9]*{SHARD}"))
+        return min(self._examples, shards * ROWS_PER_SHARD)
 
 
-def _log(folder: Path) -> list[dict[str, Any]]:
-    path = folder / LOG
+class _Steps:
+    """Shows the steps in the log."""
+
+    def __init__(self, work: Work, folder: Path) -> None:
+        self._work = work
+        self._folder = folder
+        self._shown = 0
+
+    def show(self) -> None:
+        lines = _log(self._folder)
+        if not lines or lines[-1]["step"] <= self._shown:
+            return
+        last = lines[-1]
+        step: int = last["step"]
+        progress = self._work.progress
+        if self._shown == 0:
+            progress.start(self._work.resolution.address, last.get("max_steps"))
+        pace = last.get("tokens_per_second") or 0
+        loss = number_text(last.get("loss"), decimals=4)
+        progress.advance(done=step - self._shown)
+        evaluated = "".join(
+            f"{name.replace('eval_', 'held-out ')} {number_text(value, decimals=4)}, "
+            for name, value in (_log(self._folder, EVALUATIONS) or [{}])[-1].items()
+            if name in _EVALUATED[1:] and value is not None
+        )
+        progress.note(
+            f"step {step} of {last.get('max_steps')}: loss {loss}, {evaluated}"
+            f"{pace:,.0f} tokens/s, {last.get('seconds_left', 0):,.0f} s left"
+        )
+        self._shown = step
+
+
+def _log(folder: Path, name: str = LOG) -> list[dict[str, Any]]:
+    path = folder / name
     return log_lines(path.read_bytes()) if path.is_file() else []
 
 
@@ -494,19 +741,16 @@ def _failure(code: int, folder: Path, process: ServerProcess, log: Path) -> Exce
     )
 
 
-def _result(work: Work, job: TrainingJob, examples: pl.DataFrame) -> pl.DataFrame:
-    """The log as rows; the summary goes into the notes."""
+def _result(work: Work, job: TrainingJob, funnel: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The log; the summary and the curve go into the notes."""
     folder = Path(job.folder)
     if not (work.files / CHECKPOINT / "config.json").is_file():
         raise StageError("the training ended without a checkpoint")
     lines = _log(folder)
     summary = orjson.loads((folder / SUMMARY).read_bytes())
-    work.result.notes[FUNNEL] = {
-        "rows": examples.height,
-        "chosen": int(examples["dropped"].is_null().sum()),
-        "trained": summary["rows"],
-    }
-    curve = [{name: line.get(name) for name in _CURVE} for line in lines]
+    work.result.notes[FUNNEL] = {**funnel, "trained": summary["rows"]}
+    curve = [{name: line.get(name) for name in (*_CURVE, *job.logged)} for line in lines]
+    curve += [{name: line.get(name) for name in _EVALUATED} for line in _log(folder, EVALUATIONS)]
     work.result.notes[TRAINING] = {**summary, "curve": curve}
     model = work.resolution.models["model"]
     work.result.model = {
@@ -515,8 +759,4 @@ def _result(work: Work, job: TrainingJob, examples: pl.DataFrame) -> pl.DataFram
         **model.spec(),
         "weights": spec_of(job.weights),
     }
-    return pl.DataFrame(
-        [{name: line.get(name) for name in rows.TRAINING_LOG} for line in lines],
-        schema=rows.TRAINING_LOG,
-        strict=False,
-    )
+    return lines

@@ -6,15 +6,16 @@ from typing import Any, Literal
 import polars as pl
 
 from mbt_cli.core import rows
+from mbt_cli.core.measures import Verdicts
 from mbt_cli.core.questions import documents_text
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.templates import Template
-from mbt_cli.core.traces import cut_column
+from mbt_cli.core.traces import cut_column, think_block
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Verifier
 from mbt_cli.stages.base import Keep, LoadedInput, Work
-from mbt_cli.stages.inputs import kept
+from mbt_cli.stages.inputs import kept, verdicts_on
 
 Target = Literal["reply", "trace"]
 
@@ -30,7 +31,7 @@ def question_examples(work: Work) -> pl.DataFrame:
     for cell in work.inputs.get("questions", ()):
         for question in cell.rows.collect().iter_rows(named=True):
             example = _example(template, question, question, cell.address)
-            found.append({**example, "sample": 0, "trace_id": 0, "completion": ""})
+            found.append({**example, "sample": 0, "trace_id": 0, "thinking": "", "completion": ""})
     if not found:
         raise StageError(f"`{work.resolution.address}` has no questions to ask")
     return pl.DataFrame(found, schema=rows.EXAMPLES).sort(_KEY)
@@ -44,8 +45,9 @@ def chosen_examples(
     max_samples: int | None = None,
     max_traces: int | None = None,
     weights: Mapping[str, float] | None = None,
+    field: str = "data",
 ) -> pl.DataFrame:
-    """Every row of `data` as `rows.EXAMPLES`; rows that are not trained on have a reason.
+    """Every row of an input as `rows.EXAMPLES`; rows that are not trained on have a reason.
 
     Args:
         work: The running cell.
@@ -54,11 +56,12 @@ def chosen_examples(
         max_samples: Maximum number of samples per question.
         max_traces: Maximum number of traces per sample.
         weights: Stage to its share of the rows.
+        field: The input.
 
     Raises:
         StageError: The question of a row is missing, a row exists twice, or no row is left.
     """
-    cells = [_examples_of(work, cell, target, keep) for cell in work.inputs["data"]]
+    cells = [_examples_of(work, cell, target, keep) for cell in work.inputs[field]]
     found = _limited(pl.concat(cells).sort(_KEY), max_samples, max_traces)
     if weights:
         found = mixed(found, weights, work.resolution.seed)
@@ -67,9 +70,58 @@ def chosen_examples(
         counts = "; ".join(f"{count} x {reason}" for reason, count in reasons)
         raise StageError(
             f"`{work.resolution.address}`: none of {found.height} rows is trainable ({counts})",
-            hint="check the rows of its `data`, or change `keep`",
+            hint=f"check the rows of its `{field}`, or change `keep`",
         )
     return found
+
+
+def held_out(
+    examples: pl.DataFrame, share: float, limit: int | None, seed: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Examples with some of their questions held out, and the rows of those questions.
+
+    Args:
+        examples: `rows.EXAMPLES`.
+        share: Fraction of the questions that have a row to train on.
+        limit: Maximum number of questions.
+        seed: Equal seeds draw equal questions, in any order of the rows.
+
+    Raises:
+        StageError: There are fewer than two questions.
+    """
+    key = _question_key()
+    usable = examples.filter(pl.col("dropped").is_null())
+    questions = usable.select(key).unique().to_series().to_list()
+    if len(questions) < 2:
+        raise StageError(
+            f"`validation` cannot hold out questions: there {_are(len(questions), 'question')}",
+            hint="leave out `validation`, or train on more questions",
+        )
+    questions.sort(key=lambda question: sha256_of([seed, "validation", question]))
+    count = min(max(1, round(share * len(questions))), len(questions) - 1, limit or len(questions))
+    drawn = pl.Series(questions[:count], dtype=pl.String)
+    found = usable.filter(key.is_in(drawn.implode()))
+    return without_questions(examples, found), found
+
+
+def without_questions(examples: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
+    """Examples whose question, or an equal prompt, is held out are dropped."""
+    key = _question_key()
+    is_held = key.is_in(held.select(key).unique().to_series().implode())
+    prompt = pl.col("messages").list.last().struct.field("content")
+    is_held |= prompt.is_in(held.select(prompt).unique().to_series().implode())
+    reason = pl.when(pl.col("dropped").is_null() & is_held).then(pl.lit("held_out"))
+    return examples.with_columns(reason.otherwise("dropped").alias("dropped"))
+
+
+def _question_key() -> pl.Expr:
+    """Benchmark, split and id of an example's question, as text."""
+    about = pl.col("source").str.extract("/(benchmark=[^/]+/split=[^/]+)").fill_null("")
+    return pl.concat_str(about, pl.lit(" "), "question_id")
+
+
+def _are(count: int, noun: str) -> str:
+    return f"is 1 {noun}" if count == 1 else f"are {count} {noun}s"
 
 
 def _examples_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | None) -> pl.DataFrame:
@@ -93,7 +145,8 @@ def _examples_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | Non
         raise StageError(
             f"`{cell.address}` has two rows with the same key, question `{twice['question_id'][0]}`"
         )
-    dropped = _dropped(joined, target, keep, work.resolution.verifier_of(cell.axes))
+    verifier = work.resolution.verifier_of(cell.axes)
+    dropped = _dropped(joined, target, keep, verifier, verdicts_on(work, cell))
     batches = _batches(work, cell, questions, joined.with_columns(dropped), target)
     return pl.concat(batches)
 
@@ -106,7 +159,11 @@ def _questions_of(work: Work, cell: LoadedInput) -> LoadedInput:
 
 
 def _dropped(
-    joined: pl.DataFrame, target: Target, keep: Keep | None, verifier: Verifier
+    joined: pl.DataFrame,
+    target: Target,
+    keep: Keep | None,
+    verifier: Verifier,
+    verdicts: Verdicts | None,
 ) -> pl.Series:
     """Why a row is not trained on; null for rows that are."""
     text = pl.col("trace" if target == "trace" else "reply").fill_null("").str.strip_chars()
@@ -119,7 +176,7 @@ def _dropped(
         .then(pl.lit("empty"))
     )
     if keep is not None and target == "reply":
-        stays = kept(joined, keep, verifier=verifier).select(_KEY[1:])
+        stays = kept(joined, keep, verifier=verifier, verdicts=verdicts).select(_KEY[1:])
         joined = joined.join(
             stays.with_columns(pl.lit(True).alias("stays")),
             on=_KEY[1:],
@@ -140,13 +197,11 @@ def _batches(
         ids = batch["question_id"].unique().implode()
         own = asked.filter(pl.col("question_id").is_in(ids)).collect()
         by_id = {question["question_id"]: question for question in own.iter_rows(named=True)}
-        examples = [
-            {
-                **_example(template, by_id[row["question_id"]], row, cell.address),
-                "completion": completion_of(target, row),
-            }
-            for row in batch.iter_rows(named=True)
-        ]
+        examples = []
+        for row in batch.iter_rows(named=True):
+            thinking, text = completion_of(target, row)
+            example = _example(template, by_id[row["question_id"]], row, cell.address)
+            examples.append({**example, "thinking": thinking, "completion": text})
         yield frame_of_rows(examples, rows.EXAMPLES)
 
 
@@ -166,26 +221,24 @@ def _example(
     }
 
 
-def completion_of(target: Target, row: Mapping[str, Any]) -> str:
-    r"""The text that the model learns to write.
+def completion_of(target: Target, row: Mapping[str, Any]) -> tuple[str, str]:
+    """Thinking and text that the model learns to write; thinking may be empty.
 
-    A reply keeps its thinking: if the server separated it from the text, it is put back in front.
-    A trace is followed by the gold answer.
+    A reply keeps its thinking, whether the server has separated it from the text or not. A trace
+    is followed by the gold answer. The model's own chat template decides how both are written.
 
     Example:
         >>> completion_of("trace", {"trace": "We look.", "gold_answer": "Oslo"})
-        '<think>\nWe look.\n</think>\n\n<answer>Oslo</answer>'
-        >>> completion_of("reply", {"reply": "Oslo", "reasoning": "We look."})
-        '<think>\nWe look.\n</think>\n\nOslo'
+        ('We look.', '<answer>Oslo</answer>')
+        >>> completion_of("reply", {"reply": "<think>We look.</think>Oslo", "reasoning": None})
+        ('We look.', 'Oslo')
     """
     if target == "trace":
-        trace = (row["trace"] or "").strip()
-        answer = f"<answer>{row['gold_answer']}</answer>"
-        return f"<think>\n{trace}\n</think>\n\n{answer}" if trace else ""
+        return (row["trace"] or "").strip(), f"<answer>{row['gold_answer']}</answer>"
     reply, reasoning = row["reply"] or "", (row["reasoning"] or "").strip()
-    if not reply.strip() or not reasoning or "</think>" in reply:
-        return reply
-    return f"<think>\n{reasoning}\n</think>\n\n{reply.lstrip()}"
+    if block := think_block(reply):
+        return block[0], block[1].lstrip()
+    return (reasoning, reply.lstrip()) if reasoning else ("", reply)
 
 
 def _limited(

@@ -133,6 +133,21 @@ def size_of(request: HubRequest, access: HubAccess) -> HubSize:
     )
 
 
+def cached_file(repo: str, name: str, revision: str | None, access: HubAccess) -> Path | None:
+    """A file of a model, in its folder or in the hub cache; None if it is not there."""
+    folder = local_folder(repo)
+    if folder is not None:
+        return folder / name if (folder / name).is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(repo, name, access.cache, revision)
+    except HFValidationError:
+        return None  # a path that does not exist
+    return Path(found) if isinstance(found, str) else None
+
+
 @dataclass(frozen=True, slots=True)
 class CachedRepo:
     """A repository in the hub cache."""

@@ -93,7 +93,7 @@ def host() -> Host:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         cpus=_processors(),
-        gpus=_gpus(),
+        gpus=gpu_names(),
     )
 
 
@@ -103,7 +103,8 @@ def _processors() -> int:
     return os.cpu_count() or 0
 
 
-def _gpus() -> tuple[str, ...]:
+def gpu_names() -> tuple[str, ...]:
+    """Names of the GPUs of this machine; empty without an NVIDIA driver."""
     names = []
     try:
         for information in sorted(_GPU_FOLDER.glob("*/information")):

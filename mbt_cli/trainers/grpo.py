@@ -1,24 +1,73 @@
 """GRPO: reinforcement learning from rewards of the model's own replies."""
 
+import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import ClassVar, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
 
+import orjson
 from pydantic import Field
 
+from mbt_cli.core.findings import answer_of
 from mbt_cli.core.names import nearest
-from mbt_cli.core.recipe import Recipe
-from mbt_cli.interfaces import Trainer
+from mbt_cli.core.plugin import RunOnly
+from mbt_cli.core.recipe import Recipe, generation_round
+from mbt_cli.interfaces import Missing, Trainer
 from mbt_cli.trainers.known_keys import KEEPS_WEIGHTS, known_keys
 from mbt_cli.verifiers.rewards import REWARDS, VERIFIED_REWARDS
 
+_HOW_VLLM_RUNS = frozenset(
+    {
+        *("vllm_mode", "vllm_tensor_parallel_size", "vllm_gpu_memory_utilization"),
+        *("vllm_enable_sleep_mode", "vllm_max_model_length"),
+    }
+)
+"""Settings of vLLM that decide where it runs and its memory, not what it samples."""
+_SIZES = (
+    *("num_generations", "generation_batch_size", "steps_per_generation", "num_iterations"),
+    "vllm_tensor_parallel_size",
+)
+_LOGGED: Mapping[str, str] = {
+    "reward_std": "group/reward_std",
+    "zero_std_groups": "group/zero_std",
+    "unscored": "group/unscored",
+    "entropy": "entropy",
+    "clip_ratio": "clip_ratio/region_mean",
+    "truncated": "completions/clipped_ratio",
+    "shortest_completion": "completions/min_length",
+    "longest_completion": "completions/max_length",
+    "sampling_difference": "sampling/sampling_logp_difference/mean",
+}
+_PROBE_SECONDS = 60
+_PROBE = """
+import inspect, json, re, warnings
+from trl.import_utils import is_vllm_available
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    found = is_vllm_available()
+bounds = re.findall(r'Version\\("([0-9.]+)"\\)', inspect.getsource(is_vllm_available))
+print(json.dumps({"found": found, "words": [str(one.message) for one in told], "bounds": bounds}))
+"""
+"""Asks TRL as installed, which needs no torch for it, about vLLM and the versions it supports."""
+
 
 class GRPO(Trainer):
-    """Group relative policy optimization: the model learns from rewards of its own replies."""
+    """Group relative policy optimization: the model learns from rewards of its own replies.
 
+    A reply that is cut at `trainer.max_completion_length` earns 0 from every reward. By default it
+    is trained on like other replies, so the model learns to end in time; with
+    `trainer.mask_truncated_completions` its tokens are not trained, and its 0 counts only for the
+    mean of its group. A reply on which a reward fails is counted and not learned from.
+    """
+
+    version: ClassVar[int] = 2
     module: ClassVar[str] = "mbt_cli.training.grpo"
+    prepares: ClassVar[str | None] = "mbt_cli.training.grpo_rows"
     learns_from: ClassVar[Mapping[str, str]] = {
         "questions": 'the questions to ask, such as { benchmark = "NAME", split = "train" }'
     }
+
+    held_out_loss: ClassVar[bool] = False
 
     kind: Literal["grpo"] = "grpo"
     """Names the method in a preset."""
@@ -26,6 +75,10 @@ class GRPO(Trainer):
     """Rewards with their weights."""
     reward_words: int = Field(default=0, ge=0)
     """Number of words from which on the reward `length` is 0."""
+    kept_replies: Annotated[int, RunOnly] = Field(default=4, ge=0)
+    """Replies that are kept in `files/sampled_replies.parquet`, each time, with their rewards."""
+    kept_replies_every: Annotated[int, RunOnly] = Field(default=10, ge=1)
+    """Optimizer steps between two times."""
 
     @classmethod
     def trainer_keys(cls) -> Mapping[str, str]:
@@ -34,10 +87,15 @@ class GRPO(Trainer):
 
     @classmethod
     def keeps_weights(cls) -> Collection[str]:
-        return KEEPS_WEIGHTS
+        return KEEPS_WEIGHTS | _HOW_VLLM_RUNS
 
     def uses_verifier(self) -> bool:
         return bool(VERIFIED_REWARDS & self.rewards.keys())
+
+    def logged(self) -> Mapping[str, str]:
+        means = {f"reward_{name}": f"rewards/{name}/mean" for name in self.rewards}
+        spreads = {f"reward_{name}_std": f"group/{name}_std" for name in self.rewards}
+        return {**_LOGGED, **means, **spreads}
 
     def problems(self, recipe: Recipe) -> Iterator[tuple[str, str]]:
         for name in self.rewards:
@@ -47,3 +105,42 @@ class GRPO(Trainer):
             yield "reward", f"is required; {nearest('', REWARDS)}"
         if "length" in self.rewards and not self.reward_words:
             yield "recipe.reward_words", "is required for the reward `length`"
+        if recipe.trainer.get("num_generations", 2) == 1:
+            yield "trainer.num_generations", "is 1: a reply is compared with others of its question"
+
+    def batch_problems(self, recipe: Recipe, devices: int) -> Iterator[tuple[str, str]]:
+        settings = recipe.trainer
+        sizes = [settings.get(name, 1) for name in _SIZES]
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            return  # a wrong value has a message of its own
+        is_set = "generation_batch_size" in settings
+        place = "trainer.generation_batch_size" if is_set else "recipe.batch_size"
+        try:
+            generation_round(recipe, devices)
+        except ValueError as error:
+            yield place, str(error)
+        shared = settings.get("vllm_tensor_parallel_size", 1)
+        if settings.get("use_vllm") and devices % shared:
+            what = f"is {shared}, which does not divide {devices} devices"
+            yield "trainer.vllm_tensor_parallel_size", what
+
+    def missing(self, recipe: Recipe, python: str) -> Missing | None:
+        if not recipe.trainer.get("use_vllm"):
+            return None
+        told = _vllm_of(python)
+        if told is None:
+            return None  # TRL itself is missing, which has a message of its own
+        bounds = told["bounds"]
+        versions = ">={},<={}".format(*bounds) if len(bounds) == len(("low", "high")) else ""
+        pip = f'{python} -m pip install "vllm{versions}"'
+        if not told["found"]:
+            what = f"`trainer.use_vllm` needs vLLM, which `{python}` does not have"
+            return Missing(what, f"{pip}; or set `trainer.use_vllm = false`, which is far slower")
+        return Missing(f"`trainer.use_vllm`: {told['words'][0]}", pip) if told["words"] else None
+
+
+@cache
+def _vllm_of(python: str) -> dict[str, Any] | None:
+    """The answer to `_PROBE`; None without one."""
+    done = answer_of((python, "-c", _PROBE), os.environ, seconds=_PROBE_SECONDS)
+    return None if done is None or done.returncode else orjson.loads(done.stdout)

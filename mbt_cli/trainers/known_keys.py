@@ -25,7 +25,11 @@ _TYPES: Mapping[str, tuple[str, type | tuple[type, ...]]] = {
 _ALSO = {"fsdp": "boolean", "scale_rewards": "boolean", "lora_alpha": "number"}
 """Fields that accept more than their annotation says."""
 _POSITIVE = frozenset(
-    {"learning_rate", "num_train_epochs", "num_generations", "max_completion_length", "r"}
+    {
+        *("learning_rate", "num_train_epochs", "num_generations", "max_completion_length", "r"),
+        *("generation_batch_size", "steps_per_generation", "num_iterations"),
+        *("vllm_tensor_parallel_size", "ddp_timeout"),
+    }
 )
 _SET_BY_MBT = {
     "output_dir": "the cell's folder",
@@ -46,6 +50,8 @@ _SET_BY_MBT = {
     "push_to_hub": "`mbt export`",
     "hub_token": "HF_TOKEN in the environment",
     "task_type": "mbt, which trains causal language models",
+    "greater_is_better": "`trainer.metric_for_best_model`: a lower loss, a higher score",
+    "eval_packing": "mbt, which never packs held-out rows",
 }
 """Fields of TRL and PEFT that mbt sets, with the setting that decides them."""
 

@@ -13,6 +13,7 @@ class SFT(Trainer):
     """Supervised fine-tuning: the model learns to reply as the data does."""
 
     module: ClassVar[str] = "mbt_cli.training.sft"
+    prepares: ClassVar[str | None] = "mbt_cli.training.sft_rows"
     learns_from: ClassVar[Mapping[str, str]] = {"data": "the stages to train on"}
 
     kind: Literal["sft"] = "sft"

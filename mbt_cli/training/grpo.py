@@ -1,135 +1,129 @@
 """Reinforcement learning with TRL's GRPOTrainer: python -m mbt_cli.training.grpo JOB."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.metadata import version
 from typing import Any
 
-import polars as pl
 import torch
-from datasets import Dataset
 from transformers import set_seed
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
-from mbt_cli.core import rows
-from mbt_cli.core.questions import Question
-from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
-from mbt_cli.core.verifier import Verifier, verifier_from
+from mbt_cli.core.recipe import Recipe, Round, generation_round
+from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training import models
-from mbt_cli.training.loop import arguments, finish, train
-from mbt_cli.training.mask import turn_of
+from mbt_cli.training.evaluation import Asked
+from mbt_cli.training.grading import Grader, KeptReplies
+from mbt_cli.training.loop import arguments, finish, process_state, train
+from mbt_cli.training.mask import ChatFormat
 from mbt_cli.training.problems import TrainingError, exit_code_of
 from mbt_cli.training.processors import keep_freed_memory
-from mbt_cli.verifiers.rewards import REWARDS, VERIFIED_REWARDS
-
-RewardFunction = Callable[..., list[float]]
+from mbt_cli.training.rounds import RoundTrainer
+from mbt_cli.training.row_files import open_rows
+from mbt_cli.training.tokenizer import ModelTokenizer, is_gguf, load_tokenizer
 
 
 def reinforce(job: TrainingJob) -> None:
     """Train on rewards of the model's own replies and save the result."""
-    recipe, rewards = job.recipe, job.method["rewards"]
+    recipe = job.recipe
     if not torch.cuda.is_available():
         keep_freed_memory()
-    tokenizer = models.load_tokenizer(job.weights)
+        if recipe.trainer.get("use_vllm"):
+            raise TrainingError(
+                "`trainer.use_vllm` needs a GPU, and this process sees none",
+                "run it where there is a GPU, or set `trainer.use_vllm = false`",
+            )
+    tokenizer = load_tokenizer(job.weights)
     tokenizer.padding_side = "left"
-    adapted = models.ModelTokenizer(tokenizer, job.template)
-    if models.is_gguf(job.weights) and recipe.tuning == "full" and recipe.trainer.get("beta"):
+    if is_gguf(job.weights) and recipe.tuning == "full" and recipe.trainer.get("beta"):
         raise TrainingError(
             "`trainer.beta` needs a second copy of the model, which TRL cannot load from GGUF",
             'set `trainer.beta` to 0, or `recipe.tuning = "lora"`',
         )
-    verifiers = {source: verifier_from(found) for source, found in job.verifiers.items()}
-    if VERIFIED_REWARDS & rewards.keys():
-        for verifier in verifiers.values():
-            verifier.prepare()
-    questions, end_token = _questions(job, adapted)
-    settings = arguments(
-        job,
-        GRPOConfig,
-        {
-            "reward_weights": list(rewards.values()),
-            "chat_template_kwargs": dict(job.template) or None,
-            "use_vllm": recipe.trainer.get("use_vllm", _can_vllm()),
-            "remove_unused_columns": False,
-        },
-    )
+    sampled = _round_of(recipe)
+    questions = open_rows(job)
+    _check_number(questions.num_rows, sampled)
+    adapted = ModelTokenizer(tokenizer, job.template)
+    end_token = ChatFormat(adapted).turn(questions[0]["prompt"]).end_tokens[-1]
+    grader = Grader.of(job, tokenizer)
+    settings = arguments(job, GRPOConfig, _own_settings(job, sampled, end_token))
     set_seed(job.seed)
-    trainer = GRPOTrainer(
-        model=models.load_model(job.weights, recipe, quantized=recipe.tuning == "qlora"),
-        reward_funcs=[
-            reward_function(name, job.method["reward_words"], verifiers) for name in rewards
-        ],
+    model = models.load_model(job.weights, recipe, to_train=True)
+    # a reply ends where a turn of the chat template ends, as it will when the result is served
+    model.generation_config.eos_token_id = models.ends_with(model, end_token)
+    trainer = RoundTrainer(
+        model=model,
+        reward_funcs=[grader.function(name) for name in grader.weights],
         args=settings,
         train_dataset=questions,
+        # held-out questions are answered by `asked`, but the trainer wants a set to evaluate
+        eval_dataset=questions.select([0]) if job.validation else None,
         processing_class=tokenizer,
         peft_config=models.adapter_config(recipe),
     )
+    trainer.has_loss = False
+    if recipe.evaluation.score is not None:
+        trainer.asked = Asked(job, tokenizer, adapted, end_token)
+    grader.ends = frozenset({*trainer.eos_token_ids, tokenizer.pad_token_id})
+    kept = KeptReplies(job, grader, sampled.steps)
+    if process_state(recipe).is_main_process:
+        trainer.after_round = kept.add
     trained = train(trainer, job)
+    if process_state(recipe).is_main_process:
+        kept.write()
     means = [e["reward"] for e in trainer.state.log_history if "reward" in e]
-    facts = {"rows": questions.num_rows, "last_reward": means[-1] if means else None}
+    facts = {
+        "rows": questions.num_rows,
+        "last_reward": means[-1] if means else None,
+        "replies_per_round": sampled.replies,
+        "vllm": version("vllm") if settings.use_vllm else None,
+    }
     finish(trainer, job, trained, end_token=end_token, facts=facts)
 
 
-def reward_function(name: str, words: int, verifiers: Mapping[str, Verifier]) -> RewardFunction:
-    """A reward as TRL calls it, from a batch of completions to a list of numbers.
-
-    Args:
-        name: One of `REWARDS`.
-        words: Words beyond which the reward `length` is 0.
-        verifiers: Source of a question to its verifier.
-    """
-    reward = REWARDS[name]
-
-    def rewarded(
-        completions: Sequence[Any],
-        references: Sequence[Sequence[str]],
-        source: Sequence[str],
-        **_: Any,
-    ) -> list[float]:
-        values = []
-        for completion, (gold, *aliases), cell in zip(completions, references, source, strict=True):
-            text = completion if isinstance(completion, str) else completion[-1]["content"]
-            question = Question("", "", gold, tuple(aliases))
-            values.append(reward(text, question, verifier=verifiers[cell], words=words))
-        return values
-
-    rewarded.__name__ = name
-    return rewarded
-
-
-def _questions(job: TrainingJob, tokenizer: models.ModelTokenizer) -> tuple[Any, int]:
-    """The questions whose prompts are short enough, and the token that ends a turn."""
-    kept, texts = [], []
-    end_token = -1
-    for row in pl.read_parquet(job.examples).iter_rows(named=True):
-        turn = turn_of(tokenizer, row["messages"])
-        end_token = turn.end_token
-        length = len(tokenizer.encode(turn.prompt))
-        is_long = length > job.recipe.max_length
-        if not is_long:
-            kept.append(
-                {"prompt": row["messages"]} | {name: row[name] for name in ("references", "source")}
-            )
-        own = {name: row[name] for name in ("source", "question_id", "sample", "trace_id")}
-        dropped = f"over_long: {length} tokens" if is_long else None
-        own |= {"prompt": turn.prompt, "tokens": length, "dropped": dropped}
-        texts.append({**dict.fromkeys(rows.TRAINING_SET), **own})
-    frame = pl.DataFrame(texts, schema=rows.TRAINING_SET)
-    frame.write_parquet(Path(job.files) / TRAINING_SET)
-    if not kept:
+def _round_of(recipe: Recipe) -> Round:
+    try:
+        return generation_round(recipe, int(process_state(recipe).num_processes))
+    except ValueError as error:
         raise TrainingError(
-            f"all {len(texts)} prompts are longer than {job.recipe.max_length} tokens",
-            "raise `recipe.max_length`",
+            str(error), "change `recipe.device_batch_size` or `trainer.generation_batch_size`"
+        ) from error
+
+
+def _own_settings(job: TrainingJob, sampled: Round, end_token: int) -> dict[str, Any]:
+    """What mbt decides of TRL's configuration."""
+    recipe, trainer = job.recipe, job.recipe.trainer
+    every = -(-recipe.save_every_steps // sampled.steps) * sampled.steps
+    if every != recipe.save_every_steps and process_state(recipe).is_main_process:
+        print(  # noqa: T201 - the training's log
+            f"a checkpoint every {every} steps, not {recipe.save_every_steps}: a round of replies "
+            f"lasts {sampled.steps} steps",
+            flush=True,
         )
-    return Dataset.from_list(kept), end_token
+    own: dict[str, Any] = {
+        "reward_weights": list(job.method["rewards"].values()),
+        "chat_template_kwargs": dict(job.template) or None,
+        "remove_unused_columns": False,
+        "save_steps": every,
+        "per_device_eval_batch_size": trainer.get("num_generations", 8),
+    }
+    if trainer.get("use_vllm"):
+        longest = recipe.max_length + int(trainer.get("max_completion_length", 512))
+        own["vllm_max_model_length"] = trainer.get("vllm_max_model_length", longest)
+        given = trainer.get("generation_kwargs", {})
+        if isinstance(given, dict):  # TRL takes text too
+            own["generation_kwargs"] = {"stop_token_ids": [end_token], **given}
+    return own
 
 
-def _can_vllm() -> bool:
-    can = find_spec("vllm") is not None and torch.cuda.is_available()
-    if not can:
-        print("replies are sampled with transformers: vLLM or a GPU is missing", flush=True)  # noqa: T201
-    return can
+def _check_number(questions: int, sampled: Round) -> None:
+    """TRL leaves out the questions of an epoch that do not fill a round: all of them, if few."""
+    if questions < sampled.questions:
+        per_question = sampled.replies // sampled.questions
+        raise TrainingError(
+            f"{questions} questions are fewer than the {sampled.questions} of one generation batch "
+            f"({sampled.replies} replies / {per_question} per question)",
+            "lower `trainer.generation_batch_size`, or give it more questions",
+        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """What every training method shares: arguments, training with resumption, saving, run facts."""
 
 import math
+import os
 import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,12 +18,14 @@ from typing import Any
 import orjson
 import polars as pl
 import torch
-from accelerate import PartialState
+from accelerate import ParallelismConfig, PartialState
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.recipe import accumulation
+from mbt_cli.core.flops import TokenCost, model_flops_utilization, peak_flops
+from mbt_cli.core.recipe import Recipe, accumulation
 from mbt_cli.core.training_job import (
     ADAPTER,
     CHECKPOINT,
@@ -32,26 +36,30 @@ from mbt_cli.core.training_job import (
     TrainingJob,
     log_lines,
 )
-from mbt_cli.training import models
+from mbt_cli.training import evaluation, models, processors
 from mbt_cli.training.problems import StoppedEarly, TrainingError
 from mbt_cli.training.processors import ReturnsMemory
-from mbt_cli.training.utilization import (
-    TokenCost,
-    model_flops_utilization,
-    peak_flops,
-    token_cost,
-)
+from mbt_cli.training.tokenizer import is_gguf
+from mbt_cli.training.utilization import token_cost
 
 _KEPT_CHECKPOINTS = 2
 _COMPLETE = "mbt-whole"
 """Marks a checkpoint that was written completely."""
 _LOGGED = ("epoch", "loss", "learning_rate", "grad_norm", "reward", "kl")
 _KIBIBYTE = 1024
+_PANELS_IN_A_COLUMN = 3
+_HELD_OUT: Mapping[str, Any] = {"color": "#c0561f", "marker": "o", "markersize": 3}
+"""How the curve of held-out rows is drawn."""
 
 
-def process_state() -> PartialState:
-    """This process among those that train together; without a GPU there may be several too."""
-    return PartialState(cpu=not torch.cuda.is_available())
+def process_state(recipe: Recipe) -> PartialState:
+    """This process among those that train together; without a GPU there may be several too.
+
+    The first call forms their group, so `trainer.ddp_timeout` is set here: TRL's own arguments
+    come too late, and on processors transformers leaves it out.
+    """
+    seconds = recipe.trainer.get("ddp_timeout", TrainingArguments.ddp_timeout)
+    return PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(seconds=seconds))
 
 
 def arguments(job: TrainingJob, config: Callable[..., Any], own: Mapping[str, Json]) -> Any:
@@ -66,14 +74,15 @@ def arguments(job: TrainingJob, config: Callable[..., Any], own: Mapping[str, Js
         TrainingError: The batch does not divide into the devices, or TRL refuses a value.
     """
     recipe = job.recipe
-    state = process_state()
+    state = process_state(recipe)
     if torch.cuda.device_count() > 1 and state.num_processes == 1:
         raise TrainingError(
             f"this machine has {torch.cuda.device_count()} GPUs, and only one process trains",
             'set `launch.accelerate = "multi_gpu"`, or select one GPU with CUDA_VISIBLE_DEVICES',
         )
     try:
-        steps = accumulation(recipe.batch_size, recipe.device_batch_size, int(state.num_processes))
+        ranks = int(state.num_processes) // _processes_per_batch()
+        steps = accumulation(recipe.batch_size, recipe.device_batch_size, ranks)
     except ValueError as error:
         raise TrainingError(str(error), "change `recipe.device_batch_size`") from error
     tracking = recipe.tracking
@@ -90,15 +99,73 @@ def arguments(job: TrainingJob, config: Callable[..., Any], own: Mapping[str, Js
         "seed": job.seed,
         "disable_tqdm": True,
         "use_cpu": not torch.cuda.is_available(),
-        "use_liger_kernel": models.liger(recipe),
+        **evaluation.fixed_settings(job),
         **own,
     }
-    defaults = {"logging_steps": 1, "logging_nan_inf_filter": False, "data_seed": job.seed}
+    if recipe.tuning != "qlora" and recipe.trained_dtype() == "bfloat16" and is_fsdp(recipe):
+        fixed["bf16"] = False  # or FSDP makes the trained weights float32; see `prepare`
+    if (context := recipe.launch.parallelism("cp")) > 1:
+        # each process computes two pieces of a row, one from either end
+        padded_to = recipe.trainer.get("pad_to_multiple_of")
+        padded_to = padded_to if isinstance(padded_to, int) else processors.PADDED_TO
+        fixed["pad_to_multiple_of"] = math.lcm(padded_to, 2 * context)
+    defaults = {
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "data_seed": job.seed,
+        **evaluation.default_settings(job),
+    }
     try:
         return config(**{**defaults, **recipe.trainer, **fixed})
     except (TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise TrainingError(f"TRL refuses the settings: {reason}", "correct `trainer`") from error
+
+
+def is_fsdp(recipe: Recipe) -> bool:
+    """Whether the weights are sharded with FSDP."""
+    return os.environ.get("ACCELERATE_USE_FSDP") == "true" or bool(recipe.trainer.get("fsdp"))
+
+
+def _processes_per_batch() -> int:
+    """Processes that compute the same rows together, as the launcher told them."""
+    if os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG") != "true":
+        return 1
+    sizes = ParallelismConfig()
+    return int(sizes.tp_size * sizes.cp_size * sizes.sp_size)
+
+
+def prepare(trainer: Any, recipe: Recipe) -> None:
+    """Make a new trainer compute the same under every launch, up to rounding.
+
+    By default accelerate's FSDP makes trained weights float32, reduces gradients in bfloat16 and
+    rounds the loss of each token to bfloat16 (accelerate 1.15: `fsdp2_prepare_model`,
+    `FullyShardedDataParallelPlugin.set_mixed_precision`). DistributedDataParallel does none of it.
+
+    Raises:
+        TrainingError: The devices together do not compute the recipe's batch.
+    """
+    found = int(trainer.get_total_train_batch_size(trainer.args))
+    if found != recipe.batch_size:
+        raise TrainingError(
+            f"the devices would compute batches of {found}, and `recipe.batch_size` is "
+            f"{recipe.batch_size}",
+            "remove what divides the batch another way: `trainer.parallelism_config`, a DeepSpeed "
+            "configuration with tensor parallelism",
+        )
+    trained = recipe.trained_dtype()
+    if recipe.tuning != "full" and not trainer.is_deepspeed_enabled:
+        models.keep_trained_weights_in(trainer.model, trained)
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is None:
+        return
+    if (policy := plugin.mixed_precision_policy) is not None:
+        plugin.mixed_precision_policy = MixedPrecisionPolicy(
+            param_dtype=policy.param_dtype, reduce_dtype=getattr(torch, trained)
+        )
+    elif trained == "bfloat16" and recipe.trainer.get("bf16", True):
+        device = trainer.accelerator.device.type
+        trainer.autocast_smart_context_manager = lambda: torch.autocast(device, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -112,36 +179,53 @@ class Trained:
     """
 
     follower: "Follower"
+    evaluations: evaluation.Evaluations
     parameters: int
     trained_parameters: int
     cost: TokenCost
 
 
 def train(trainer: Any, job: TrainingJob) -> Trained:
-    """Train from the last complete checkpoint, or from the start."""
+    """Train from the last complete checkpoint, or from the start.
+
+    Raises:
+        TrainingError: The devices together do not compute the recipe's batch, or the loss became
+            infinite.
+        StoppedEarly: A signal ended it before its last step.
+    """
+    prepare(trainer, job.recipe)
     parameters, trained = models.parameter_counts(trainer.model)
     cost = token_cost(trainer.model)
     if job.recipe.float32_matmul is not None:
         torch.set_float32_matmul_precision(job.recipe.float32_matmul)
     if not torch.cuda.is_available():
         trainer.add_callback(ReturnsMemory())
-    state = process_state()
+    state = process_state(job.recipe)
     with state.main_process_first():
         found = last_checkpoint(Path(job.folder) / "checkpoints")
     step = int(found.name.rpartition("-")[2]) if found else 0
     if found:
         print(f"resuming from step {step}", flush=True)  # noqa: T201 - the training's log
-    follower = Follower(Path(job.folder), step, writes=state.is_main_process)
+    follower = Follower(Path(job.folder), step, writes=state.is_main_process, logged=job.logged)
     trainer.add_callback(follower)
+    evaluations = evaluation.Evaluations(
+        Path(job.folder), job.recipe, step, writes=state.is_main_process
+    )
+    trainer.add_callback(evaluations)
+    trainer.evaluations = evaluations
     ended = TrainerState.load_from_json(str(found / TRAINER_STATE_NAME)) if found else None
-    if ended and ended.global_step >= ended.max_steps and not trainer.is_fsdp_enabled:
+    is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    is_over = ended and (ended.global_step >= ended.max_steps or evaluations.is_over)
+    if found and is_over and not is_sharded:
         # after the last step the trainer itself would take one more
         trainer._load_from_checkpoint(str(found))
         trainer.state = ended
     else:
         trainer.train(resume_from_checkpoint=str(found) if found else None)
-    follower.check_finished(trainer.state)
-    return Trained(follower, parameters, trained, cost)
+    if not evaluations.is_over:
+        follower.check_finished(trainer.state)
+    evaluation.load_best(trainer, job.recipe)
+    return Trained(follower, evaluations, parameters, trained, cost)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -162,10 +246,19 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         folder: The job's folder.
         resumed_step: Step of the checkpoint that is resumed; later lines of the log are removed.
         writes: Whether this process writes the log.
+        logged: Column to the name in TRL's log, for columns that only this method has.
     """
 
-    def __init__(self, folder: Path, resumed_step: int, *, writes: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        resumed_step: int,
+        *,
+        writes: bool = True,
+        logged: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = folder
+        self._logged = logged or {}
         self._is_stopping = False
         self._start = time.monotonic()
         self._first_step = resumed_step
@@ -213,7 +306,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         if logs is None or "loss" not in logs:
             return
         if state.is_world_process_zero:
-            self._write(state, logs)
+            self._write(args, state, logs)
         for name in ("loss", "grad_norm"):
             value = float(logs.get(name) or 0.0)
             if not math.isfinite(value):
@@ -260,9 +353,12 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._is_stopping = bool(flag.item())
         return self._is_stopping
 
-    def _write(self, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _write(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         now = time.monotonic()
-        tokens = self._tokens_before + float(logs.get("num_tokens", 0.0))
+        if hasattr(args, "num_generations"):  # counted across resumptions, also between samplings
+            tokens = float(state.num_input_tokens_seen)
+        else:
+            tokens = self._tokens_before + float(logs.get("num_tokens", 0.0))
         before, tokens_before = self._last
         is_first = self._first is None
         self._last = (now, tokens)
@@ -274,6 +370,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             "step": state.global_step,
             "max_steps": state.max_steps,
             **{name: logs[name] for name in _LOGGED if name in logs},
+            **{column: logs.get(name) for column, name in self._logged.items()},
             "completion_length": logs.get("completions/mean_length"),
             "tokens": tokens,
             "tokens_per_second": None if is_first else (tokens - tokens_before) / (now - before),
@@ -302,7 +399,7 @@ def finish(
     if plugin is not None:
         plugin.set_state_dict_type("FULL_STATE_DICT")
     is_full = job.recipe.tuning == "full"
-    is_plain = is_full and plugin is None
+    is_plain = is_full and plugin is None and not trainer.is_deepspeed_enabled
     saved = Path(job.folder) / "full" if is_full else files / ADAPTER
     if not is_plain:
         trainer.save_model(str(saved))
@@ -311,6 +408,7 @@ def finish(
         return
     if is_plain:
         model = trainer.accelerator.unwrap_model(trainer.model)
+        model.to(getattr(torch, job.recipe.dtype))
     elif is_full:
         model = models.load_model(job.weights.model_copy(update={"model": str(saved)}), job.recipe)
     else:
@@ -319,15 +417,22 @@ def finish(
         (files / ADAPTER / leftover).unlink(missing_ok=True)
     checkpoint = files / CHECKPOINT
     models.save(model, tokenizer, checkpoint, end_token=end_token)
-    if models.is_gguf(job.weights):
+    if is_gguf(job.weights):
         models.write_gguf(model, Path(job.weights.model), checkpoint / TRAINED_GGUF)
-    _draw_curve(Path(job.folder), files)
+    evaluation.write_evaluations(Path(job.folder), files)
+    names = ("loss", "reward", "eval_score", "kl", *job.logged)
+    _draw_curves(Path(job.folder), files, names, trained.evaluations.lines)
     summary = {**_facts(trainer, job, trained), **facts}
     (Path(job.folder) / SUMMARY).write_bytes(orjson.dumps(summary))
 
 
-def _draw_curve(folder: Path, files: Path) -> None:
-    """Write loss.png from the log, if matplotlib is installed."""
+def _draw_curves(
+    folder: Path, files: Path, names: Sequence[str], evaluations: Sequence[evaluation.Line]
+) -> None:
+    """Write loss.png from the log and the evaluations, a panel for each value that they have.
+
+    It needs matplotlib, and is left out without it.
+    """
     if find_spec("matplotlib") is None:
         print("no loss.png: matplotlib is not installed", flush=True)  # noqa: T201
         return
@@ -337,14 +442,22 @@ def _draw_curve(folder: Path, files: Path) -> None:
     from matplotlib import pyplot
 
     lines = log_lines((folder / LOG).read_bytes())
-    shown = [
-        name for name in ("loss", "reward") if any(line.get(name) is not None for line in lines)
-    ]
-    figure, axes = pyplot.subplots(len(shown) or 1, 1, squeeze=False, figsize=(6, 3 * len(shown)))
-    for name, axis in zip(shown, axes[:, 0], strict=False):
-        points = [line for line in lines if line.get(name) is not None]
-        axis.plot([p["step"] for p in points], [p[name] for p in points], color="#1f5a8a")
+    logged = [*lines, *evaluations]
+    shown = [name for name in names if any(line.get(name) is not None for line in logged)]
+    across = 1 if len(shown) <= _PANELS_IN_A_COLUMN else _PANELS_IN_A_COLUMN
+    down = max(1, -(-len(shown) // across))
+    figure, axes = pyplot.subplots(down, across, squeeze=False, figsize=(6 * across, 3 * down))
+    for axis in axes.flat[len(shown) :]:
+        axis.set_axis_off()
+    for name, axis in zip(shown, axes.flat, strict=False):
+        for curve, look in ((name, {"color": "#1f5a8a"}), (f"eval_{name}", _HELD_OUT)):
+            points = [line for line in logged if line.get(curve) is not None]
+            if points:
+                steps, values = [p["step"] for p in points], [p[curve] for p in points]
+                axis.plot(steps, values, label=curve, **look)
         axis.set(xlabel="step", ylabel=name)
+        if len(axis.lines) > 1:
+            axis.legend()
     figure.tight_layout()
     figure.savefig(files / "loss.png", dpi=120)
     pyplot.close(figure)
@@ -370,6 +483,7 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
         "tokens": trained.follower.tokens,
         "seconds": trained.follower.seconds,
         "last_loss": losses[-1] if losses else None,
+        **trained.evaluations.facts(),
         "tokens_per_second": pace,
         "row_length": length,
         "mfu": model_flops_utilization(pace, operations, peak_flops(gpu), processes),
@@ -377,8 +491,11 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
         "trained_parameters": trained.trained_parameters,
         "processes": processes,
         "device": gpu or "cpu",
+        "master_weights": job.recipe.trained_dtype(),
+        "distributed": str(trainer.accelerator.distributed_type.value).lower(),
         "attention": getattr(trainer.model.config, "_attn_implementation", None),
-        "liger": models.liger(job.recipe) and find_spec("liger_kernel") is not None,
+        "liger": models.liger(job.recipe),
+        "hub_kernels": job.recipe.kernels.liger == "hub",
         "versions": {name: version(name) for name in packages},
     }
 

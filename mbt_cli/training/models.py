@@ -1,4 +1,4 @@
-"""Weights and tokenizers: load them for training, save them so that any server can load them."""
+"""Weights: load them for training, save them so that any server can load them."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,74 +11,52 @@ import gguf.quants
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GgufConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    GgufConfig,
+    Mxfp4Config,
+)
+from transformers.integrations.liger import apply_liger_kernel
+from transformers.utils.import_utils import (
+    is_flash_attn_2_available,
+    is_flash_attn_3_available,
+    is_flash_attn_4_available,
+)
 
-from mbt_cli.core.chat import Json, Message
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import Weights
 from mbt_cli.training.problems import TrainingError
+from mbt_cli.training.tokenizer import hub_arguments, hub_place, is_gguf
 
-_FLASH_CAPABILITY = 8
+_FLASH = ((10, (4, 2)), (9, (3, 4, 2)), (8, (2, 3)))
+"""Lowest compute capability to versions of flash attention, the fastest first."""
 _QUANTIZED_MARKS = ("hf_quantizer", "is_quantized", "quantization_method")
 _ARCHITECTURE = "llama"
 _LEFT_OUT = ("general.architecture", "general.file_type", "general.quantization_version")
 
 
-class ModelTokenizer:
-    """A model's tokenizer as a `mask.Tokenizer`."""
+def load_model(weights: Weights, recipe: Recipe, *, to_train: bool = False) -> Any:
+    """The model with the fastest attention available.
 
-    def __init__(self, tokenizer: Any, template: Mapping[str, Json]) -> None:
-        self._tokenizer = tokenizer
-        self._template = dict(template)
-        added = {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
-        self.special_tokens = frozenset({*tokenizer.all_special_ids, *added})
-        self.end_of_text: str | None = tokenizer.eos_token
-
-    def render(self, messages: Sequence[Message], *, opens_reply: bool) -> str:
-        """The conversation as text."""
-        text = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tokenize=False,
-            add_generation_prompt=opens_reply,
-            **self._template,
-        )
-        return str(text)
-
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text; none are added."""
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The exact text of tokens."""
-        text = self._tokenizer.decode(
-            list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return str(text)
-
-
-def load_tokenizer(weights: Weights) -> Any:
-    """The tokenizer; TrainingError if it has no chat template."""
-    tokenizer = AutoTokenizer.from_pretrained(_place(weights), **_named(weights))
-    if not tokenizer.chat_template:
-        raise TrainingError(
-            f"`{weights.model}` has no chat template, so no prompt can be rendered",
-            "use its instruct variant, or add a chat_template.jinja to its folder",
-        )
-    return tokenizer
-
-
-def load_model(weights: Weights, recipe: Recipe, *, quantized: bool = False) -> Any:
-    """The model in the recipe's number type, with the fastest attention available."""
+    Its weights are in the number type of the checkpoint, or `to_train` as the recipe trains them.
+    """
+    quantized = to_train and recipe.tuning == "qlora"
+    is_trained = to_train and recipe.tuning == "full"
     options: dict[str, Any] = {
-        "dtype": getattr(torch, recipe.dtype),
-        "attn_implementation": attention(recipe),
+        "dtype": getattr(torch, recipe.trained_dtype() if is_trained else recipe.dtype),
     }
     if is_gguf(weights):
         # packed blocks, which newer versions keep where possible, cannot be trained
         options["quantization_config"] = GgufConfig(dequantize=True)
-    if quantized and is_gguf(weights):
+    if is_mxfp4 := not is_gguf(weights) and _is_mxfp4(weights):
+        # gpt-oss: the kernels of packed weights have no backward pass
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
+    if quantized and (is_gguf(weights) or is_mxfp4):
+        form = "MXFP4" if is_mxfp4 else "a GGUF file"
         raise TrainingError(
-            "weights in a GGUF file cannot be trained in four bits", 'set `recipe.tuning = "lora"`'
+            f"weights in {form} cannot be trained in four bits", 'set `recipe.tuning = "lora"`'
         )
     if quantized:
         options["quantization_config"] = BitsAndBytesConfig(
@@ -88,26 +66,78 @@ def load_model(weights: Weights, recipe: Recipe, *, quantized: bool = False) -> 
             bnb_4bit_compute_dtype=options["dtype"],
             bnb_4bit_quant_storage=options["dtype"],
         )
-    model = AutoModelForCausalLM.from_pretrained(_place(weights), **_named(weights), **options)
+    if recipe.kernels.liger == "hub" and to_train:
+        options["use_kernels"] = True
+    names = attentions(recipe) if to_train else (None,)
+    model = _loaded(weights, options, names)
     if is_gguf(weights):
         _forget_quantization(model)
+    if is_mxfp4:
+        # saving would reverse the conversion of packed weights, and write one tensor for all layers
+        model._weight_conversions = None
+        model.to(options["dtype"])  # experts are bfloat16 whatever was asked for
+    if to_train and liger(recipe):
+        # TRL's loss needs the model's own head
+        apply_liger_kernel(model, {"fused_linear_cross_entropy": False})
     return model
 
 
-def attention(recipe: Recipe) -> str:
-    """The attention implementation; a line in the log gives the reason for SDPA."""
+def _is_mxfp4(weights: Weights) -> bool:
+    config = AutoConfig.from_pretrained(hub_place(weights), **hub_arguments(weights))
+    stored = getattr(config, "quantization_config", None) or {}
+    return stored.get("quant_method") == "mxfp4"
+
+
+def _loaded(weights: Weights, options: Mapping[str, Any], names: Sequence[str | None]) -> Any:
+    """The model with the first of these attentions that it supports; None is transformers' own.
+
+    Raises:
+        TrainingError: There is one name, and the model or this machine does not support it.
+    """
+    for number, name in enumerate(names, 1):
+        try:
+            return AutoModelForCausalLM.from_pretrained(
+                hub_place(weights),
+                **hub_arguments(weights),
+                **options,
+                **({} if name is None else {"attn_implementation": name}),
+            )
+        except (ImportError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            if name is not None and number == len(names):
+                raise TrainingError(
+                    f"the model does not load with the attention `{name}`: {reason}",
+                    'set `recipe.kernels.attention = "auto"`, or install what it needs',
+                ) from error
+            if name is None:
+                raise
+            print(f"attention: not {name}: {reason}", flush=True)  # noqa: T201 - training's log
+    raise AssertionError("there is always a name")
+
+
+def attentions(recipe: Recipe) -> tuple[str | None, ...]:
+    """Attention implementations to try, the fastest first; None stands for transformers' choice.
+
+    Flash attention 3 was written for Hopper (9.0), 4 for Blackwell (10.0) and later; both run on
+    neighbours of these, and 2 from Ampere (8.0) on. None computes in float32. Transformers' own
+    choice is SDPA, or eager attention where a model does not support SDPA.
+    """
     wanted = recipe.kernels.attention
     if wanted != "auto":
-        return wanted
-    has_gpu = torch.cuda.is_available()
-    if find_spec("flash_attn") is None:
-        reason = "flash-attn is not installed"
-    elif not has_gpu or torch.cuda.get_device_capability()[0] < _FLASH_CAPABILITY:
-        reason = "no GPU here supports flash attention 2"
-    else:
-        return "flash_attention_2"
-    print(f"attention: SDPA, since {reason}", flush=True)  # noqa: T201 - the training's log
-    return "sdpa"
+        return (wanted,)
+    is_half = recipe.dtype == "bfloat16" or recipe.trainer.get("bf16", True)
+    if recipe.launch.parallelism("cp") > 1:
+        return ("sdpa",)
+    if not torch.cuda.is_available() or not is_half:
+        return (None,)
+    found = {
+        4: is_flash_attn_4_available(),
+        3: is_flash_attn_3_available(),
+        2: is_flash_attn_2_available(),
+    }
+    major = torch.cuda.get_device_capability()[0]
+    order = next((versions for lowest, versions in _FLASH if major >= lowest), ())
+    return (*(f"flash_attention_{n}" for n in order if found[n]), None)
 
 
 def liger(recipe: Recipe) -> bool:
@@ -119,6 +149,25 @@ def liger(recipe: Recipe) -> bool:
 def adapter_config(recipe: Recipe) -> Any:
     """PEFT's configuration; None for full tuning."""
     return None if recipe.tuning == "full" else LoraConfig(**recipe.lora, task_type="CAUSAL_LM")
+
+
+def keep_trained_weights_in(model: Any, dtype: str) -> None:
+    """Give the trained weights of an adapter their number type.
+
+    PEFT makes them float32, and TRL bfloat16 if the model is in four bits. All other trained
+    weights were loaded in their type.
+    """
+    for name, weight in model.named_parameters():
+        # bfloat16 is too coarse for the updates of DoRA's magnitudes
+        if weight.requires_grad and "lora_magnitude_vector" not in name:
+            weight.data = weight.data.to(getattr(torch, dtype))
+
+
+def ends_with(model: Any, end_token: int) -> list[int]:
+    """The tokens that end a reply of the model, and the one that ends a turn."""
+    known = model.generation_config.eos_token_id
+    ends = known if isinstance(known, list) else [known] if known is not None else []
+    return list(dict.fromkeys([*ends, end_token]))
 
 
 def parameter_counts(model: Any) -> tuple[int, int]:
@@ -141,29 +190,12 @@ def save(model: Any, tokenizer: Any, folder: Path, *, end_token: int) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.config.use_cache = True
-    known = model.generation_config.eos_token_id
-    ends = known if isinstance(known, list) else [known] if known is not None else []
     # servers stop at the token that ended a turn in training
-    model.generation_config.eos_token_id = list(dict.fromkeys([*ends, end_token]))
+    model.generation_config.eos_token_id = ends_with(model, end_token)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
-
-
-def is_gguf(weights: Weights) -> bool:
-    """Whether the weights are a file for llama.cpp."""
-    return weights.model.endswith(".gguf")
-
-
-def _place(weights: Weights) -> str:
-    return str(Path(weights.model).parent) if is_gguf(weights) else weights.model
-
-
-def _named(weights: Weights) -> dict[str, Any]:
-    if is_gguf(weights):
-        return {"gguf_file": Path(weights.model).name}
-    return {"revision": weights.revision, "trust_remote_code": weights.trust_remote_code}
 
 
 def _forget_quantization(model: Any) -> None:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
-import torch
 from safetensors import SafetensorError
 
 from mbt_cli.core.training_job import PROBLEM, STOPPED, TrainingJob
@@ -86,7 +85,7 @@ def explained(error: BaseException, job: TrainingJob) -> TrainingError | None:
         return TrainingError(
             text, "this model's chat template cannot be trained with; use another model"
         )
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "out of memory" in text.lower():
+    if isinstance(error, MemoryError) or "out of memory" in text.lower():
         return TrainingError(
             f"out of memory at device_batch_size {job.recipe.device_batch_size}, "
             f"max_length {job.recipe.max_length}",

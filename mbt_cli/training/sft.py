@@ -1,26 +1,24 @@
 """Supervised fine-tuning with TRL's SFTTrainer: python -m mbt_cli.training.sft JOB."""
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import torch
-from datasets import Dataset
 from transformers import set_seed
 from trl import SFTConfig, SFTTrainer
 
-from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
 from mbt_cli.training import models, processors
+from mbt_cli.training.batches import share_exactly
+from mbt_cli.training.evaluation import Asked, EvaluatesHeldOut, held_out_rows
 from mbt_cli.training.loop import arguments, finish, process_state, train
-from mbt_cli.training.mask import UntrainableError, example_of, turn_of
-from mbt_cli.training.problems import TrainingError, exit_code_of
-
-_TOKENS = "tokens.parquet"
-_SAMPLE = "sample.txt"
+from mbt_cli.training.mask import ChatFormat
+from mbt_cli.training.problems import exit_code_of
+from mbt_cli.training.row_files import RowLengths, open_rows
+from mbt_cli.training.tokenizer import ModelTokenizer, load_tokenizer
 
 
 def fine_tune(job: TrainingJob) -> None:
@@ -28,102 +26,55 @@ def fine_tune(job: TrainingJob) -> None:
     recipe = job.recipe
     if on_processor := not torch.cuda.is_available():
         processors.keep_freed_memory()
-    tokenizer = models.load_tokenizer(job.weights)
-    adapted = models.ModelTokenizer(tokenizer, job.template)
-    with process_state().main_process_first():
-        examples = _training_set(job, adapted)
+    tokenizer = load_tokenizer(job.weights)
+    adapted = ModelTokenizer(tokenizer, job.template)
     is_packed = bool(recipe.trainer.get("packing"))
     own: dict[str, Json] = {
-        # the rows are already rendered, masked and short enough
+        # the rows are already rendered, masked, short enough and packed
         "max_length": recipe.max_length if is_packed else None,
-        "dataset_kwargs": None if is_packed else {"skip_prepare_dataset": True},
+        "dataset_kwargs": {"skip_prepare_dataset": True},
     }
     if on_processor:
         own["pad_to_multiple_of"] = recipe.trainer.get("pad_to_multiple_of", processors.PADDED_TO)
     settings = arguments(job, SFTConfig, own)
     set_seed(job.seed)
-    trainer = SFTTrainer(
-        model=models.load_model(job.weights, recipe, quantized=recipe.tuning == "qlora"),
+    with process_state(recipe).main_process_first():
+        multiple = settings.eval_batch_size * settings.world_size
+        validation = held_out_rows(job, adapted, multiple=multiple)
+    trainer = _Trainer(
+        model=models.load_model(job.weights, recipe, to_train=True),
         args=settings,
-        train_dataset=Dataset.from_dict(examples.to_dict(as_series=False)),
+        train_dataset=open_rows(job),
+        eval_dataset=validation,
         processing_class=tokenizer,
         peft_config=models.adapter_config(recipe),
     )
     if on_processor:
         processors.score_trained_positions(trainer.model)
+    share_exactly(trainer, recipe.batch_size)
+    asked = pl.read_parquet(job.examples, n_rows=1)["messages"][0].to_list()
+    end_token = ChatFormat(adapted).turn(asked).end_tokens[-1]
+    if recipe.evaluation.score is not None:
+        trainer.asked = Asked(job, tokenizer, adapted, end_token)
     trained = train(trainer, job)
-    turn = turn_of(adapted, pl.read_parquet(job.examples, n_rows=1)["messages"][0].to_list())
-    finish(trainer, job, trained, end_token=turn.end_token, facts=_row_counts(job))
+    finish(trainer, job, trained, end_token=end_token, facts=_row_counts(job))
 
 
-def _training_set(job: TrainingJob, tokenizer: models.ModelTokenizer) -> pl.DataFrame:
-    """`input_ids` and `labels` of every row that is trained on, in the order of the examples.
+class _Trainer(EvaluatesHeldOut, SFTTrainer):  # type: ignore[misc]
+    """Evaluates on held-out questions, and samples rows by their lengths without reading them."""
 
-    The rows are made once: a resumed run reads those of the first one, so that a chat template
-    that contains the date cannot change them. Their texts go into the artifact.
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        found = self.train_dataset if train_dataset is None else train_dataset
+        return super()._get_train_sampler(RowLengths(found))
 
-    Raises:
-        ChatTemplateError: The template cannot be trained with.
-        TrainingError: No row is left.
-    """
-    folder, files = Path(job.folder), Path(job.files)
-    tokens = folder / _TOKENS
-    if not tokens.is_file():
-        _write_training_set(job, tokenizer, folder)
-    for name in (TRAINING_SET, _SAMPLE):
-        shutil.copyfile(folder / name, files / name)
-    found = pl.read_parquet(tokens)
-    if found.is_empty():
-        dropped = pl.read_parquet(folder / TRAINING_SET)["dropped"]
-        counts = dropped.str.split(":").list.first().value_counts(sort=True)
-        reasons = "; ".join(f"{n} x {reason}" for reason, n in counts.rows())
-        lengths = dropped.str.extract(r"^over_long: (\d+)").cast(pl.Int64).drop_nulls().to_list()
-        shortest = f"; the shortest has {min(lengths)} tokens" if lengths else ""
-        raise TrainingError(
-            f"no row is left to train on ({reasons}{shortest})",
-            f"raise `recipe.max_length`, or check {folder / TRAINING_SET}",
-        )
-    return found
-
-
-def _write_training_set(job: TrainingJob, tokenizer: models.ModelTokenizer, folder: Path) -> None:
-    texts: list[dict[str, Any]] = []
-    tokens: list[dict[str, list[int]]] = []
-    for row in pl.read_parquet(job.examples).iter_rows(named=True):
-        names = ("source", "question_id", "sample", "trace_id", "dropped")
-        text = {name: row[name] for name in names}
-        if row["dropped"] is None:
-            try:
-                example = example_of(
-                    tokenizer, row["messages"], row["completion"], max_length=job.recipe.max_length
-                )
-            except UntrainableError as error:
-                text["dropped"] = str(error)
-            else:
-                text |= {
-                    "prompt": example.prompt,
-                    "completion": example.completion,
-                    "tokens": len(example.input_ids),
-                    "trained_tokens": example.trained,
-                }
-                tokens.append({"input_ids": example.input_ids, "labels": example.labels})
-        texts.append({**dict.fromkeys(rows.TRAINING_SET), **text})
-    frame = pl.DataFrame(texts, schema=rows.TRAINING_SET)
-    frame.write_parquet(folder / TRAINING_SET)
-    first = frame.filter(pl.col("dropped").is_null()).head(1).rows(named=True)
-    sample = "".join(
-        f"{r['prompt']}\n>>> trained from here\n{r['completion']}\n<<< to here\n" for r in first
-    )
-    (folder / _SAMPLE).write_text(sample, encoding="utf-8")
-    ids = pl.List(pl.Int64())
-    partial = folder / f"{_TOKENS}.partial"
-    pl.DataFrame(tokens, schema={"input_ids": ids, "labels": ids}).write_parquet(partial)
-    partial.replace(folder / _TOKENS)
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        return super()._get_eval_sampler(RowLengths(eval_dataset))
 
 
 def _row_counts(job: TrainingJob) -> dict[str, Json]:
-    """Trained and dropped rows, and their tokens, for the lineage."""
-    texts = pl.read_parquet(Path(job.folder) / TRAINING_SET)
+    """Trained and dropped examples, and their tokens, for the lineage."""
+    names = ["tokens", "trained_tokens", "dropped"]
+    texts = pl.read_parquet(Path(job.folder) / TRAINING_SET, columns=names)
     trained = texts.filter(pl.col("dropped").is_null())
     reasons = texts["dropped"].drop_nulls().str.split(":").list.first().value_counts()
     return {

@@ -1,53 +1,95 @@
-"""Rewards of reinforcement learning: one completion to a number, higher is better."""
+"""Rewards of reinforcement learning: one reply to a number, higher is better.
+
+A reward of an answer equals what a score stage computes from the same reply: the benchmark finds
+the answer, and its verifier decides whether it is right. Replies that were cut at the token limit
+never get here: they earn 0 from every reward.
+"""
 
 import re
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from mbt_cli.core.questions import Question
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.verifiers import text
 
-_WELL_FORMED = re.compile(
-    r"^\s*+(?:<think>.*?</think>)?[^<]*<answer>[^<]+</answer>\s*$", re.DOTALL | re.IGNORECASE
-)
+_OPEN, _CLOSE = "<think>", "</think>"
+_THINK_TAG = re.compile(r"</?think>", re.IGNORECASE)
+_ANSWER_TAG = re.compile(r"</?answer>", re.IGNORECASE)
 
 
-class Reward(Protocol):
-    """A reward; higher is better."""
+@dataclass(frozen=True, slots=True)
+class GradedReply:
+    """A reply with what its rewards read.
 
-    def __call__(
-        self, completion: str, question: Question, *, verifier: Verifier, words: int
-    ) -> float:
-        """The reward of one completion.
+    Args:
+        text: The whole reply, thinking included.
+        answer: The answer that the benchmark finds in it; empty if there is none.
+        question: The question with its gold answer and aliases.
+        verifier: The benchmark's own.
+        opens_thinking: Whether the prompt has opened the think block that the reply closes.
+        words: Words from which on `length` is 0.
+    """
 
-        Args:
-            completion: The reply, thinking included.
-            question: The question with its gold answer and aliases.
-            verifier: The benchmark's own.
-            words: Words beyond which `length` is 0.
-        """
-
-
-def exact_match(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
-    """Value of the benchmark's verifier for the completion, in [0, 1]."""
-    return verifier.check(completion, question).value
-
-
-def f1_score(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
-    """Best F1 of words between the tagged answer and the gold answer or an alias, in [0, 1]."""
-    references = (question.answer, *question.answer_aliases)
-    return text.f1_score(text.extract_answer(completion), references)
+    text: str
+    answer: str
+    question: Question
+    verifier: Verifier
+    opens_thinking: bool = False
+    words: int = 0
 
 
-def well_formed(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
-    """1 if the completion ends in its only answer pair, after at most one closed think block."""
-    return float(_WELL_FORMED.match(completion) is not None)
+Reward = Callable[[GradedReply], float]
 
 
-def length(completion: str, question: Question, *, verifier: Verifier, words: int) -> float:
-    """1 for an empty completion, falling linearly to 0 at `words` words."""
-    return max(0.0, 1.0 - len(completion.split()) / words) if words else 0.0
+def exact_match(reply: GradedReply) -> float:
+    """Value of the benchmark's verifier, in [0, 1]."""
+    return reply.verifier.check(reply.text, reply.question, tagged=reply.answer).value
+
+
+def f1_score(reply: GradedReply) -> float:
+    """Best F1 of words between the answer and the gold answer or an alias, in [0, 1]."""
+    references = (reply.question.answer, *reply.question.answer_aliases)
+    return text.f1_score(reply.answer, references)
+
+
+def well_formed(reply: GradedReply) -> float:
+    """1 if the reply ends in its only answer pair, after at most one think block that is closed."""
+    outside = _after_thinking(reply.text, is_open=reply.opens_thinking)
+    if outside is None:
+        return 0.0
+    tags = [(tag[0].lower(), tag.start(), tag.end()) for tag in _ANSWER_TAG.finditer(outside)]
+    if [name for name, _, _ in tags] != ["<answer>", "</answer>"]:
+        return 0.0
+    (_, _, start), (_, stop, end) = tags
+    return float(bool(outside[start:stop].strip()) and not outside[end:].strip())
+
+
+def _after_thinking(reply: str, *, is_open: bool) -> str | None:
+    """What follows the think block, or all of a reply without one; None if it is not closed."""
+    tags = list(_THINK_TAG.finditer(reply))
+    names = [tag[0].lower() for tag in tags]
+    if is_open:
+        return reply[tags[0].end() :] if names == [_CLOSE] else None
+    if not tags:
+        return reply
+    is_first = not reply[: tags[0].start()].strip()
+    return reply[tags[1].end() :] if names == [_OPEN, _CLOSE] and is_first else None
+
+
+def opens_thinking(prompt: str) -> bool:
+    r"""Whether a prompt as the chat template renders it ends inside a think block.
+
+    Example:
+        >>> opens_thinking("<|assistant|>\n<think>\n"), opens_thinking("<think></think>\n")
+        (True, False)
+    """
+    return prompt.rstrip().endswith(_OPEN)
+
+
+def length(reply: GradedReply) -> float:
+    """1 for an empty reply, falling linearly to 0 at `words` words."""
+    return max(0.0, 1.0 - len(reply.text.split()) / reply.words) if reply.words else 0.0
 
 
 REWARDS: Mapping[str, Reward] = {

@@ -52,6 +52,7 @@ rollouts = "base"
 solutions = "solutions"
 teacher = "teacher"
 traces_per_rollout = {traces}
+gates = {{ conclusion = false, phases = "off" }}
 """
 REPLIES = 16
 DOCUMENTS = 10

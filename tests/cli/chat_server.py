@@ -17,6 +17,8 @@ class ChatServer:
         delay_seconds: Time from a request to its reply.
         model: What it lists at `/models`; None lists nothing.
         answers: Number of requests that it answers before it fails all others with 500.
+
+    With `drips_models`, the list at `/models` comes a byte at a time and has no end.
     """
 
     def __init__(
@@ -30,6 +32,8 @@ class ChatServer:
         self._reply = reply
         self.model = model
         self.answers = answers
+        self.drips_models = False
+        self.more_models: list[dict] = []
         self.delay_seconds = delay_seconds
         self.asked: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
@@ -45,6 +49,7 @@ class ChatServer:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.drips_models = False
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
@@ -67,12 +72,21 @@ class ChatServer:
         self._loop.run_until_complete(runner.cleanup())
         self._loop.close()
 
-    async def _models(self, request: web.Request) -> web.Response:
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        if self.drips_models:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            while self.drips_models:
+                await response.write(b" ")
+                await asyncio.sleep(0.1)
+            return response
+            return response
         if self.model is None:
             return web.json_response({"error": {"message": "no such page"}}, status=404)
         # the time and the permissions differ at each call, as with vLLM
         changing = {"created": time.time_ns(), "permission": [{"id": f"p{time.time_ns()}"}]}
-        return web.json_response({"object": "list", "data": [{**self.model, **changing}]})
+        data = [{**one, **changing} for one in (self.model, *self.more_models)]
+        return web.json_response({"object": "list", "data": data})
 
     def reply_to(self, body: dict) -> str | None:
         """The text of the reply; None refuses the request."""

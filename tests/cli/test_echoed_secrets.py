@@ -10,7 +10,7 @@ import json
 import re
 import socketserver
 import threading
-from base64 import b64decode, b64encode, urlsafe_b64encode
+from base64 import b64decode, b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,6 +51,10 @@ def refuses(message: object, status: str = "400 Bad Request") -> bytes:
 
 def escaped(text: str) -> str:
     return "".join(f"\\u{ord(c):04x}" for c in text)
+
+
+def entities(text: str) -> str:
+    return text.replace("/", "&sol;").replace("+", "&plus;").replace("=", "&equals;")
 
 
 def chunked(body: bytes, *, size: int) -> bytes:
@@ -105,6 +109,12 @@ TRICKS = (
     Trick("JSON escapes as text", lambda key: says(escaped(key))),
     Trick("HTML codes", lambda key: says("".join(f"&#{ord(c)};" for c in key))),
     Trick("HTML hex codes", lambda key: says("".join(f"&#x{ord(c):X};" for c in key))),
+    Trick("HTML entities", lambda key: says(entities(key))),
+    Trick("quoted twice", lambda key: says(quote(quote(key, safe=""), safe=""))),
+    Trick("a line end inside", lambda key: says(f"{key[:12]}\n{key[12:]}")),
+    Trick("a blank without width inside", lambda key: says(f"{key[:12]}\u200b{key[12:]}")),
+    Trick("base64 in lines", lambda key: says(encodebytes(f"{'?' * 40}{key}".encode()).decode())),
+    Trick("hex with colons", lambda key: says(key.encode().hex(":"))),
     Trick("upper case", lambda key: says(key.upper())),
     Trick("lower case", lambda key: says(key.lower())),
     Trick("split over chunks", lambda key: chunked(body_of(says(f"it is {key}")), size=3)),
@@ -138,6 +148,8 @@ TRICKS = (
         "an error in a reply", lambda key: http(json.dumps({"error": {"message": key}}).encode())
     ),
     Trick("an error that is cut inside", lambda key: refuses("x" * 485 + key)),
+    Trick("an error in lines", lambda key: refuses(f"wrong key {key[:12]}\n{key[12:]}")),
+    Trick("an error page", lambda key: http(f"<p>{entities(key)}</p>".encode(), "400 Bad")),
     Trick("an error in base64", lambda key: refuses(f"Basic {basic(key)}")),
     Trick(
         "a redirect", lambda key: http(b"", "302 Found", f"Location: https://x.org/?k={key}\r\n")
@@ -145,6 +157,12 @@ TRICKS = (
     Trick(
         "a redirect, quoted",
         lambda key: http(b"", "307 To", f"Location: /{quote(key, safe='')}\r\n"),
+    ),
+    Trick(
+        "a login page",
+        lambda key: http(
+            b"", "302 To", f"Location: /login?next={quote(quote(key, safe=''), safe='')}\r\n"
+        ),
     ),
     Trick("no HTTP", lambda key: f"SSH-2.0-{key}\r\n".encode()),
     Trick(
@@ -266,7 +284,10 @@ def readings(text: str) -> Iterator[str]:
     """A text, and what someone who decodes parts of it reads."""
     yield text
     plain = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text)
-    yield html.unescape(unquote(plain.replace("\\/", "/").replace('\\"', '"')))
+    plain = html.unescape(unquote(unquote(plain.replace("\\/", "/").replace('\\"', '"'))))
+    yield plain
+    text = re.sub(r"[\s:\u200b]|\\+[nr]", "", plain)
+    yield text
     for run in re.findall(r"[A-Za-z0-9+/_-]{8,}", text):
         for start in range(4):
             part = run[start:].replace("-", "+").replace("_", "/")

@@ -26,8 +26,8 @@ from mbt_cli.settings import Machine
 from mbt_cli.stages.kinds import STAGES
 
 TOPICS = (
-    "quickstart", "manifest", "data", "metrics", "presets", "paper", "conventions", "extend",
-    "python", "security", "troubleshooting",
+    "quickstart", "manifest", "data", "metrics", "presets", "paper", "conventions", "evaluation",
+    "extend", "python", "security", "training", "troubleshooting",
 )  # fmt: skip
 SECTIONS = {
     "backends": FAMILIES["backends"],

@@ -8,6 +8,8 @@ import polars as pl
 import pytest
 
 from mbt_cli.backends.openai import OpenAIBackend
+from mbt_cli.inference import origins
+from mbt_cli.inference.origins import listed_models
 from tests.cli.chat_server import ChatServer
 
 STUDY = """
@@ -207,6 +209,94 @@ def test_another_model_at_the_same_address_is_refused_by_name(study, servers, mb
     assert "`--replace` asks every request of the cell again" in afresh.err
     assert sum(server.answered.values()) == 12 + 18
     assert study.lineage["server"]["origin"]["model"] == {"id": "m", "root": "/models/b"}
+
+
+def test_the_same_model_in_another_folder_goes_on_if_the_manifest_says_so(study, servers, mbt):
+    server = servers[0]
+    server.model = {"id": "m", "root": "/models/old/qwen"}
+    study.write(server)
+    assert mbt("run", "study.toml").code == 0
+    server.model = {"id": "m", "root": "/models/new/qwen"}
+    study.write(server, samples=3)
+
+    refused = mbt("run", "study.toml")
+    study.write(server, samples=3, identity=server.base_url)
+    went_on = mbt("run", "study.toml")
+
+    assert refused.code == 1
+    assert f'set `identity = "{server.base_url}"`' in " ".join(refused.err.split())
+    assert went_on.code == 0, went_on.err
+    assert sum(server.answered.values()) == 18
+
+
+def test_a_model_that_is_no_longer_listed_is_refused(study, servers, mbt):
+    server = servers[0]
+    server.model = {"id": "m"}
+    study.write(server)
+    assert mbt("run", "study.toml").code == 0
+    server.model, server.more_models = {"id": "other"}, [{"id": "third"}]
+    study.write(server, samples=3)
+
+    refused = mbt("run", "study.toml")
+
+    assert refused.code == 1
+    assert "now serves a model with the id `(not listed)`" in refused.err
+    assert sum(server.answered.values()) == 12
+
+
+def test_a_server_that_names_its_model_late_is_noted(study, servers, mbt):
+    server = servers[0]
+    study.write(server)
+    assert mbt("run", "study.toml").code == 0
+    server.model = {"id": "m", "root": "/models/a"}
+    study.write(server, samples=3)
+
+    grown = mbt("run", "study.toml")
+
+    assert grown.code == 0, grown.err
+    assert "listed no model" in " ".join(grown.err.split())
+    assert study.lineage["server"]["origin"]["is_model_partly_unknown"]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"name": "http://127.0.0.1:1/v1", "addr'])
+def test_a_damaged_record_of_the_server_costs_no_reply(study, servers, mbt, content):
+    server = servers[0]
+    server.answers = 5
+    study.write(server)
+    assert mbt("run", "study.toml").code == 1
+    (record,) = (study.folder / "journal").glob("origin-*.json")
+    record.write_bytes(content)
+    server.answers = float("inf")
+
+    went_on = mbt("run", "study.toml")
+
+    assert went_on.code == 0, went_on.err
+    assert sum(server.answered.values()) == 12
+    assert "origin-0.damaged" in "".join(went_on.err.split())
+
+
+def test_a_server_that_gave_no_reply_binds_nobody(study, servers, mbt):
+    first, second = servers
+    journal = study.folder / "journal"
+    journal.mkdir(parents=True)
+    # SIGKILL came between the record and the first reply
+    for writer in ("0", "1-of-2"):
+        record = {"name": first.base_url, "addresses": [first.base_url]}
+        (journal / f"origin-{writer}.json").write_text(json.dumps(record))
+    (journal / "replies-0.jsonl").touch()
+    study.write(second)
+
+    made = mbt("run", "study.toml")
+
+    assert made.code == 0, made.err
+    assert study.replies == [("second", 12)]
+
+
+def test_a_list_of_models_that_never_ends_holds_nothing_up(servers, monkeypatch):
+    servers[0].drips_models = True
+    monkeypatch.setattr(origins, "_SECONDS", 1.0)
+
+    assert listed_models(servers[0].base_url, None, {}, {}) == ()
 
 
 def test_cells_of_older_versions_keep_their_replies(study, servers, mbt):

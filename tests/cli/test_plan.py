@@ -101,6 +101,15 @@ def test_bytes_on_stdin_are_refused_in_one_line(workplace):
     assert done.stderr.startswith(b"error: `stdin` does not contain a plan"), done.stderr
 
 
+def test_a_plan_without_the_jobs_of_missing_cells_is_refused(mbt, piped, workplace):
+    plan = json.loads(mbt("plan", "study.toml").out)
+
+    emptied = piped(json.dumps({**plan, "jobs": []}), "--local", "1")
+
+    assert emptied.returncode == 2
+    assert "not all of its cells are done" in emptied.stderr
+
+
 def test_a_plan_of_an_edited_manifest_is_refused(mbt, piped, workplace):
     plan = mbt("plan", "study.toml").out
     text = (workplace / "study.toml").read_text()

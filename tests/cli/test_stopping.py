@@ -121,6 +121,21 @@ def test_a_closed_terminal_stops_a_run_in_order(workplace, mbt):
     assert set(server.asked.values()) == {1}
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_without_a_standard_stream_is_made(workplace, closed):
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m mbt_cli run study.toml {closed}"],
+        cwd=workplace,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((workplace / "runs").rglob("lineage.json"))
+
+
 def test_a_run_under_nohup_goes_on_after_its_terminal(workplace):
     with ChatServer(delay_seconds=0.02) as server:
         (workplace / "study.toml").write_text(study(server))
@@ -221,3 +236,33 @@ def test_mbt_within_another_program_leaves_its_signals_as_they_were(capsys, monk
         main()
 
     assert (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_signal_within_a_callback_is_not_lost():
+    """Python ignores what a weak reference's callback raises."""
+    script = """
+import os, signal, time, weakref
+import mbt_cli.app as app
+
+class Held:
+    pass
+
+def callback(_):
+    os.kill(os.getpid(), signal.SIGINT)
+    [None for _ in range(1000)]
+
+def run():
+    held = Held()
+    kept = weakref.ref(held, callback)
+    del held
+    for _ in range(6000):
+        time.sleep(0.01)
+    return 0
+
+app._run = run
+app.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.returncode == 130
+    assert done.stderr.startswith("error: interrupted")

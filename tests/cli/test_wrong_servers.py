@@ -119,6 +119,31 @@ ENDPOINTS = (
         code=2,
     ),
     asking(
+        "a key in a parameter of the address",
+        OPENAI.format(url="https://x.org/v1;key=sk-0123456789"),
+        ["models.parrot.backend.base_url", "see `api_key_env` and `headers_env`"],
+        code=2,
+    ),
+    *(
+        asking(
+            f"a key of vLLM: {table}",
+            f'preset = "qwen3-0.6b"\n{table}',
+            [*path, "export"],
+            code=2,
+        )
+        for table, *path in (
+            ('serve = { hf_token = "sk-0123456789" }', "backend.serve`", "`hf_token`"),
+            ('serve = { hf-token = "sk-0123456789" }', "backend.serve`", "`hf-token`"),
+            ('place = { flags = { api-key = ["sk-0123456789"] } }', "flags`", "`api-key`"),
+        )
+    ),
+    asking(
+        "a key of vLLM's environment",
+        'preset = "qwen3-0.6b"\nplace = { environment = { HF_TOKEN = "sk-0123456789" } }',
+        ["place.environment", "looks like a secret: set it in the shell"],
+        code=2,
+    ),
+    asking(
         "a key where the variable of a header is meant",
         OPENAI.format(url="https://x.org/v1").replace(
             'api_key_env = "MY_KEY"', 'headers_env = { "X-Api-Key" = "sk-0123456789" }'
@@ -139,6 +164,15 @@ ENDPOINTS = (
             'extra_headers = { X-Org = "sk-0123456789" }',
             'x-api-key = "sk-0123456789", model = "m"',
             'extra_body = { token = "sk-0123456789" }',
+            'data_sources = [{ parameters = { authentication = { key = "sk-0123456789" } } }]',
+            'tools = [{ type = "mcp", headers = { Authorization = "Bearer sk-0123456789" } }]',
+            'tools = [{ authorization = "sk-0123456789" }]',
+            'api_keys = ["sk-0123456789"]',
+            'headers = ["Authorization: Bearer sk-0123456789"]',
+            'credential = { value = "sk-0123456789" }',
+            'metadata = { X-Team-Token = "sk-0123456789" }',
+            'proxy = "http://me:sk-0123456789@x.org"',
+            'tools = [{ urls = ["http://sk-0123456789@x.org"] }]',
         )
     ),
     asking(
@@ -152,8 +186,17 @@ ENDPOINTS = (
 
 
 def test_requests_may_have_fields_whose_names_only_look_like_keys(tmp_path, capfd):
-    request = 'prompt_cache_key = "a", skip_special_tokens = false, user = "token"'
-    tools = 'tools = [{ function = { parameters = { password = { type = "string" } } } }]'
+    request = """prompt_cache_key = "a", skip_special_tokens = false, user = "token", \
+        logit_bias = { 1 = -1 }, stop_token_ids = [1], max_tokens_per_turn = 2, min_tokens = 1, \
+        truncate_prompt_tokens = 9, allowed_token_ids = [1], thinking_token_budget = 9, \
+        return_tokens_as_token_ids = true, cache_salt = "a", bad_words = ["key"], \
+        stop = ["token"], \
+        chat_template_kwargs = { eos_token = "</s>", stop_tokens = ["a"] }, keywords = ["a"], \
+        reasoning = { pattern = "a", author = "b" }, url = "https://x.org/@a" """
+    arguments = """{ password = { type = "string" }, key = { type = ["string", "null"] }, \
+        properties = { api_key = { description = "a key" }, headers = { anyOf = [] } }, \
+        required = ["token"] }"""
+    tools = f"tools = [{{ function = {{ parameters = {arguments} }} }}]"
     model = f"{OPENAI.format(url='https://x.org/v1')}\nrequest = {{ {request}, {tools} }}"
     Wrong("", "", (), edits={CANNED: model}).prepare(tmp_path)
 

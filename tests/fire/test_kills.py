@@ -108,6 +108,7 @@ rollouts = { stage = "base", where = { prompt = "answer" } }
 solutions = "solutions"
 teacher = "teacher"
 traces_per_rollout = 1
+gates = { phases = "off" }
 
 [[stage]]
 kind = "report"
@@ -409,4 +410,5 @@ def is_refusal(err: str) -> bool:
 
 
 def is_exported(folder: Path) -> bool:
-    return (folder / "exported").is_dir() and not (folder / "exported/.partial").is_dir()
+    # a kill between the two `mkdir` calls leaves the folder empty
+    return (folder / "exported/README.md").is_file() and not (folder / "exported/.partial").is_dir()

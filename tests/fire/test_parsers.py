@@ -21,6 +21,7 @@ from mbt_cli.core.chat import Reply
 from mbt_cli.core.questions import Question
 from mbt_cli.core.secrets import without_secrets
 from mbt_cli.core.traces import paragraphs, trace_column, trace_of
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.errors import JudgeReplyError
 from mbt_cli.inference.replies import Sending, inline_reasoning, result_of_body, server_words
 from mbt_cli.judges.answer_hit import AnswerHit
@@ -28,11 +29,11 @@ from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
 from mbt_cli.report.traces import page_trace
-from mbt_cli.stages.gates import GateResults, Gates
+from mbt_cli.stages.gates import Asked, GateResults, Gates
 from mbt_cli.verifiers import math as math_verifier
 from mbt_cli.verifiers.math import MathVerifier
 from mbt_cli.verifiers.number import NumberVerifier
-from mbt_cli.verifiers.rewards import REWARDS
+from mbt_cli.verifiers.rewards import REWARDS, GradedReply, Reward
 from mbt_cli.verifiers.text import TextVerifier, containment, extract_answer
 
 LENGTH = 100_000
@@ -47,8 +48,10 @@ JUDGES = (AnswerMatch(), AnswerHit(), Phases(), Redundancy())
 OFF = {
     **dict.fromkeys(("finished", "only_final_text", "no_tags", "no_markdown", "no_leaks"), False),
     **{"names_answer": False, "no_tail_loop": False, "max_overlap": None, "min_words": 0},
-    "max_words": 10 * LENGTH,
+    **{"no_refusals": False, "language": "any", "max_copied": 1.0, "conclusion": False},
+    **{"phases": "off", "max_words": 10 * LENGTH},
 }
+ON = {"max_overlap": 0.9, "max_copied": 0.5, "language": "en", "phases": "order"}
 ALL_MARKED = "ANSWER_PARAGRAPH_MARKER: [[M_END]]\nREDUNDANT_PARAGRAPH_MARKERS: NONE\nCONFIDENCE: 1"
 
 REPEATED = (
@@ -69,6 +72,23 @@ REPEATED = (
         "\U0001d49c",
     ),
     *("`", "<", "-", "1.", "\r", "\u2028", "İ", "\0", "<an\u017fwer>"),
+    *(
+        "the answer ",
+        "the answer is ",
+        "answer is 7, not ",
+        "know the ",
+        "we were told ",
+        ". A",
+        "= 7",
+    ),
+    *(
+        "the student ",
+        "given answer in the document ",
+        "A. ",
+        "we have the answer to ",
+        "$7$ ",
+        "not ",
+    ),
 )
 OPENINGS = (
     *("L_OBS: 3", "L_OBS: 3\nPHASES: 1", "L_OBS: 3\nPHASES: 1\nCONFIDENCE: 1", "Grade", "A: "),
@@ -91,13 +111,24 @@ def poisons(length: int) -> Iterator[str]:
 
 
 def gated(gate: str, text: str) -> object:
-    gates = Gates(**{**OFF, gate: 0.9 if gate == "max_overlap" else True})
-    return GateResults(gates).check("q", Reply(text=text, finish_reason="stop"), ["Oslo"])
+    gates = Gates(**{**OFF, gate: ON.get(gate, True)})
+    asked = Asked("q", ["Oslo", "72"], "Which city is it?", text[: LENGTH // 2])
+    return GateResults(gates).check(asked, Reply(text=text, finish_reason="stop"))
+
+
+def concluded(verifier: Verifier, text: str) -> object:
+    gates = Gates(**{**OFF, "conclusion": True})
+    asked = Asked("q", ["72"])
+    return GateResults(gates, verifier).check(asked, Reply(text=text, finish_reason="stop"))
 
 
 def frame(text: str) -> pl.DataFrame:
     schema = {"reasoning": pl.String(), "reply": pl.String()}
     return pl.DataFrame({"reasoning": [None], "reply": [text]}, schema)
+
+
+def rewarded(reward: Reward, text: str) -> float:
+    return reward(GradedReply(text, text, QUESTION, TextVerifier(), words=9))
 
 
 PARSERS = {
@@ -110,10 +141,7 @@ PARSERS = {
     "math, compared": lambda text: MathVerifier().same(text.ljust(LENGTH // 4), "72"),
     "extraction": extract_answer,
     "containment": lambda text: containment(text, ["Oslo"]),
-    **{
-        f"reward {name}": partial(reward, question=QUESTION, verifier=TextVerifier(), words=9)
-        for name, reward in REWARDS.items()
-    },
+    **{f"reward {name}": partial(rewarded, reward) for name, reward in REWARDS.items()},
     "trace": partial(trace_of, None),
     "trace column": lambda text: frame(text).select(trace_column()),
     "paragraphs": paragraphs,
@@ -124,6 +152,8 @@ PARSERS = {
     "body": lambda text: result_of_body(text.encode(), Sending()),
     "scripted teacher": lambda text: guess_in(text, LESSON),
     **{f"gate {gate}": partial(gated, gate) for gate in OFF if not gate.endswith("_words")},
+    "gate conclusion, number": partial(concluded, NumberVerifier()),
+    "gate conclusion, math": partial(concluded, MathVerifier()),
 }
 
 

@@ -107,6 +107,11 @@ class Server:
         self.statuses[status] += 1
         return web.json_response({"error": {"message": message}}, status=status, headers=headers)
 
+    async def models(self, _):
+        if not self.options.context:
+            return self.error(404, "no list of models")
+        return web.json_response({"data": [{"id": "m", "max_model_len": self.options.context}]})
+
     async def stats(self, _):
         served = sum(self.answered.values())
         return web.json_response(
@@ -146,10 +151,12 @@ async def main():
     parser.add_argument("--key", default="")
     parser.add_argument("--retry-after", default="0.05")
     parser.add_argument("--unknown-model", action="store_true")
+    parser.add_argument("--context", type=int, default=0)
     server = Server(parser.parse_args())
     app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/v1/chat/completions", server.complete)
     app.router.add_get("/stats", server.stats)
+    app.router.add_get("/v1/models", server.models)
     app.router.add_get("/health", lambda _: web.Response())
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

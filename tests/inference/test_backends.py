@@ -98,6 +98,19 @@ def test_a_wrong_url_is_refused(address):
         OpenAIBackend(base_url=address, id="m")
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(f"http://127.0.0.1:{port}/v1" for port in ("99999", "x", "-1", "0")),
+        *("http://..../v1", f"http://{'a' * 70}/v1", "http://x/\u00fc", "http://x/v 1"),
+        *("http://x/v1\r\nX-Evil: 1", "http://x\u202e.com/v1"),
+    ],
+)
+def test_an_address_that_no_request_can_have_is_refused(address):
+    with pytest.raises(ValueError, match=r"needs a port|no name of a host|not ASCII"):
+        OpenAIBackend(base_url=address, id="m")
+
+
 def test_openai_itself_gets_the_new_name_of_the_token_limit(place):
     with OpenAIBackend(base_url="https://api.openai.com/v1", id="m").open(place) as found:
         assert found.token_limit_field == "max_completion_tokens"

@@ -4,13 +4,14 @@ import asyncio
 import gzip
 import json
 import os
+import socket
 import socketserver
 import subprocess
 import sys
 import threading
 import time
 import tracemalloc
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import uvloop
 from mbt_cli.backends.openai import sdk_transport
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.inference.ask import ask
-from mbt_cli.inference.client import Inflow, aiohttp_transport, pooled_transport
+from mbt_cli.inference.client import Inflow, _answering, aiohttp_transport, pooled_transport
 from mbt_cli.inference.replies import BrokenReplyError, ReplyTooLargeError
 from tests.inference.conftest import replies
 
@@ -443,3 +444,29 @@ matrix = {{ benchmark = ["own"], split = ["validation"], model = ["stub"] }}
 prompt = "answer"
 samples = 1
 """
+
+
+def test_a_silent_address_of_a_name_delays_the_first_request_little():
+    """The name has two addresses, of which the first takes no connection and refuses none."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
+        port = silent.getsockname()[1]
+        filler = [socket.socket() for _ in range(3)]
+        for one in filler:  # the queue of the silent server is full
+            one.setblocking(False)
+            with suppress(BlockingIOError):
+                one.connect(("127.0.0.1", port))
+
+        async def connect():
+            server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.2", port)
+            found = [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+                for address in ("127.0.0.1", "127.0.0.2")
+            ]
+            async with server, asyncio.timeout(20):
+                return await _answering(found)
+
+        try:
+            assert uvloop.run(connect()) == "127.0.0.2"
+        finally:
+            for one in filler:
+                one.close()

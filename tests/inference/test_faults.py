@@ -48,7 +48,7 @@ def test_one_prompt_that_is_too_long_fails_alone_with_the_words_of_the_server(
         request.question_id: r.failure for request, r in replies(plan, tmp_path / "journal")
     }
     assert failures.pop("17") == (
-        "http_400: maximum context length is 2048 tokens, you asked for 9000"
+        "prompt_too_long: maximum context length is 2048 tokens, you asked for 9000"
     )
     assert set(failures.values()) == {None}
     assert len(failures) == 63
@@ -138,7 +138,7 @@ def test_a_server_that_fails_every_request_stops_the_run_and_the_rows_are_sent_l
     assert "run the same command again: it sends these requests again" in raised.value.hint
     assert "--set run.stop_after_failures=0" in raised.value.hint
     # all 2,000 rows, each tried twice, would be 4,000; how many are under way depends on time
-    assert 50 <= stats["received"] < 3000
+    assert 50 <= stats["received"] < 600
 
     with serve() as repaired:
         plan = batch_of(repaired.base_url, prompts, concurrency=64)
@@ -370,6 +370,6 @@ def test_the_sdk_client_keeps_the_same_promises(serve, batch_of, progress, tmp_p
         stats = server.stats()
 
     failures = [reply.failure for _, reply in replies(plan, tmp_path / "journal")]
-    assert failures[3].startswith("http_400: maximum context length")
+    assert failures[3].startswith("prompt_too_long: maximum context length")
     assert failures.count(None) == 59
     assert (asked.failed, stats["repeated"]) == (1, 0)

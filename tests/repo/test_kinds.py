@@ -25,6 +25,7 @@ ALLOWED = {
     ("store/provenance.py", "vllm"),
     ("training/grpo.py", "vllm"),
     ("training/loop.py", "transformers"),
+    ("training/shards.py", "transformers"),
     # the scorer of the data set is the published default for data sets without one
     ("core/verifier.py", "2wikimultihopqa"),
     # the option --slurm and the help topic
@@ -37,10 +38,16 @@ ALLOWED = {
     ("scores/judged.py", "answer_hit"),
     ("scores/mqi.py", "phases"),
     ("scores/rrp.py", "redundancy"),
+    # the gate of this name, which asks no judge
+    ("stages/gates.py", "phases"),
     # metrics that are defined by one rule, and the default of benchmarks
     ("scores/scoring.py", "MathVerifier"),
     ("scores/scoring.py", "TextVerifier"),
     ("interfaces.py", "TextVerifier"),
+    ("stages/gates.py", "TextVerifier"),
+    # how a sentence states an answer in words, and how one states a number
+    ("gates/conclusion.py", "TextVerifier"),
+    ("gates/conclusion.py", "NumberVerifier"),
 }
 
 

@@ -19,8 +19,9 @@ from mbt_cli.store.lineage import Lineage
 
 PROMPTS = Path(__file__).parents[2] / "mbt_cli" / "prompts"
 GOOD = (
-    "We look for the city of question {n}. The first document names it, and we check that the "
-    "name fits what is asked. It does, so we are sure: the answer is City{n}."
+    "We look for the city of question {n}.\n\nFirst we read the document that may name it.\n\n"
+    "The only document names it, and the name fits what is asked.\n\nCould another city be meant? "
+    "No other one is named.\n\nWe check it once more, so we are sure: the answer is City{n}."
 )
 
 

@@ -63,6 +63,27 @@ def test_rows_that_the_source_calls_invalid_are_failed_rows_not_lost_ones():
     assert made["failure"].to_list() == [None, "not_valid_in_source", None]
 
 
+def test_a_row_is_valid_only_if_each_of_several_columns_says_so():
+    graded = PUBLISHED.with_columns(evaluation=pl.Series([0.0, 1.0, 1.0]))
+    both = MAP.model_copy(update={"valid": ("valid", "evaluation")})
+
+    made = mapped_rows(graded, both, rows.TRACES)
+
+    assert made["failure"].to_list() == ["not_valid_in_source", "not_valid_in_source", None]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("refined_trace", "`refined_trace` is String, not true or false"),
+        ("evaluation", "no column `evaluation`"),
+    ],
+)
+def test_a_column_that_cannot_say_what_is_valid_is_refused(column, message):
+    with pytest.raises(ValueError, match=message):
+        mapped_rows(PUBLISHED, MAP.model_copy(update={"valid": ("valid", column)}), rows.TRACES)
+
+
 def test_missing_numbers_are_counted_within_a_question():
     columns = {"question_id": "metadata.id", "trace": "refined_trace"}
 

@@ -93,7 +93,7 @@ def test_the_server_receives_the_template_filled_and_nothing_else(tmp_path, serv
         solutions="s",
         teacher="t",
         traces_per_rollout=2,
-        gates=Gates(max_overlap=None),
+        gates=Gates(max_overlap=None, phases="off"),
     )
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     backend = OpenAIBackend(base_url=url, id="m")

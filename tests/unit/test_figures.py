@@ -91,6 +91,16 @@ def test_a_figure_without_anything_to_show_leaves_no_file(figure, inputs, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_curves_of_several_values_have_a_panel_each(inputs, tmp_path):
+    one, two = (
+        TrainingCurves(metric=metric).draw(inputs, tmp_path / str(number))[0].read_text()
+        for number, metric in enumerate(("loss", ["loss", "entropy", "reward"]))
+    )
+
+    # no run has logged `entropy`
+    assert [svg.count('id="axes_') for svg in (one, two)] == [1, 2]
+
+
 def test_equal_figures_are_equal_files(inputs, tmp_path):
     first = MQIBars().draw(inputs, tmp_path / "a")
     second = MQIBars().draw(inputs, tmp_path / "b")

@@ -12,7 +12,7 @@ from mbt_cli.core.fingerprint import (
     is_grown,
     spec_of,
 )
-from mbt_cli.core.plugin import Grows, RunOnly, Settings
+from mbt_cli.core.plugin import AbsentByDefault, Grows, RunOnly, Settings
 
 
 class Inner(Settings):
@@ -109,3 +109,19 @@ def test_differences_name_each_field_with_both_values():
 
 def test_true_and_one_are_different_values():
     assert len(differences({"a": True}, {"a": 1})) == 1
+
+
+class Older(Settings):
+    rate: float = 0.1
+
+
+class Newer(Settings):
+    rate: float = 0.1
+    patience: Annotated[int | None, AbsentByDefault] = None
+    parts: Annotated[dict[str, int], AbsentByDefault] = Field(default_factory=dict)
+
+
+def test_a_field_added_later_counts_only_where_it_is_set():
+    assert spec_of(Newer()) == spec_of(Newer(patience=None, parts={})) == spec_of(Older())
+    assert spec_of(Newer(patience=0)) == {"rate": 0.1, "patience": 0}
+    assert base_spec_of(Newer(parts={"a": 1})) == {"rate": 0.1, "parts": {"a": 1}}

@@ -203,6 +203,7 @@ def test_a_published_data_set_is_read_by_its_preset(make, questions):
                 "metadata": {"id": q["question_id"]},
                 "rollout_id": 1,
                 "trace_id": 1,
+                "valid": True,
                 "refined_trace": trace(q)["trace"],
             }
             for q in questions

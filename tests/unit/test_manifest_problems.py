@@ -237,3 +237,55 @@ def test_a_wrong_override_says_what_is_wrong(load, override, words):
         load(SMALL_STUDY, override)
 
     assert words in caught.value.message + str(caught.value.hint)
+
+
+JUDGED = """
+[[stage]]
+kind = "judge"
+name = "grades"
+rollouts = { stage = "base", where = { prompt = "answer" } }
+matrix = { judge = ["answer_match"] }
+judge_model = "judge"
+[[stage]]
+kind = "train"
+name = "sft"
+preset = "sft"
+matrix = { model = ["parrot"] }
+where = { benchmark = "tiny", split = "validation" }
+data = { stage = "base", where = { prompt = "answer" } }
+target = "reply"
+keep = "correct"
+verdicts = "grades"
+"""
+
+
+def test_a_training_reads_the_verdicts_on_its_own_data(load):
+    manifest = load(f"{SMALL_STUDY}{JUDGED}")
+
+    (address,) = [one for one in manifest.cells if one.startswith("sft/")]
+    inputs = manifest.cells[address].resolution.inputs
+    (data,), (verdicts,) = inputs["data"], inputs["verdicts"]
+    assert manifest.cells[verdicts].resolution.inputs["rollouts"] == (data,)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ('prompt = "answer" } }\ntarget', 'prompt = "metacognitive" } }\ntarget', "judges `base/"),
+        (
+            'judge = ["answer_match"] }\n',
+            'judge = ["answer_match", "answer_hit"] }\n',
+            "2 cells of",
+        ),
+        ('keep = "correct"', 'keep = "answered"', "set `keep`"),
+        ('keep = "correct"', "", "set `keep`"),
+    ],
+)
+def test_verdicts_that_do_not_fit_the_data_are_reported(load, before, after, words):
+    text = f"{SMALL_STUDY}{JUDGED}"
+    start, changed = text[: -len(JUDGED)], JUDGED.replace(before, after)
+    assert changed != JUDGED
+
+    found = problems_of(load, start + changed)
+
+    assert words in found["stage.sft.verdicts"]

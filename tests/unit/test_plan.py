@@ -137,8 +137,8 @@ def test_official_sizes_and_limits_give_rows_before_the_data_is_there(paper, pla
     rows = {c.address: c.rows for c in planned(paper).cells}
 
     assert rows["questions/benchmark=musique/split=validation"] == 2417
-    # 19,938 questions, one rollout each, four traces a rollout
-    assert rows["mbt-r/benchmark=musique/split=train/model=qwen3-4b"] == 4 * 19_938
+    # 19,938 questions, one rollout each, one trace a rollout
+    assert rows["mbt-r/benchmark=musique/split=train/model=qwen3-4b"] == 19_938
 
 
 def test_gpu_hours_follow_from_expected_tokens_per_second(presets, planned):

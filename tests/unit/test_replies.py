@@ -1,5 +1,6 @@
 """A chat completion to a reply: reasoning from wherever it stands, failures by name."""
 
+import orjson
 import pytest
 
 from mbt_cli.inference.replies import (
@@ -196,3 +197,24 @@ def test_a_body_that_is_no_completion_says_why(body, words):
 )
 def test_the_words_of_an_error_are_found_and_put_on_one_line(body, words):
     assert server_words(body) == words
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "kind"),
+    [
+        (400, "This model's maximum context length is 4096 tokens.", "prompt_too_long"),
+        (400, "the request exceeds the available context size", "prompt_too_long"),
+        (400, "The decoder prompt is longer than the maximum model length", "prompt_too_long"),
+        (413, "prompt is too long: 210000 tokens > 200000", "prompt_too_long"),
+        (422, "`inputs` must have less than 4096 tokens", "prompt_too_long"),
+        (400, "temperature exceeds the maximum of 2", "http_400"),
+        (400, "Unknown parameter `context`", "http_400"),
+        (500, "maximum context length", "http_500"),
+    ],
+)
+def test_a_prompt_that_exceeds_the_context_has_its_own_failure(status, words, kind):
+    body = orjson.dumps({"error": {"message": words}})
+
+    refused = result_of_status(status, {}, body, Sending(), address="http://127.0.0.1/v1")
+
+    assert refused.reply.failure == f"{kind}: {words}"

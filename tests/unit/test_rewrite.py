@@ -146,16 +146,19 @@ def test_more_traces_per_rollout_keep_the_seeds_of_the_first_ones(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keep", "left"),
+    ("keep", "truncated", "left"),
     [
-        (None, ["q0", "q1", "q2", "q3", "q4"]),
-        ("correct", ["q0", "q3"]),
-        ("wrong", ["q1", "q2"]),
-        ("answered", ["q0", "q1", "q3"]),
-        ("not_truncated", ["q0", "q1"]),
+        (None, True, ["q0", "q1", "q2", "q3", "q4"]),
+        (None, False, ["q0", "q1", "q4"]),
+        ("correct", True, ["q0", "q3"]),
+        ("correct", False, ["q0"]),
+        ("wrong", True, ["q1", "q2"]),
+        ("wrong", False, ["q1"]),
+        ("answered", True, ["q0", "q1", "q3"]),
+        ("not_truncated", True, ["q0", "q1"]),
     ],
 )
-def test_keep_filters_before_any_request(tmp_path, keep, left):
+def test_keep_filters_before_any_request(tmp_path, keep, truncated, left):
     rollouts = [
         rollout(0),
         rollout(1, answer="Rome"),
@@ -165,7 +168,7 @@ def test_keep_filters_before_any_request(tmp_path, keep, left):
     ]
     work = work_of(stage(), tmp_path, inputs(5, rollouts, [solution(n) for n in range(5)]))
 
-    batch = stage(keep=keep).request_batch(work)
+    batch = stage(keep=keep, truncated=truncated).request_batch(work)
 
     asked = [t.question_id for t in batch.tasks()]
     # a failed rollout is never rewritten; without `keep` it stays as a failed row
@@ -213,8 +216,8 @@ def test_the_funnel_counts_every_step(tmp_path):
     assert funnel["with a solution"] == 2
     assert (funnel["asked"], funnel["replied"]) == (4, 4)
     assert (funnel["no leak"], funnel["passed"]) == (2, 2)
-    # gates that stopped nothing are not a step, and count zero
-    assert "no markdown" not in funnel
+    # gates that stopped nothing are a step too
+    assert funnel["no markdown"] == 4
     gates = work.result.notes["gates"]
     assert (gates["leak"], gates["markdown"], sum(gates.values())) == (2, 0, 2)
 

@@ -10,7 +10,7 @@ from mbt_cli.benchmarks.tinyhop.teacher import ScriptedBackend, guess_in, lesson
 from mbt_cli.core.chat import Reply, Request
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.templates import parse_template
-from mbt_cli.stages.gates import GateResults, Gates
+from mbt_cli.stages.gates import Asked, GateResults, Gates
 from mbt_cli.verifiers.text import exact_match, extract_answer
 
 PROMPTS = Path(__file__).parents[2] / "mbt_cli" / "prompts"
@@ -38,12 +38,14 @@ def text(question, purpose, **more):
 @pytest.mark.parametrize("split", ["train", "validation"])
 @pytest.mark.parametrize("purpose", ["solution", "mbt_s", "mbt_r", "plain"])
 def test_what_it_writes_passes_every_gate(purpose, split):
-    results = GateResults(Gates())
+    results = GateResults(Gates(), make=purpose)
     for question in questions(split=split):
         choice = ask(question, f"synthesize:{purpose}")
         answers = (question.answer, *question.answer_aliases)
         reply = Reply(choice["message"]["content"], None, choice["finish_reason"])
-        assert results.check(question.question_id, reply, answers)["failure"] is None
+        documents = "\n".join(" ".join(document.sentences) for document in question.context)
+        asked = Asked(question.question_id, answers, question.question, documents)
+        assert results.check(asked, reply)["failure"] is None
 
 
 @pytest.mark.parametrize("purpose", ["mbt_s", "mbt_r"])

@@ -1,12 +1,13 @@
 import html
+import itertools
 import json
 import time
-from base64 import b64encode, urlsafe_b64encode
-from urllib.parse import quote
+from base64 import b64encode, encodebytes, urlsafe_b64encode
+from urllib.parse import quote, quote_plus
 
 import pytest
 
-from mbt_cli.core.secrets import Secrets, hold, mask_json
+from mbt_cli.core.secrets import Secrets, hold, is_secret, mask_json
 
 ENVIRONMENT = {
     "OPENAI_API_KEY": "sk-proj-12345678",
@@ -77,6 +78,19 @@ def test_a_secret_that_is_no_text_is_masked_too():
 
 KEY = "sk-proj/12+34 5678&Q"
 ESCAPED = "".join(f"\\u{ord(c):04x}" for c in KEY)
+BLANKS = (
+    " ",
+    "\n",
+    "\r\n    ",
+    "\\n",
+    "\\\\n",
+    "\0",
+    "\u200b",
+    "\u00ad",
+    "\ufeff",
+    "&nbsp;",
+    "%0A",
+)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +113,21 @@ ESCAPED = "".join(f"\\u{ord(c):04x}" for c in KEY)
         KEY.encode().hex().upper(),
         *(b64encode(f"{'x' * n}{KEY} and more".encode()).decode() for n in range(6)),
         urlsafe_b64encode(f"user:{KEY}".encode()).decode(),
+        html.escape(KEY),
+        html.escape(html.escape(KEY)),
+        quote(quote(KEY, safe=""), safe=""),
+        quote(json.dumps(KEY).strip('"'), safe=""),
+        quote_plus(KEY),
+        KEY.replace(" ", "+"),
+        json.dumps(json.dumps(f"a{KEY}")).strip('\\"')[1:],
+        KEY.encode().hex(":"),
+        KEY.encode().hex(" ").upper(),
+        "".join(f"\\x{ord(c):02x}" for c in KEY),
+        "".join(f"\\u{{{ord(c):x}}}" for c in KEY),
+        *(KEY[:9] + blank + KEY[9:] for blank in BLANKS),
+        encodebytes(b"?" * 50 + KEY.encode()).decode()[60:],
+        json.dumps(encodebytes(b"?" * 50 + KEY.encode()).decode())[60:],
+        quote(b64encode(f"user:{KEY}".encode()).decode(), safe=""),
     ],
 )
 def test_a_secret_is_masked_in_every_form_in_which_a_server_may_echo_it(shown):
@@ -145,6 +174,94 @@ def test_masking_takes_time_that_grows_with_the_length_of_a_reply(unit, secret):
         limit = 10 * seconds(25_000, ending) + 0.1
         # a busy machine may stretch one measurement
         assert any(seconds(100_000, ending) < limit for _ in range(3))
+
+
+def test_a_reply_of_100_kb_is_masked_in_milliseconds_whatever_it_is_made_of():
+    keys = {f"K{n}_KEY": b64encode(f"a key, number {n}".encode()).decode() for n in range(20)}
+    secrets = Secrets(keys)
+
+    for unit in (
+        *POISONS,
+        "so \\frac{1}{2} of 100%, A&B\n",
+        "日本語 ",
+        "&amp;",
+        "%25",
+        "\\n",
+        "0x3 ",
+    ):
+        text = (unit * 100_000)[:100_000]
+        for ending in ("", keys["K7_KEY"], quote(quote(f"{keys['K7_KEY']}=", safe=""), safe="")):
+            started = time.process_time()
+            masked = secrets.mask(f"{text} {ending}")
+            # tens of milliseconds; a quadratic search takes minutes
+            assert time.process_time() - started < 2
+            assert masked.count("[secret]") == (1 if ending else 0)
+
+
+@pytest.mark.parametrize("length", [257, 3000])
+def test_a_long_key_is_masked_with_its_escapes(length):
+    key = (KEY * length)[:length]
+
+    for shown in (ESCAPED * length)[: 6 * length], quote(key, safe=""), html.escape(key):
+        assert Secrets({"A_KEY": key}).mask(f"<{shown}>") == "<[secret]>"
+
+
+@pytest.mark.parametrize("encode", [json.dumps, html.escape, quote_plus])
+def test_a_secret_is_masked_under_layers_of_escapes(encode):
+    shown = secret = "p\"q's\\1&2<x %41"
+    secrets = Secrets({"A_KEY": secret})
+
+    for _ in range(3):  # `%41`, which is its own, looks like a fourth
+        shown = encode(shown)
+        assert "[secret]" in secrets.mask(f"is {shown}.")
+        assert "2" not in secrets.mask(f"is {shown}.")
+
+
+def test_a_secret_is_found_beside_halves_of_escapes_and_what_is_no_text():
+    secrets = Secrets({"A_KEY": "key-1234/é"})
+    halves = ("%", "%4", "\\", "\\u00", "&#", "&am", "0x", "é", "\udcff", "\ud800", "\u200b", "😀")
+
+    for before, after in itertools.product(halves, halves):
+        assert secrets.mask(f"{before}key-1234/é{after}") == f"{before}[secret]{after}"
+        assert secrets.mask(f"{before}key-1234%2F%C3%A9 {after}") == f"{before}[secret] {after}"
+
+
+def test_a_row_of_digits_is_masked_only_where_nothing_breaks_it():
+    secrets = Secrets({"A_KEY": "0000000000000000"})
+
+    assert secrets.mask("0 " * 40) == "0 " * 40
+    assert secrets.mask("is 0000000000000000") == "is [secret]"
+
+
+def test_what_surrounds_a_secret_stays():
+    secrets = Secrets({"A_KEY": KEY, "B_KEY": f"{KEY}/longer"})
+
+    assert secrets.mask(f"ä {quote(KEY)}\u200b\n日 {KEY}/longer\\n") == (
+        "ä [secret]\u200b\n日 [secret]\\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_held"),
+    [
+        *(
+            (n, True)
+            for n in ("MYSQL_PWD", "GH_PAT", "SSHPASS", "HF_TOKEN1", "API_KEY_2", "DB_PASS")
+        ),
+        *(
+            (n, False)
+            for n in ("PWD", "OLDPWD", "COMPASS", "SSH_ASKPASS", "BYPASS", "SPAT", "PATH")
+        ),
+    ],
+)
+def test_the_name_of_a_variable_says_whether_it_holds_a_secret(name, is_held):
+    assert is_secret(name) == is_held
+    shown = "abcd-1234/x"
+    assert Secrets({name: shown}).mask(shown) == ("[secret]" if is_held else shown)
+
+
+def test_a_folder_is_no_secret(tmp_path):
+    assert Secrets({"SAVED_PWD": str(tmp_path)}).mask(f"{tmp_path}/a") == f"{tmp_path}/a"
 
 
 def test_a_variable_of_any_name_is_a_secret_once_it_is_named():

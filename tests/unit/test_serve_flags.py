@@ -84,3 +84,18 @@ def test_where_it_is_served_never_enters_the_identity_and_how_it_is_served_does(
 
     assert narrow.identity() == wide.identity()
     assert narrow.identity() != other.identity()
+
+
+def test_the_content_of_a_template_file_enters_the_identity_and_the_fingerprint(tmp_path):
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ messages }}")
+    backend = VLLMBackend(model="org/model", serve={"chat_template": str(file)})
+    before = backend.identity(), backend.spec()
+
+    file.write_text("{{ messages }}!")
+
+    assert all(
+        now != then for now, then in zip((backend.identity(), backend.spec()), before, strict=True)
+    )
+    inline = VLLMBackend(model="org/model", serve={"chat_template": "{{ messages }}" * 1000})
+    assert "chat_template_sha256" not in inline.identity()

@@ -184,6 +184,14 @@ def test_a_chat_template_argument_and_the_weights_are_read(finish, states, older
     assert weights.why == ["`models.tiny.backend.model`: 'org/tiny' -> 'org/other'"]
 
 
+def test_the_reasoning_effort_of_a_trained_model_is_read(finish, states):
+    finish()
+
+    state = states(changed(STUDENT, STUDENT + '\nrequest = { reasoning_effort = "low" }'))[SFT]
+
+    assert state.why == ["`models.tiny.request.reasoning_effort`: (not set) -> 'low'"]
+
+
 def test_only_what_is_read_is_named_beside_a_setting_that_made_a_training_stale(finish, states):
     finish(older=True)
 

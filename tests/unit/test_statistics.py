@@ -7,11 +7,15 @@ from scipy import stats
 from mbt_cli.scores.statistics import (
     Quantity,
     bootstrap,
-    bootstrap_p,
     holm,
     mcnemar_p,
-    percentile_interval,
+    not_worse_than_best,
+    paired_share_interval,
     resample_counts,
+    share_interval,
+    swap_p,
+    t_quantile,
+    t_tail,
     wilson,
 )
 
@@ -61,19 +65,119 @@ def test_every_resample_draws_as_many_questions_as_there_are():
     assert counts.sum(axis=1).tolist() == [300_000.0] * 9
 
 
-def test_the_percentile_interval_agrees_with_scipys_bootstrap():
-    values = np.random.default_rng(3).exponential(size=200)
+def test_the_studentized_interval_is_that_of_a_plain_computation():
+    values = np.random.default_rng(3).exponential(size=40)
+    n, t = 40, []
+    for counts in np.concatenate(list(resample_counts(n, resamples=999, seed=1))):
+        drawn = np.repeat(values, counts.astype(int))
+        t.append((drawn.mean() - values.mean()) / stats.sem(drawn))
+    low, high = np.percentile(t, [2.5, 97.5], method="closest_observation")
 
-    (drawn,) = bootstrap([mean(values)], resamples=20_000, seed=1)
-    found = percentile_interval(drawn)
-    expected = stats.bootstrap(
-        (values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1)
-    ).confidence_interval
+    found = bootstrap([mean(values)], resamples=999, seed=1)[0].interval()
 
-    # both are random: equal to within a few per cent of the width
-    width = expected.high - expected.low
-    assert found.low == pytest.approx(expected.low, abs=0.05 * width)
-    assert found.high == pytest.approx(expected.high, abs=0.05 * width)
+    error = stats.sem(values)
+    expected = values.mean() - high * error, values.mean() - low * error
+    assert (found.low, found.high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 11, 499, 12_000])
+def test_students_t_equals_scipy(degrees):
+    assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees))
+    for t in (0.01, 1.0, 2.2, 9.0):
+        assert t_tail(t, degrees) == pytest.approx(2 * stats.t.sf(t, degrees), rel=1e-6)
+
+
+def test_a_share_counts_the_questions_that_its_samples_are_worth():
+    ones = np.ones
+    # samples that always agree are worth one each, whatever their number
+    alike = np.array([1.0] * 6 + [0.0] * 6)
+    assert share_interval(alike, 4 * ones(12)) == wilson(6, 12)
+    # samples that vary freely are worth more, at most their number
+    spread = np.array([0.5] * 12)
+    assert share_interval(spread, 4 * ones(12)) == wilson(24, 48)
+    # one right sample says little about how alike the samples of a question are
+    none, one = np.zeros(12), np.array([0.25] + [0.0] * 11)
+    assert share_interval(none, 4 * ones(12)) == wilson(0, 12)
+    assert share_interval(one, 4 * ones(12)).high > 0.12
+
+
+def test_a_difference_of_paired_shares_has_newcombes_interval():
+    both, only_first, only_second, neither = 36, 12, 2, 3
+    own = np.array([1.0] * (both + only_first) + [0.0] * (only_second + neither))
+    base = np.array([1.0] * both + [0.0] * only_first + [1.0] * only_second + [0.0] * neither)
+    n = len(own)
+    first, second = wilson(own.sum(), n), wilson(base.sum(), n)
+    cross = both * neither - only_first * only_second
+    margins = np.sqrt(own.sum() * (n - own.sum()) * base.sum() * (n - base.sum()))
+    phi = max(cross - n / 2, 0) / margins if cross > 0 else cross / margins
+    p, q = own.mean(), base.mean()
+    down, up = p - first.low, second.high - q
+    expected = (p - q) - np.sqrt(down**2 - 2 * phi * down * up + up**2)
+
+    found = paired_share_interval(own, base, np.ones(n), np.ones(n))
+
+    assert found.low == pytest.approx(expected)
+
+
+def test_the_permutation_test_of_few_questions_is_exact():
+    first, second = np.array([3.0, 1.0, 4.0, 1.5, 5.0]), np.array([2.0, 1.5, 2.0, 1.5, 1.0])
+    differences = first - second
+    expected = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=np.inf
+    ).pvalue
+
+    assert swap_p(mean(first), mean(second), seed=1) == pytest.approx(expected)
+    assert swap_p(mean(first), mean(first), seed=1) == 1.0
+
+
+def test_the_permutation_test_of_many_questions_agrees_with_scipys():
+    random = np.random.default_rng(4)
+    first = random.exponential(size=60)
+    second = first + random.normal(0.2, 0.8, 60)
+
+    found = swap_p(mean(first), mean(second), seed=1)
+
+    expected = stats.permutation_test(
+        (first - second,), np.mean, permutation_type="samples", n_resamples=50_000, rng=1
+    ).pvalue
+    assert found == pytest.approx(expected, rel=0.3)
+    strong = swap_p(mean(first), mean(first + 1 + random.random(60)), seed=1)
+    assert strong < 0.05 / 160  # what Holm asks of 160 comparisons
+
+
+def test_a_ratio_is_tested_by_exchanging_all_its_parts():
+    tokens, right = np.array([10.0, 20.0, 30.0, 40.0]), np.array([1.0, 0.0, 1.0, 1.0])
+    own = Quantity({"tokens": tokens, "right": right}, lambda m: m["tokens"] / m["right"])
+    base = Quantity({"tokens": 2 * tokens, "right": right}, lambda m: m["tokens"] / m["right"])
+
+    # of 16 exchanges only none and all are as far apart as the data
+    assert swap_p(own, base, seed=1) == pytest.approx(2 / 16)
+
+
+def test_equal_values_have_no_interval():
+    drawn = bootstrap([mean([0.3] * 20), mean([0.7])], resamples=50, seed=1)
+
+    assert [one.interval() for one in drawn] == [None, None]
+
+
+def test_a_row_is_worse_than_the_best_only_beyond_chance():
+    random = np.random.default_rng(1)
+    question = random.normal(size=200)
+    rows = question + random.normal(size=(4, 200))
+    rows[3] -= 1.5
+
+    assert not_worse_than_best(rows, resamples=1_000, seed=0).tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize(("n", "rows"), [(12, 9), (60, 9)])
+def test_equal_rows_keep_their_marks(n, rows):
+    random = np.random.default_rng(2)
+    lost = 0
+    for _ in range(200):
+        values = (random.normal(size=n) + random.normal(size=(rows, n)) > 0).astype(float)
+        lost += not not_worse_than_best(values, resamples=300, seed=0).all()
+
+    assert lost <= 20  # of 200: 5 % and three standard errors
 
 
 def test_the_same_seed_gives_the_same_draws_whatever_is_drawn_beside():
@@ -83,8 +187,9 @@ def test_the_same_seed_gives_the_same_draws_whatever_is_drawn_beside():
     beside = bootstrap([mean(others), mean(values)], resamples=200, seed=5)[1]
     another_seed = bootstrap([mean(values)], resamples=200, seed=6)[0]
 
-    assert alone == pytest.approx(beside, abs=1e-12)
-    assert (alone != another_seed).any()
+    assert alone.values == pytest.approx(beside.values, abs=1e-12)
+    assert alone.errors == pytest.approx(beside.errors, abs=1e-12)
+    assert (alone.values != another_seed.values).any()
 
 
 def test_quantities_over_the_same_questions_see_the_same_resamples():
@@ -92,13 +197,13 @@ def test_quantities_over_the_same_questions_see_the_same_resamples():
 
     first, second = bootstrap([mean(values), mean(values + 1)], resamples=300, seed=2)
 
-    assert second - first == pytest.approx(np.ones(300))
+    assert second.values - first.values == pytest.approx(np.ones(300))
 
 
 def test_missing_values_are_left_out_of_every_resamples_mean():
     values = np.array([1.0, np.nan, 1.0, np.nan])
 
-    (drawn,) = bootstrap([mean(values)], resamples=500, seed=1)
+    drawn = bootstrap([mean(values)], resamples=500, seed=1)[0].values
 
     # a resample of missing questions alone has no mean: probability 2 ** -4
     assert set(drawn[~np.isnan(drawn)].tolist()) == {1.0}
@@ -110,26 +215,11 @@ def test_a_number_of_several_means_is_resampled_jointly():
     tokens, right = np.array([10.0, 30.0, 50.0]), np.array([1.0, 1.0, 0.0])
     ratio = Quantity({"tokens": tokens, "right": right}, lambda m: m["tokens"] / m["right"])
 
-    (drawn,) = bootstrap([ratio], resamples=400, seed=1)
+    drawn = bootstrap([ratio], resamples=400, seed=1)[0].values
 
     assert ratio.value() == pytest.approx(45.0)  # 30 tokens at 2 / 3 right
     # only the third question drawn three times gives 50 / 0, which is not a number to count
     assert drawn[np.isfinite(drawn)].min() == pytest.approx(10.0)
-
-
-@pytest.mark.parametrize(
-    ("differences", "p"),
-    [
-        ([1.0] * 999, 2 / 1000),
-        ([-1.0] * 999, 2 / 1000),
-        ([0.0] * 9, 1.0),
-        ([1e-17, -1e-17, 0.0], 1.0),  # equal but for rounding
-        ([-1.0] + [1.0] * 98, 2 * 2 / 100),
-        ([np.nan, np.nan], None),
-    ],
-)
-def test_the_bootstrap_p_value_is_twice_the_smaller_side(differences, p):
-    assert bootstrap_p(np.array(differences)) == (p if p is None else pytest.approx(p))
 
 
 def test_no_questions_and_no_resamples_are_refused():
@@ -139,5 +229,31 @@ def test_no_questions_and_no_resamples_are_refused():
         bootstrap([mean([1.0])], resamples=0, seed=1)
 
 
-def test_an_interval_of_undefined_resamples_is_none():
-    assert percentile_interval(np.array([np.nan, np.inf])) is None
+def test_an_undefined_number_has_no_interval():
+    undefined = Quantity({"value": np.zeros(9)}, lambda means: means["value"] / means["value"])
+
+    assert bootstrap([undefined], resamples=50, seed=1)[0].interval() is None
+
+
+@pytest.mark.parametrize(("p", "n", "k"), [(0.1, 12, 1), (0.5, 50, 4), (0.9, 120, 1), (0.1, 50, 4)])
+def test_intervals_of_shares_cover_the_truth(p, n, k):
+    random = np.random.default_rng(3)
+    covers = 0
+    for _ in range(1_000):
+        values = random.binomial(k, p if k == 1 else random.beta(p * 7 / 3, (1 - p) * 7 / 3, n), n)
+        found = share_interval(values / k, np.full(n, float(k)))
+        covers += found.low <= p <= found.high
+
+    assert 925 <= covers <= 990  # 93 to 98 %, and what chance adds to 1,000 studies
+
+
+@pytest.mark.parametrize("n", [12, 50])
+def test_intervals_of_skewed_means_cover_the_truth(n):
+    random = np.random.default_rng(3)
+    covers = 0
+    for _ in range(300):
+        drawn = bootstrap([mean(random.lognormal(0, 0.5, n))], resamples=400, seed=0)[0]
+        found = drawn.interval()
+        covers += found.low <= np.exp(0.125) <= found.high
+
+    assert covers >= 270  # of 300: 93 %, less two standard errors

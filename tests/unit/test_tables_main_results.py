@@ -1,3 +1,4 @@
+import numpy as np
 import polars as pl
 import pytest
 
@@ -129,15 +130,27 @@ def test_a_dagger_marks_rows_that_mcnemar_cannot_tell_from_the_best(best, other,
     assert any(note.startswith("†") for note in table.notes) is is_tied
 
 
-def test_holm_counts_every_comparison_of_the_column():
-    c = "scores/benchmark=tiny/split=dev/model=m/prompt=third"
-    three = pl.concat([TWO, summary((c, "exact_match", 0.3, 0.1, 0.5, 24, 0, "percent"))])
-    # each other loses 6 questions: 2 / 2**6 = 0.031, twice by Holm 0.0625
-    found = scores(**{B: [1.0] * 12, A: [1.0] * 6 + [0.0] * 6, c: [0.0] * 6 + [1.0] * 6})
+def test_a_dagger_counts_every_row_that_is_compared():
+    others = [f"scores/benchmark=tiny/split=dev/model=m/prompt={n}" for n in range(30)]
+    many = [summary((c, "exact_match", 0.3, 0.1, 0.5, 24, 0, "percent")) for c in others]
+    # 6 questions for the best alone and none for the other: 2 / 2**6 = 0.031
+    lost = {A: [1.0] * 6 + [0.0] * 6}
+    random = np.random.default_rng(0)
+    chance = {c: random.integers(0, 2, 12).astype(float).tolist() for c in others}
 
-    table = MainResults().build(ReportInputs(summary=three, scores=found, axes=AXES))
+    two = MainResults().build(
+        ReportInputs(summary=TWO, scores=scores(**{B: [1.0] * 12}, **lost), axes=AXES)
+    )
+    all_rows = MainResults().build(
+        ReportInputs(
+            summary=pl.concat([TWO, *many]),
+            scores=scores(**{B: [1.0] * 12}, **lost, **chance),
+            axes=AXES,
+        )
+    )
 
-    assert table.rows["exact_match_tied"].to_list() == [True, False, True]
+    assert two.rows["exact_match_tied"].to_list() == [False, False]
+    assert all_rows.rows.filter(pl.col("address") == A)["exact_match_tied"].to_list() == [True]
 
 
 def test_nothing_scored_yet_is_a_table_of_dashes():

@@ -1,5 +1,7 @@
 """RRP and MQI of eight hand-made traces."""
 
+import json
+
 import polars as pl
 import pytest
 
@@ -186,8 +188,23 @@ def test_mqi_takes_the_baselines_mean_tokens_over_all_its_replies():
     found = numbers(MQI(), inputs)
 
     assert found["mqi"]["value"] == pytest.approx(6.0)  # 3 * 400 / 200
-    assert found["mqi"]["settings"] == '{"base_tokens":400.0}'
+    assert json.loads(found["mqi"]["settings"])["base_tokens"] == 400.0
     assert "mqi_gamma" not in found
+
+
+def test_the_interval_of_mqi_counts_the_baselines_own_spread():
+    lengths = [100, 900] * 20
+    baseline = ScoreInputs(cell(40, tokens=lengths), WORDS)
+    verdicts = judged({Phases: observed([(3, [1], 0.5)] * 40)})
+    inputs = ScoreInputs(cell(40, tokens=[200, 201] * 20), WORDS, verdicts, baseline=baseline)
+
+    resampled = numbers(MQI(), inputs)
+    fixed = numbers(MQI(base_tokens=500), inputs)
+
+    for name in ("mqi", "mqi_of_means"):
+        assert resampled[name]["value"] == pytest.approx(fixed[name]["value"])
+        width, less = (one[name]["high"] - one[name]["low"] for one in (resampled, fixed))
+        assert width > 20 * less
 
 
 def test_mqi_without_a_base_length_gives_levels_and_phases_only():

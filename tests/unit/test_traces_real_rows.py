@@ -58,6 +58,7 @@ name = "mbt-s"
 matrix = {{ benchmark = ["{kind}"], split = ["validation"] }}
 make = "mbt_s"
 teacher = "teacher"
+gates = {{ phases = "off" }}
 [[stage]]
 kind = "rewrite"
 name = "mbt-r"
@@ -66,7 +67,7 @@ rollouts = "base"
 solutions = "solutions"
 teacher = "teacher"
 traces_per_rollout = 2
-gates = {{ max_overlap = 1.0 }}
+gates = {{ max_overlap = 1.0, phases = "off" }}
 """
 
 

@@ -1,17 +1,28 @@
 """Training data: joined by key, dropped with a reason, mixed by weight."""
 
 from collections import Counter
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.core.progress import Silent
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.templates import parse_template
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import LoadedInput, Resolution, Work
-from mbt_cli.stages.training_data import chosen_examples, completion_of, mixed
+from mbt_cli.stages.train import digest_of
+from mbt_cli.stages.training_data import (
+    chosen_examples,
+    completion_of,
+    held_out,
+    mixed,
+    without_questions,
+)
 from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.lineage import InputRecord
+from tests.unit.teaching import lineage_of
 
 TEMPLATE = parse_template(
     "t", "=== user ===\n{{ documents }} {{ question }}", known=frozenset({"documents", "question"})
@@ -69,10 +80,10 @@ def traces(*told):
     return cell("mbt/model=m", pl.DataFrame(made, schema=rows.TRACES), model="m")
 
 
-def examples(*data, asked, tmp_path, **choice):
+def examples(*data, asked, tmp_path, verdicts=(), **choice):
     work = Work(
         resolution=Resolution("s", 1, "sft/model=m", {}, templates={"prompt": TEMPLATE}),
-        inputs={"data": data, "questions": (asked,)},
+        inputs={"data": data, "questions": (asked,), "verdicts": verdicts},
         journal=tmp_path,
         files=tmp_path,
         place=lambda run: None,
@@ -95,8 +106,8 @@ def test_rows_are_joined_with_their_question_by_key_in_any_order(tmp_path):
     found = examples(data, asked=asked, tmp_path=tmp_path, target="trace")
 
     by_id = {row["question_id"]: row for row in found.iter_rows(named=True)}
-    assert by_id["q1"]["completion"] == "<think>\na\n</think>\n\n<answer>one</answer>"
-    assert by_id["q3"]["completion"] == "<think>\nc\n</think>\n\n<answer>three</answer>"
+    assert (by_id["q1"]["thinking"], by_id["q1"]["completion"]) == ("a", "<answer>one</answer>")
+    assert (by_id["q3"]["thinking"], by_id["q3"]["completion"]) == ("c", "<answer>three</answer>")
     assert by_id["q2"]["messages"] == [{"role": "user", "content": " q2?"}]
     assert found["question_id"].to_list() == ["q1", "q2", "q3"]
 
@@ -120,6 +131,46 @@ def test_every_dropped_row_has_a_reason(tmp_path):
         "failed: http_400",
         "not correct",
     ]
+
+
+def judged(address, grades):
+    """A judge cell about the rollouts at an address."""
+    votes = [{"question_id": q, "sample": n, "vote": 0, "grade": g} for q, n, g in grades]
+    lineage = lineage_of("answers/model=m", {"judge": {"kind": "answer_match"}})
+    read = {address: InputRecord(fingerprint="f" * 64, sha256="a" * 64)}
+    lineage = lineage.model_copy(update={"inputs": read})
+    return replace(cell("answers/model=m", pl.DataFrame(votes)), lineage=lineage)
+
+
+def test_verdicts_decide_what_is_correct_instead_of_the_verifier(tmp_path):
+    asked = questions({"q1": "one", "q2": "two"})
+    data = rollouts(
+        ("q1", 0, "1", "stop", None), ("q1", 1, "one", "stop", None), ("q2", 0, "two", "stop", None)
+    )
+    verdicts = judged(data.address, [("q1", 0, "A"), ("q1", 1, "B")])
+
+    chosen = {"target": "reply", "asked": asked, "tmp_path": tmp_path, "verdicts": (verdicts,)}
+    correct = examples(data, keep="correct", **chosen)
+    wrong = examples(data, keep="wrong", **chosen)
+
+    # q2 was never judged
+    assert kept_keys(correct) == [("q1", 0, 0)]
+    assert kept_keys(wrong) == [("q1", 1, 0)]
+
+
+def test_verdicts_on_other_rollouts_are_refused(tmp_path):
+    data = rollouts(("q1", 0, "one", "stop", None))
+    verdicts = judged("other/model=m", [("q1", 0, "A")])
+
+    with pytest.raises(StageError, match="judges `base/model=m`"):
+        examples(
+            data,
+            asked=questions({"q1": "one"}),
+            tmp_path=tmp_path,
+            target="reply",
+            keep="correct",
+            verdicts=(verdicts,),
+        )
 
 
 def test_the_maxima_count_samples_and_traces_not_rows(tmp_path):
@@ -213,12 +264,88 @@ def test_a_mixture_is_drawn_by_the_seed_in_any_order_of_rows():
 @pytest.mark.parametrize(
     ("reply", "reasoning", "expected"),
     [
-        pytest.param("A", None, "A", id="no thinking"),
-        pytest.param("\n\nA", "why ", "<think>\nwhy\n</think>\n\nA", id="taken out by the server"),
-        pytest.param("<think>w</think>A", "w", "<think>w</think>A", id="still in the reply"),
-        pytest.param("w</think>A", "w", "w</think>A", id="opened by the template"),
-        pytest.param("", "why", "", id="thinking without a reply"),
+        pytest.param(" A\n", None, ("", " A\n"), id="no thinking"),
+        pytest.param("\n\nA", "why ", ("why", "A"), id="taken out by the server"),
+        pytest.param("<think>\nw\n</think>\n\nA", "w", ("w", "A"), id="still in the reply"),
+        pytest.param("<think>\n\n</think>\n\nA", None, ("", "A"), id="an empty block"),
+        pytest.param("w</think>A", "w", ("w", "A"), id="opened by the template"),
+        pytest.param("[THINK]w[/THINK]A", "w", ("w", "A"), id="as Mistral writes it"),
+        pytest.param("", "why", ("why", ""), id="thinking without a reply"),
+        pytest.param("<think>why", "why", ("why", ""), id="a block that never closes"),
     ],
 )
-def test_a_completion_is_the_text_that_the_model_wrote(reply, reasoning, expected):
+def test_a_completion_is_what_the_model_thought_and_wrote(reply, reasoning, expected):
     assert completion_of("reply", {"reply": reply, "reasoning": reasoning}) == expected
+
+
+def rows_of(*named):
+    """Two rows for each question of a benchmark."""
+    made = [
+        {
+            **dict.fromkeys(rows.EXAMPLES),
+            "source": f"{stage}/benchmark={benchmark}/split=train/model=m",
+            "question_id": question,
+            "sample": sample,
+            "trace_id": 0,
+            "messages": [{"role": "user", "content": f"{benchmark} {question}?"}],
+        }
+        for stage, benchmark, question in named
+        for sample in (0, 1)
+    ]
+    return pl.DataFrame(made, schema=rows.EXAMPLES)
+
+
+def held_questions(frame):
+    return set(frame.select("source", "question_id").unique().rows())
+
+
+def test_a_question_is_held_out_with_all_its_rows_in_every_stage():
+    names = [(stage, "tiny", f"q{n}") for stage in ("mbt-s", "base") for n in range(40)]
+    frame = rows_of(*names)
+
+    trained, held = held_out(frame, 0.25, None, seed=3)
+    shuffled, again = held_out(frame.sample(fraction=1, shuffle=True, seed=1), 0.25, None, seed=3)
+
+    assert held.height == 10 * 2 * 2
+    dropped = trained.filter(pl.col("dropped") == "held_out")
+    assert held_questions(dropped) == held_questions(held) == held_questions(again)
+    assert trained.height == frame.height == shuffled.height
+    assert not set(kept_keys(trained)) & set(kept_keys(held))
+    other = held_out(frame, 0.25, None, seed=4)[1]
+    assert held_questions(other) != held_questions(held)
+
+
+def test_the_number_of_held_out_questions_has_a_limit_and_leaves_one_to_train_on():
+    frame = rows_of(*(("base", "tiny", f"q{n}") for n in range(10)))
+
+    assert held_out(frame, 0.5, 2, seed=1)[1]["question_id"].n_unique() == 2
+    assert held_out(frame, 0.01, None, seed=1)[1]["question_id"].n_unique() == 1
+    assert held_out(frame, 0.99, None, seed=1)[1]["question_id"].n_unique() == 9
+    with pytest.raises(StageError, match="there is 1 question"):
+        held_out(frame.filter(question_id="q1"), 0.5, None, seed=1)
+
+
+def test_questions_of_other_validation_rows_are_taken_out_of_the_data():
+    frame = rows_of(("base", "tiny", "q1"), ("base", "tiny", "q2"), ("base", "other", "q1"))
+    same_id = rows_of(("traces", "tiny", "q1"))
+    same_prompt = same_id.with_columns(
+        pl.lit("traces/benchmark=copy/split=x").alias("source"), pl.lit("c7").alias("question_id")
+    )
+
+    for held in (same_id, same_prompt):
+        left = without_questions(frame, held).filter(pl.col("dropped").is_null())
+        assert held_questions(left) == {
+            ("base/benchmark=tiny/split=train/model=m", "q2"),
+            ("base/benchmark=other/split=train/model=m", "q1"),
+        }
+
+
+def test_the_digest_of_examples_is_that_of_their_whole_text():
+    names = list("abcd")
+    texts = [f'"{number:04}"\\ é\n' for number in range(4500)]
+    frame = pl.DataFrame({**dict.fromkeys(names, texts), "list": [["x"]] * len(texts)})
+    shuffled = frame.sample(fraction=1, shuffle=True, seed=1)
+
+    found = digest_of([{"b": 1}, None], [shuffled, frame])
+
+    assert found == sha256_of([{"b": 1}, None, 2 * frame.write_ndjson()])

@@ -11,7 +11,7 @@ from mbt_cli.stages.train import launch_environment, training_command
 
 MODULE = ["-m", "mbt_cli.training.sft", "/runs/job/job.json"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
-ACCELERATE += ["--config_file", "/runs/job/accelerate.yaml"]
+ACCELERATE += ["--config_file", "/runs/job/accelerate.yaml", "--mixed_precision", "no"]
 NODES = {"multi_gpu": True, "use_fsdp": False, "num_machines": "$SLURM_NNODES"}
 
 
@@ -32,10 +32,15 @@ def test_switches_that_are_off_are_omitted():
 
 
 def test_several_processes_form_one_group():
-    words = command(accelerate="x", flags={"mixed_precision": "no"}, processes=2)
+    words = command(accelerate="x", processes=2)
 
-    flags = ["--mixed_precision", "no", "--num_processes", "2", "--multi_gpu"]
-    assert words == [*ACCELERATE, *flags, *MODULE]
+    assert words == [*ACCELERATE, "--num_processes", "2", "--multi_gpu", *MODULE]
+
+
+def test_the_recipe_decides_the_precision_not_the_launcher():
+    words = command(accelerate="x", flags={"mixed_precision": "bf16"}, processes=2)
+
+    assert words == command(accelerate="x", processes=2)
 
 
 def test_the_shell_does_not_change_how_a_training_runs():

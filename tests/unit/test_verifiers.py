@@ -9,7 +9,7 @@ import pytest
 from mbt_cli.benchmarks.math500 import MATH500
 from mbt_cli.core.measures import ScoreInputs
 from mbt_cli.core.questions import Question
-from mbt_cli.core.verifier import verifier_from, verifier_reference
+from mbt_cli.core.verifier import plugin_from, plugin_reference
 from mbt_cli.plugins import use_study_plugins
 from mbt_cli.registry import VERIFIERS
 from mbt_cli.scores.answers import MathMatch
@@ -18,7 +18,7 @@ from mbt_cli.scores.scoring import math_values
 from mbt_cli.stages.inputs import kept
 from mbt_cli.verifiers.math import MathVerifier, final_answer, last_boxed, plain_latex
 from mbt_cli.verifiers.number import NumberVerifier, last_number
-from mbt_cli.verifiers.rewards import REWARDS
+from mbt_cli.verifiers.rewards import REWARDS, GradedReply
 from mbt_cli.verifiers.text import TextVerifier, extract_answer
 
 PAIRS = Path(__file__).parent / "data/math_pairs.jsonl"
@@ -254,8 +254,10 @@ def test_keep_and_the_reward_of_grpo_agree_with_math_match(pairs):
     correct = kept(pairs, "correct", verifier=verifier)
     wrong = kept(pairs, "wrong", verifier=verifier)
     rewards = [
-        REWARDS["exact_match"](reply, Question(name, "", gold), verifier=verifier, words=0)
-        for name, reply, gold in pairs.select("question_id", "reply", "gold").iter_rows()
+        REWARDS["exact_match"](GradedReply(reply, answer, Question(name, "", gold), verifier))
+        for name, reply, answer, gold in pairs.select(
+            "question_id", "reply", "answer", "gold"
+        ).iter_rows()
     ]
 
     assert pairs.filter(matched)["question_id"].to_list() == right
@@ -320,7 +322,7 @@ def test_a_verifier_enters_a_fingerprint_only_where_it_decides_and_is_not_that_o
 
 
 def test_a_verifier_reaches_the_process_that_trains():
-    assert verifier_from(verifier_reference(MATH500.verifier)) == MathVerifier()
+    assert plugin_from(plugin_reference(MATH500.verifier)) == MathVerifier()
 
 
 def test_a_verifier_of_a_study_reaches_the_process_that_trains(tmp_path):
@@ -329,7 +331,7 @@ def test_a_verifier_of_a_study_reaches_the_process_that_trains(tmp_path):
     use_study_plugins([path])
     parity = VERIFIERS.make({"kind": "parity"})
 
-    found = verifier_from(verifier_reference(parity))
+    found = plugin_from(plugin_reference(parity))
 
     assert found.check("so 4", Question("q", "", "2")).passed
     assert not found.check("so 5", Question("q", "", "2")).passed

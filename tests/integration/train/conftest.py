@@ -88,6 +88,7 @@ reward = { length = 1.0 }
 recipe = { tuning = "full", batch_size = 32, device_batch_size = 32, max_length = 512, dtype = "float32", reward_words = 12 }
 
 [stage.trainer]
+use_vllm = false
 bf16 = false
 gradient_checkpointing = false
 learning_rate = 2e-2

@@ -208,6 +208,29 @@ def test_an_offline_run_of_wandb_needs_no_key_and_bears_study_and_axes(unbroken,
             assert text.encode() in told
 
 
+def test_a_resumed_training_continues_its_run_of_wandb(fresh, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "of-the-shell")
+    key = "0123456789abcdef" * 2 + "01234567"  # as long as theirs
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    broken = fresh()
+    assert broken.run("run", "study.toml", "--only", "base").code == 0
+    table = 'stage.sft.recipe.tracking={wandb = "offline"}'
+    arguments = ("train", "study.toml", "--only", FULL, "--set", table)
+
+    stopped = broken.run_until_step(5, signal.SIGTERM, *arguments)
+    (kept,) = broken.cell(FULL).glob("journal/training/*/wandb_run_id")
+    run = kept.read_text()
+    resumed = broken.run(*arguments)
+
+    assert (stopped.code, resumed.code) == (75, 0), resumed.out
+    parts = sorted(broken.cell(FULL).glob("logs/wandb/offline-run-*"))
+    assert len(parts) == 2  # one of each process, of the same run
+    assert {part.name.rpartition("-")[2] for part in parts} == {run}
+    assert run != "of-the-shell"
+    written = [path for path in (broken.folder / "runs").rglob("*") if path.is_file()]
+    assert not [path for path in written if key.encode() in path.read_bytes()]
+
+
 def test_a_trained_cell_is_a_model(unbroken, place):
     ran = place.run("rollout", "study.toml", "--only", "trained")
 

@@ -7,7 +7,8 @@ pytest.importorskip("peft", reason="the training tests need the extra `train`")
 import peft  # noqa: TID253 - this folder runs where it is installed
 import transformers  # noqa: TID253
 
-from mbt_cli.training.utilization import model_flops_utilization, peak_flops, token_cost
+from mbt_cli.core.flops import model_flops_utilization, peak_flops
+from mbt_cli.training.utilization import token_cost
 
 SIZE = {
     "hidden_size": 32,

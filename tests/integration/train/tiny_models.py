@@ -1,9 +1,9 @@
 # ruff: noqa: E501, TID253
-"""Small made models: tokenizers trained on a few lines, chat templates in four styles."""
+"""Small made models: tokenizers trained on a few lines, chat templates in two styles."""
 
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
 TEXT = [
@@ -27,13 +27,6 @@ THINKING = """{%- for m in messages %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"""
 
-LLAMA = """{{ '<|begin|>' }}{%- for m in messages %}{{ '<|start_header|>' + m.role + '<|end_header|>\n\n' + m.content.strip() + '<|eot|>' }}{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|start_header|>assistant<|end_header|>\n\n' }}{%- endif %}"""
-
-GEMMA = """{{ '<bos>' }}{%- for m in messages %}{%- set role = 'model' if m.role == 'assistant' else 'user' %}
-{{- '<start_of_turn>' + role + '\n' + m.content.strip() + '<end_of_turn>\n' }}{%- endfor %}
-{%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{%- endif %}"""
-
 # opens the think block itself where a reply begins
 OPENED = CHATML.replace("'<|im_start|>assistant\n' }}", "'<|im_start|>assistant\n<think>\n' }}")
 
@@ -41,14 +34,25 @@ STYLES = {
     "smollm2": (CHATML, ["<|im_start|>", "<|im_end|>"], "<|im_end|>"),
     "qwen3": (THINKING, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|im_end|>"),
     "qwen3-thinking": (OPENED, ["<|im_start|>", "<|im_end|>"], "<|im_end|>"),
-    "llama": (LLAMA, ["<|begin|>", "<|start_header|>", "<|end_header|>", "<|eot|>"], "<|eot|>"),
-    "gemma": (GEMMA, ["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"], "<end_of_turn>"),
 }
 """Style to its template, its special tokens, and the one that ends a turn."""
 
 
 def tokenizer_of(style: str) -> PreTrainedTokenizerFast:
     template, special, end = STYLES[style]
+    return made_tokenizer(template, special, end=end, begin=special[0])
+
+
+def made_tokenizer(
+    template: str,
+    special: list[str],
+    *,
+    end: str,
+    begin: str | None = None,
+    tags: tuple[str, ...] = (),
+    text: list[str] = TEXT,
+) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer of a few merges; `tags` are tokens that are not special, as Qwen's."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -56,9 +60,10 @@ def tokenizer_of(style: str) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(
         vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(TEXT, trainer)
+    made.train_from_iterator(text, trainer)
+    made.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token=end, pad_token=special[0], bos_token=special[0]
+        tokenizer_object=made, eos_token=end, pad_token=special[0], bos_token=begin
     )
     tokenizer.chat_template = template
     return tokenizer

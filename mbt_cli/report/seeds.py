@@ -1,0 +1,126 @@
+"""Rows of a report that differ only in the seed of a training become one row: their mean."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import polars as pl
+
+from mbt_cli.core.tables import ReportInputs
+from mbt_cli.scores import seeds
+from mbt_cli.scores.statistics import NORMAL_95, Floats, Interval
+
+SEED = "seed"
+"""The axis over which the mean is taken."""
+_ADDRESS = "address"
+_WITHOUT = f"/{SEED}=[^/]+"
+_KEYS = (_ADDRESS, "metric", "by", "group")
+_SHARE_UNITS = ("percent", "share")
+
+
+def merged_seeds(inputs: ReportInputs) -> ReportInputs:
+    """The inputs with one row for all seeds of a cell; unchanged if no cell has two.
+
+    `seeds` in the summary is the number of seeds. `scores` keeps the values of every seed, with the
+    column `seed` and the address of the row.
+    """
+    if SEED not in inputs.axes or inputs.summary[SEED].drop_nulls().n_unique() < 2:
+        return inputs
+    address = pl.col(_ADDRESS).str.replace(_WITHOUT, "")
+    summary = inputs.summary.with_columns(address)
+    values = _values(inputs.scores, address)
+    merged = [
+        _merged(group.rows(named=True), values)
+        for group in summary.partition_by(_KEYS, maintain_order=True)
+    ]
+    found = pl.DataFrame(merged, schema={**summary.schema, "seeds": pl.Int64()}).drop(SEED)
+    there = set(found[_ADDRESS])
+    missing = pl.Series(inputs.missing, dtype=pl.String).str.replace(_WITHOUT, "").to_list()
+    return replace(
+        inputs,
+        summary=found,
+        scores=inputs.scores.with_columns(address),
+        axes=[axis for axis in inputs.axes if axis != SEED],
+        missing=[one for one in dict.fromkeys(missing) if one not in there],
+        missing_seeds=sum(one in there for one in missing),
+    )
+
+
+def seed_values(scores: pl.DataFrame) -> pl.DataFrame:
+    """One column per seed with the value of each question that all seeds have; `question_id`."""
+    wide = scores.with_columns(pl.col(SEED).fill_null("")).pivot(
+        SEED, index="question_id", values="value", aggregate_function="first"
+    )
+    return wide.drop_nulls().sort("question_id")
+
+
+def _values(scores: pl.LazyFrame, address: pl.Expr) -> Mapping[tuple[str, str], Floats]:
+    """Address without the seed and metric to the values, shape (seeds, questions)."""
+    if not scores.collect_schema().names():
+        return {}
+    wanted = scores.filter(pl.col("value").is_not_null(), pl.col(SEED).is_not_null())
+    frame = wanted.select(address, "metric", SEED, "question_id", "value").collect()
+    parts = frame.partition_by(_ADDRESS, "metric", as_dict=True, include_key=False)
+    return {
+        (str(key[0]), str(key[1])): seed_values(part).drop("question_id").to_numpy().T
+        for key, part in parts.items()
+    }
+
+
+def _merged(
+    rows: Sequence[Mapping[str, Any]], values: Mapping[tuple[str, str], Floats]
+) -> dict[str, Any]:
+    """One row of the summary for all seeds of a metric."""
+    first = rows[0]
+    if len(rows) == 1:
+        return {**first, "seeds": 1}
+    known = values.get((first[_ADDRESS], first["metric"])) if first["by"] is None else None
+    interval = None
+    if known is not None and known.shape[0] == len(rows) and known.shape[1] > 1:
+        estimate = seeds.over_seeds(known)
+        if orjson.loads(first["settings"]).get("interval") == "wilson":
+            interval = estimate.share_interval(questions=known.shape[1], samples=known.size)
+        else:
+            interval = estimate.interval()
+    elif found := _of_summaries(rows, "value", "low", "high"):
+        interval = found.interval()
+    if interval and first["unit"] in _SHARE_UNITS:
+        interval = interval.within(0.0, 1.0)
+    apart = _of_summaries(rows, "difference", "difference_low", "difference_high")
+    return {
+        **first,
+        "value": _mean(rows, "value"),
+        **_ends("low", "high", interval),
+        "n": max(row["n"] for row in rows),
+        "failed": sum(row["failed"] for row in rows),
+        "baseline": _mean(rows, "baseline"),
+        "difference": _mean(rows, "difference"),
+        **_ends("difference_low", "difference_high", apart.interval() if apart else None),
+        "p": apart.p() if apart else None,
+        "settings": orjson.dumps(
+            {**orjson.loads(first["settings"]), "seeds": len(rows)}, option=orjson.OPT_SORT_KEYS
+        ).decode(),
+        "seeds": len(rows),
+    }
+
+
+def _of_summaries(
+    rows: Sequence[Mapping[str, Any]], value: str, low: str, high: str
+) -> seeds.Estimate | None:
+    """From the numbers and intervals of the seeds; None if one of them is missing."""
+    if any(row[name] is None for row in rows for name in (value, low, high)):
+        return None
+    errors = [(row[high] - row[low]) / 2 / NORMAL_95 for row in rows]
+    questions = max(2, min(row["n"] for row in rows))
+    return seeds.of_estimates([row[value] for row in rows], errors, questions=questions)
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    found = [row[name] for row in rows]
+    return None if any(one is None for one in found) else float(np.mean(found))
+
+
+def _ends(low: str, high: str, interval: Interval | None) -> dict[str, float | None]:
+    return {low: interval.low if interval else None, high: interval.high if interval else None}

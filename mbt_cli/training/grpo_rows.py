@@ -1,0 +1,56 @@
+"""Rows of reinforcement learning, before its ranks start: -m mbt_cli.training.grpo_rows JOB."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from mbt_cli.core.training_job import TrainingJob
+from mbt_cli.training.mask import ChatFormat, UntrainableError
+from mbt_cli.training.problems import exit_code_of
+from mbt_cli.training.shards import write_rows
+from mbt_cli.training.tokenizer import ModelTokenizer
+from mbt_cli.verifiers.rewards import opens_thinking
+
+
+class GrpoRows:
+    """Questions whose prompts are short enough, with what rewards need; TRL renders them itself."""
+
+    schema: ClassVar[pa.Schema] = pa.schema(
+        {
+            "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+            "source": pa.string(),
+            "question_id": pa.string(),
+            "references": pa.list_(pa.string()),
+            "opens_thinking": pa.bool_(),
+        }
+    )
+
+    def __init__(self, job: TrainingJob, tokenizer: ModelTokenizer) -> None:
+        self._max_length = job.recipe.max_length
+        self._chat = ChatFormat(tokenizer)
+
+    def row(self, example: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+        """Text of the prompt, and the question."""
+        if example["dropped"] is not None:
+            return {"dropped": example["dropped"]}, None
+        try:
+            prompt, tokens = self._chat.prompt(example["messages"])
+        except UntrainableError as error:
+            return {"dropped": str(error)}, None
+        texts = {"prompt": prompt, "tokens": len(tokens)}
+        if len(tokens) > self._max_length:
+            return {**texts, "dropped": f"over_long: {len(tokens)} tokens"}, None
+        kept = {name: example[name] for name in ("source", "question_id", "references")}
+        is_open = opens_thinking(prompt)
+        return texts, {"prompt": example["messages"], **kept, "opens_thinking": is_open}
+
+
+def write_grpo_rows(job: TrainingJob) -> None:
+    """Write the rows that `mbt_cli.training.grpo` opens."""
+    write_rows(job, GrpoRows)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(write_grpo_rows, sys.argv[1]))

@@ -1,0 +1,133 @@
+"""TRL's GRPOTrainer, which resumes exactly at any step and says how rewards spread.
+
+Replies are sampled in rounds: one generation batch, trained on in `steps_per_generation` batches.
+TRL's own trainer forgets the replies of a round when it stops, samples others after it resumes, and
+draws the questions of a later epoch in the order of the first one.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+from trl.trainer.utils import RepeatSampler
+
+from mbt_cli.training.evaluation import EvaluatesHeldOut
+from mbt_cli.training.problems import TrainingError
+
+_ROUND = "mbt-round-{}.pt"
+_SAMPLER_FIELDS = (
+    *("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed"),
+)
+
+
+class QuestionOrder(RepeatSampler):  # type: ignore[misc]
+    """TRL's order of questions, which depends on the epoch alone and not on what was drawn before.
+
+    The order of each epoch is the one that an unbroken training of TRL has.
+    """
+
+    epoch = 0
+
+    def __iter__(self) -> Any:
+        if self.shuffle:
+            self.generator.manual_seed(self.seed)
+            for _ in range(self.epoch):
+                torch.randperm(self.num_samples, generator=self.generator)
+        return super().__iter__()
+
+
+class RoundTrainer(EvaluatesHeldOut, GRPOTrainer):  # type: ignore[misc]
+    """GRPOTrainer whose checkpoints hold the replies of an unfinished round."""
+
+    after_round: Callable[[int], None] | None = None
+    """Called after the replies of a round have their rewards, with the next optimizer step."""
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        made = super()._get_train_sampler(dataset)
+        order = QuestionOrder(**{name: getattr(made, name) for name in _SAMPLER_FIELDS})
+        self.add_callback(_KnowsEpoch(order))
+        return order
+
+    @property
+    def _batches_per_round(self) -> int:
+        return int(self.args.steps_per_generation * self.num_iterations)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        done = self._step % self._batches_per_round
+        if done:
+            name = f"checkpoint-{self.state.global_step}"
+            folder = Path(self._get_output_dir(trial=trial)) / name
+            folder.mkdir(parents=True, exist_ok=True)
+            saved = {"layout": self._layout(), "done": done, "batches": self._buffered_inputs}
+            torch.save(saved, folder / _ROUND.format(self.accelerator.process_index))
+        self.accelerator.wait_for_everyone()
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        file = Path(checkpoint) / _ROUND.format(self.accelerator.process_index)
+        if not file.is_file():
+            return
+        saved = torch.load(file, map_location=self.accelerator.device, weights_only=True)
+        if saved["layout"] == self._layout():
+            self._step, self._buffered_inputs = saved["done"], saved["batches"]
+            return
+        # other devices: their shares differ, so the rest of the round is sampled again
+        batches = self.state.global_step * self.args.gradient_accumulation_steps
+        self._step = batches % self._batches_per_round
+        print("the round of the checkpoint is sampled again: the devices changed", flush=True)  # noqa: T201
+
+    def _layout(self) -> list[int]:
+        """What must be equal for a saved round to fit."""
+        args = self.args
+        per_step = (args.per_device_train_batch_size, args.gradient_accumulation_steps)
+        return [self.accelerator.num_processes, *per_step, args.steps_per_generation]
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Sequence[Any], completions: Any, completion_ids_list: Any
+    ) -> torch.Tensor:
+        """Rewards of all devices, shape (replies, rewards); NaN where a reward failed."""
+        found: torch.Tensor = super()._calculate_rewards(
+            inputs, prompts, completions, completion_ids_list
+        )
+        unscored = found.isnan().any(dim=1)
+        if unscored.all():
+            raise TrainingError(
+                "the rewards failed on every reply of a round",
+                "the log has the first errors; correct the benchmark's verifier",
+            )
+        if self.model.training:
+            groups = found.view(-1, self.num_generations, found.shape[1])
+            every = torch.cat([groups @ self.reward_weights.to(groups).unsqueeze(1), groups], dim=2)
+            spread = _spread_within(every)
+            metrics = self._metrics["train"]
+            metrics["group/unscored"].append(unscored.float().mean().item())
+            metrics["group/zero_std"].append((spread[:, 0] == 0).float().mean().item())
+            names = ["reward", *self.reward_func_names]
+            for name, of_groups in zip(names, spread.T, strict=True):
+                metrics[f"group/{name}_std"].append(of_groups.nanmean().item())
+            if self.after_round is not None:
+                self.after_round(self.state.global_step + 1)
+        return found
+
+
+class _KnowsEpoch(TrainerCallback):  # type: ignore[misc]
+    """Tells the order of questions in which epoch it is, also after resuming."""
+
+    def __init__(self, order: QuestionOrder) -> None:
+        self._order = order
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._order.epoch = int(state.epoch or 0)
+
+
+def _spread_within(groups: torch.Tensor) -> torch.Tensor:
+    """Standard deviations within groups, NaN left out: (groups, replies, k) to (groups, k)."""
+    counted = (~groups.isnan()).sum(dim=1)
+    squares = (groups - groups.nanmean(dim=1, keepdim=True)) ** 2
+    return (squares.nansum(dim=1) / (counted - 1).clamp(min=1)).sqrt()

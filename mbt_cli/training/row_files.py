@@ -1,0 +1,40 @@
+"""Rows that were tokenized before the ranks started: mapped into memory, never read as a whole."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.compute as pc
+from datasets import Dataset, concatenate_datasets
+
+from mbt_cli.core.training_job import TOKENS, WHOLE, TrainingJob
+
+
+def open_rows(job: TrainingJob) -> Any:
+    """The rows as a `datasets.Dataset`; ranks of one machine share the memory of its files."""
+    folder = Path(job.folder) / TOKENS
+    names = orjson.loads((folder / WHOLE).read_bytes())["files"]
+    return concatenate_datasets([Dataset.from_file(str(folder / name)) for name in names])
+
+
+class RowLengths:
+    """Stands in for a set of rows where a sampler needs only their number and lengths.
+
+    Samplers of transformers take the length of `row["input_ids"]` of every row; here that is a
+    `range`. Lengths come from the offsets of the lists, so no token is read.
+
+    Args:
+        rows: From `open_rows`.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+        self._lengths: list[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> dict[str, range]:
+        if self._lengths is None:
+            self._lengths = pc.list_value_length(self._rows.data.column("input_ids")).to_pylist()
+        return {"input_ids": range(self._lengths[number])}
