@@ -82,6 +82,8 @@ class Measure:
         settings: What a reader needs to recompute it, such as constants.
         binary: Values are 0 or 1 per sample, so that the number is a share and has Wilson's
             interval.
+        values: One value per rollout, in the order of the rollouts, NaN for no value; the column
+            `value` is their mean over each question's samples. None if samples have no value.
     """
 
     metric: str
@@ -90,3 +92,4 @@ class Measure:
     estimate: Callable[[Means], npt.NDArray[np.float64]] = mean_of_value
     settings: Mapping[str, Json] = field(default_factory=dict)
     binary: bool = False
+    values: npt.NDArray[np.float64] | None = None

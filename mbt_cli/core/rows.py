@@ -84,6 +84,16 @@ SCORES = pl.Schema(
     }
 )
 
+# files/samples.parquet of a score cell, for metrics that are means over samples
+SAMPLES = pl.Schema(
+    {
+        "question_id": _TEXT,
+        "sample": _COUNT,
+        "metric": pl.Categorical(),
+        "value": pl.Float64(),  # null if the sample has none
+    }
+)
+
 SUMMARY = pl.Schema(
     {
         "metric": _TEXT,

@@ -153,4 +153,5 @@ def mean_measure(
         questions=samples(inputs).per_question({"value": values}),
         settings=settings or {},
         binary=shape == "binary",
+        values=values,
     )

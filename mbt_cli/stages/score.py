@@ -25,7 +25,7 @@ _BASELINE = "baseline_"
 class ScoreStage(Stage):
     """Compute every metric of one cell of rollouts."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     kind: Literal["score"] = "score"
     rollouts: StageInput
     """Rollout stages to score."""
@@ -79,9 +79,11 @@ class ScoreStage(Stage):
                 grouped = self._summaries(part, is_baseline, seed)
                 summaries += [{**row, "by": by, "group": str(group)} for row in grouped]
         pl.DataFrame(summaries, schema=rows.SUMMARY).write_parquet(work.files / "summary.parquet")
+        found = measures(self.metrics, views)
+        _sample_rows(found, own[0].rollouts).sink_parquet(work.files / "samples.parquet")
         work.result.notes.update(_models_behind(work))
         work.result.notes["reads"] = {k: list(v) for k, v in read.items()}
-        for measure in measures(self.metrics, views):
+        for measure in found:
             yield _score_rows(measure)
 
     def _summaries(self, views: "JudgeViews", is_baseline: bool, seed: int) -> list[dict[str, Any]]:
@@ -226,6 +228,20 @@ def _only(inputs: ScoreInputs, by: str, group: object) -> ScoreInputs:
     }
     baseline = None if inputs.baseline is None else _only(inputs.baseline, by, group)
     return replace(inputs, rollouts=rollouts, verdicts=verdicts, baseline=baseline)
+
+
+def _sample_rows(found: Iterable[Measure], rollouts: pl.DataFrame) -> pl.LazyFrame:
+    """`rows.SAMPLES`: the value of every sample, metric by metric in the order of the rollouts."""
+    keys = rollouts.lazy().select("question_id", "sample")
+    frames = [
+        keys.with_columns(
+            pl.lit(measure.metric).alias("metric"),
+            pl.Series("value", measure.values, nan_to_null=True),
+        ).cast(rows.SAMPLES)
+        for measure in found
+        if measure.values is not None
+    ]
+    return pl.concat([pl.LazyFrame(schema=rows.SAMPLES), *frames])
 
 
 def _score_rows(measure: Measure) -> pl.DataFrame:

@@ -301,7 +301,7 @@ def lay_out(topic: str, folder: Path) -> None:
 WITH_EXAMPLES = sorted(t for t in TEXTS if any(b.language in ("python", "sh") for b in blocks(t)))
 
 
-FIRST = {"troubleshooting": "mbt run study.toml -q"}
+FIRST = dict.fromkeys(("metrics", "troubleshooting"), "mbt run study.toml -q")
 """Commands to run before those of the topic."""
 
 
