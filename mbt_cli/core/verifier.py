@@ -68,7 +68,12 @@ class Verifier(Plugin):
 
     @abstractmethod
     def same(self, given: str, wanted: str) -> bool:
-        """Whether two answers are the same."""
+        """Whether two answers are the same.
+
+        Both may be replies' answers, so that votes can be grouped: the order of the two does not
+        matter, and equal texts are the same. If a is the same as b and b as c, a may still differ
+        from c. Any text may be given, in any thread; slow comparisons are kept by the verifier.
+        """
 
     def prepare(self) -> None:
         """Import its packages; UsageError if one is missing."""

@@ -1,21 +1,13 @@
 """Answers to math questions in LaTeX: right if they are mathematically equal."""
 
-import importlib
-import json
-import logging
 import re
-import subprocess
-import sys
-import threading
-from functools import cache, lru_cache
-from typing import Any, ClassVar, Literal
+from functools import lru_cache
+from typing import ClassVar, Literal
 
 from mbt_cli.core.verifier import Verifier
-from mbt_cli.errors import UsageError
+from mbt_cli.verifiers import algebra
 from mbt_cli.verifiers.text import extract_answer, outside_thinking
 
-_SECONDS = 5  # limit of parsing an answer and of comparing two
-_HELPER_LOCK = threading.Lock()
 _LONGEST_ANSWER = 1_000  # characters that math-verify is given
 _ANSWERS_KEPT = 4096
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
@@ -32,8 +24,11 @@ class MathVerifier(Verifier):
 
     The answer is the tagged one, otherwise the last `\boxed` one outside the thinking. Two answers
     are the same if their LaTeX is equal but for spaces and sizes of brackets, or if math-verify
-    finds them equal within 5 seconds. An answer of more than 1,000 characters is compared as LaTeX
-    only. The package is needed only if the LaTeX differs.
+    finds them equal within 0.8 seconds of CPU time. An answer of more than 1,000 characters is
+    compared as LaTeX only. The package is needed only if the LaTeX differs.
+
+    `same` is symmetric: votes may be grouped by it. It holds in every thread and process, keeps the
+    result of each pair, and takes any text.
     """
 
     version: ClassVar[int] = 2
@@ -49,12 +44,11 @@ class MathVerifier(Verifier):
             return _plain_latex(given) == _plain_latex(wanted)
         if plain_latex(given) == plain_latex(wanted):
             return True
-        if threading.current_thread() is threading.main_thread():
-            return _equal(given, wanted)
-        return _equal_aside(given, wanted)
+        algebra.require()
+        return algebra.equal(given, wanted)
 
     def prepare(self) -> None:
-        _math_verify()
+        algebra.require()
 
 
 def final_answer(reply: str, *, tagged: str | None = None) -> str | None:
@@ -108,52 +102,3 @@ def _plain_latex(text: str) -> str:
 
 
 plain_latex = lru_cache(maxsize=_ANSWERS_KEPT)(_plain_latex)
-
-
-def _equal(given: str, wanted: str) -> bool:
-    """Whether math-verify finds two answers equal; its time limit is a signal."""
-    return bool(_math_verify().verify(_parsed(wanted), _parsed(given), timeout_seconds=_SECONDS))
-
-
-def _equal_aside(given: str, wanted: str) -> bool:
-    """`_equal` in the main thread of another process: only main threads get signals."""
-    _math_verify()
-    with _HELPER_LOCK:
-        helper = _helper()
-        assert helper.stdin is not None
-        assert helper.stdout is not None
-        print(json.dumps([given, wanted]), file=helper.stdin, flush=True)
-        found = helper.stdout.readline()
-        if not found:  # it was killed: the comparison took too much memory
-            _helper.cache_clear()
-        return found == "True\n"
-
-
-@cache
-def _helper() -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "mbt_cli.verifiers.math"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-@lru_cache(maxsize=_ANSWERS_KEPT)
-def _parsed(text: str) -> Any:
-    return _math_verify().parse(f"${text}$", parsing_timeout=_SECONDS)
-
-
-def _math_verify() -> Any:
-    try:
-        library = importlib.import_module("math_verify")
-    except ModuleNotFoundError:
-        raise UsageError(
-            "math-verify is needed to compare answers that are written in different ways",
-            hint='run `pip install "mbt-cli[math]"`',
-        ) from None
-    # it logs a traceback for every answer that it cannot parse
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    return library
-
-
-if __name__ == "__main__":
-    for line in sys.stdin:
-        sys.stdout.write(f"{_equal(*json.loads(line))}\n")
-        sys.stdout.flush()

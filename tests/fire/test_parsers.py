@@ -3,7 +3,6 @@
 import json
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
 from mbt_cli.report.traces import page_trace
 from mbt_cli.stages.gates import Asked, GateResults, Gates
-from mbt_cli.verifiers import math as math_verifier
 from mbt_cli.verifiers.math import MathVerifier
 from mbt_cli.verifiers.number import NumberVerifier
 from mbt_cli.verifiers.rewards import REWARDS, GradedReply, Reward
@@ -268,27 +266,7 @@ HOSTILE = (
 )
 
 
-@pytest.fixture
-def short_limit(monkeypatch):
+def test_an_answer_that_cannot_be_computed_is_wrong():
     pytest.importorskip("math_verify", reason="needs the extra `math`")
-    monkeypatch.setattr(math_verifier, "_SECONDS", 1)
-
-
-def test_an_answer_that_cannot_be_computed_is_wrong_after_a_time_limit(short_limit):
-    started = time.monotonic()
     assert not any(MathVerifier().same(answer, "72") for answer in HOSTILE)
     assert MathVerifier().same("144/2", "72")
-    assert time.monotonic() - started < 20 * len(HOSTILE)
-
-
-def test_the_time_limit_holds_in_other_threads_too():
-    pytest.importorskip("math_verify", reason="needs the extra `math`")
-    found = []
-
-    def compare() -> None:
-        found.extend(MathVerifier().same(answer, "72") for answer in ("(10^9)!", "144/2", "73"))
-
-    thread = threading.Thread(target=compare, daemon=True)
-    thread.start()
-    thread.join(120)
-    assert found == [False, True, False]
