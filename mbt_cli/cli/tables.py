@@ -182,8 +182,7 @@ def _cell(cell: FormattedCell, between: str, *, characters: int = _NO_LIMIT) -> 
     text = Text(_wrapped(cell.text, characters), style="bold" if cell.rank == "best" else "")
     text.append("†" if cell.is_tied else "")
     if cell.interval is not None:
-        low, high = cell.interval
-        text.append(f"{between}[{low}, {high}]", style="dim not bold")
+        text.append(f"{between}[{', '.join(cell.interval)}]", style="dim not bold")
     return text
 
 

@@ -27,6 +27,10 @@ CELLS = pl.Schema(
 """Facts from the lineages of finished cells, one row per cell of any kind."""
 
 
+STAGE = "stage"
+"""An axis of `ReportInputs` with the score stage, where the others do not tell cells apart."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
     """The data that tables and figures are built from.

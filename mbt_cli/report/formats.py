@@ -23,7 +23,8 @@ class FormattedCell:
     Args:
         text: The rounded number, the label, or a dash.
         value: The value as stored.
-        interval: Rounded ends of the interval, if there is one.
+        interval: Rounded ends of the interval; one dash for a number without an interval in a
+            column of intervals.
         n: Number of questions.
         failed: Number of samples without a value.
         rank: Whether the number is the best or the second best.
@@ -32,7 +33,7 @@ class FormattedCell:
 
     text: str
     value: Any = None
-    interval: tuple[str, str] | None = None
+    interval: tuple[str, ...] | None = None
     n: int | None = None
     failed: int | None = None
     rank: Rank = ""
@@ -79,12 +80,20 @@ def _formatted_column(table: TableData, column: Column) -> list[FormattedCell]:
     def text(number: float | None) -> str:
         return number_text(number, unit=column.unit, decimals=column.decimals)
 
+    has_intervals = f"{column.key}_low" in table.rows
+
+    def interval(value: Any, low: float | None, high: float | None) -> tuple[str, ...] | None:
+        if value is None or not has_intervals:
+            return None
+        # one point is no interval: nothing could be estimated
+        return (ABSENT,) if low is None or high is None or low == high else (text(low), text(high))
+
     parts = (stored(suffix) for suffix in ("", "_low", "_high", "_n", "_failed", "_tied"))
     return [
         FormattedCell(
             text(value),
             value,
-            None if low is None or high is None else (text(low), text(high)),
+            interval(value, low, high),
             n,
             failed,
             rank,
@@ -183,7 +192,7 @@ def csv_text(table: TableData) -> str:
     for row in formatted_rows(table):
         values: list[object] = []
         for cell, own in zip(row, parts.values(), strict=True):
-            low, high = cell.interval or (None, None)
+            low, high = cell.interval if cell.interval and len(cell.interval) == 2 else ("", "")
             found = {"low": low, "high": high, "n": cell.n, "failed": cell.failed}
             values += ["" if cell.text == ABSENT else cell.text, *(found[part] for part in own)]
         writer.writerow(values)

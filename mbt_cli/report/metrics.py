@@ -10,13 +10,21 @@ import polars as pl
 
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.measures import JUDGED_BY, mean_of_value
-from mbt_cli.core.tables import Column, ReportInputs, TableData
+from mbt_cli.core.tables import STAGE, Column, ReportInputs, TableData
 from mbt_cli.report.formats import formatted_rows
+from mbt_cli.report.notes import (
+    ADDRESS,
+    bounds_note,
+    interval_notes,
+    question_scores,
+    with_bounds,
+    with_missing,
+)
 from mbt_cli.report.seeds import SEED, seed_values
+from mbt_cli.scores.comparison import DIAGNOSTIC
 from mbt_cli.scores.seeds import difference
 from mbt_cli.scores.statistics import Quantity, not_worse_than_best, paired_p
 
-ADDRESS = "address"
 SIGNIFICANT = 0.05
 """Differences with a corrected p value below this are significant."""
 _SEEDS_NOTE = (
@@ -24,7 +32,10 @@ _SEEDS_NOTE = (
     "(`mbt help metrics`)."
 )
 _JUDGED = "judge_accuracy"
-_COUNTS_NOTE = "n: questions; failed: rollouts without a reply, excluded from every number."
+_COUNTS_NOTE = (
+    "n: questions; failed: samples without a value (no reply, unread verdict) in the column with "
+    "most of them."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +163,12 @@ def metric_table(
     """
     metrics = present(inputs, metrics)
     rows = cell_rows(inputs, metrics) if by is None else _group_rows(inputs, metrics, by)
+    shown = inputs.summary.filter(pl.col("by").is_null() if by is None else pl.col("by") == by)
+    scores = question_scores(inputs, metrics if by is None else ())
+    if metrics:
+        n = pl.max_horizontal(f"{metric}_n" for metric in metrics)
+        rows = with_missing(rows.with_columns(n=n), scores, metrics)
+        rows = with_bounds(rows, scores, _shares(shown, metrics))
     axes = [*inputs.axes, *([by] if by else [])]
     labels = varying(rows, axes, always=("model",))
     within = {"benchmark", "split", by, *(["model"] if "variant" in labels else [])}
@@ -167,7 +184,7 @@ def metric_table(
             *(_metric_column(inputs, metric) for metric in metrics),
             *(counts if metrics else []),
         ],
-        rows=_with_counts(rows, metrics),
+        rows=rows,
         compared_within=[axis for axis in labels if axis in within],
     )
     constant = [
@@ -183,9 +200,11 @@ def metric_table(
         *notes,
         *_question_notes(table),
         *_failed_notes(table),
+        *bounds_note(table),
+        *interval_notes(shown, table.columns),
         *missing_notes(inputs),
     ]
-    return _with_ties(replace(table, notes=all_notes), inputs)
+    return _with_ties(replace(table, notes=all_notes), scores)
 
 
 def cell_rows(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFrame:
@@ -200,7 +219,12 @@ def cell_rows(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFrame:
     rows = whole.select(ADDRESS, *axes).unique(maintain_order=True)
     rows = _with_metrics(rows, whole, metrics, [ADDRESS])
     missing = [
-        {ADDRESS: address, **{axis: axes_of(address).get(axis) for axis in axes}}
+        {
+            ADDRESS: address,
+            **dict.fromkeys(axes),
+            STAGE: address.partition("/")[0],
+            **axes_of(address),
+        }
         for address in inputs.missing
     ]
     schema = {ADDRESS: pl.String(), **dict.fromkeys(axes, pl.String())}
@@ -261,14 +285,15 @@ def _metric_column(inputs: ReportInputs, metric: str) -> Column:
     return Column(metric, title, unit=one.unit, decimals=one.decimals, best=one.best)
 
 
-def _with_counts(rows: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
-    """`n` is the largest number of questions of any metric; `failed` counts failed rollouts."""
-    if not metrics:
-        return rows
-    return rows.with_columns(
-        pl.max_horizontal(f"{metric}_n" for metric in metrics).alias("n"),
-        pl.min_horizontal(f"{metric}_failed" for metric in metrics).alias("failed"),
-    )
+def _shares(summary: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
+    """The metrics that are shares of samples, except those about the judge and those of no rank."""
+    by_share = summary.filter(pl.col("settings").str.json_path_match("$.interval") == "wilson")
+    found = set(by_share["metric"])
+    return [
+        metric
+        for metric in metrics
+        if metric in found and display_of(metric).best != "none" and not DIAGNOSTIC.search(metric)
+    ]
 
 
 def _toy_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
@@ -279,15 +304,23 @@ def _toy_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
 
 
 def _question_notes(table: TableData) -> list[str]:
-    """Warnings about comparisons of numbers over different numbers of questions."""
+    """Warnings about numbers over other questions than those of other rows or columns."""
+    uneven, fewer = [], []
+    for column in table.columns:
+        key = f"{column.key}_n"
+        if column.kind != "number" or key not in table.rows.columns:
+            continue
+        if any(group[key].drop_nulls().n_unique() > 1 for group in table.compared_groups()):
+            uneven.append(column.title)
+        elif (found := table.rows.filter(pl.col(key) < pl.col("n"))).height:
+            fewer.append(f"{column.title} {min(found[key])}")
     return [
-        f"{column.title}: rows are over different numbers of questions."
-        for column in table.columns
-        if column.kind == "number" and f"{column.key}_n" in table.rows.columns
-        if any(
-            group[f"{column.key}_n"].drop_nulls().n_unique() > 1
-            for group in table.compared_groups()
-        )
+        *(
+            [f"{', '.join(uneven)}: rows are over different numbers of questions."]
+            if uneven
+            else []
+        ),
+        *([f"Over fewer questions than n: {', '.join(fewer)}."] if fewer else []),
     ]
 
 
@@ -324,20 +357,19 @@ def missing_notes(inputs: ReportInputs) -> list[str]:
 
 _PATTERNS = 4_000
 _TIES_NOTE = (
-    "†: not significantly different from the best (paired on the questions that all compared rows "
-    "have; exact McNemar for 0 / 1 values, else a permutation test; and max-t over all pairs of "
-    f"rows: {SIGNIFICANT:.0%} for the whole comparison)."
+    f"†: not significantly different from the best at {SIGNIFICANT:.0%} for all pairs of rows "
+    "together (max-t, and exact McNemar or a permutation test against the best)."
 )
 _SEED_TIES_NOTE = (
-    "†: not significantly different from the best (Student's t over the seeds and over the "
-    f"questions that both rows have; Bonferroni over all pairs of rows; {SIGNIFICANT:.0%})."
+    f"†: not significantly different from the best at {SIGNIFICANT:.0%} for all pairs of rows "
+    "together (Student's t over seeds and questions, Bonferroni)."
 )
 
 _Scores = Mapping[str, pl.DataFrame]
 """Address to the questions with a value of one metric, for each seed."""
 
 
-def _with_ties(table: TableData, inputs: ReportInputs) -> TableData:
+def _with_ties(table: TableData, scores: pl.DataFrame) -> TableData:
     """The table with METRIC_tied: rows that are not significantly different from the best.
 
     Only metrics that are means over questions have scores per question to test. A breakdown has
@@ -347,25 +379,22 @@ def _with_ties(table: TableData, inputs: ReportInputs) -> TableData:
         return table
     columns = [c for c in table.columns if c.kind == "number" and c.best != "none"]
     rows, is_marked = table.rows, False
-    scores = _scores(inputs, [column.key for column in columns])
+    values = _values(scores)
     for column in columns:
-        tied = _tied(table, column, scores.get(column.key, {}))
+        tied = _tied(table, column, values.get(column.key, {}))
         is_marked = is_marked or any(tied)
         rows = rows.with_columns(pl.Series(f"{column.key}_tied", tied, dtype=pl.Boolean))
     note = _SEED_TIES_NOTE if "seeds" in rows.columns else _TIES_NOTE
     return replace(table, rows=rows, notes=[*table.notes, *([note] if is_marked else [])])
 
 
-def _scores(inputs: ReportInputs, metrics: Sequence[str]) -> Mapping[str, _Scores]:
-    """All metrics in one pass: opening hundreds of files takes longer than reading them."""
-    columns = inputs.scores.collect_schema().names()
-    if not columns:
-        return {}
-    is_wanted = pl.col("metric").is_in(list(metrics)) & pl.col("value").is_not_null()
-    seed = pl.col(SEED) if SEED in columns else pl.lit(None, pl.String).alias(SEED)
-    frame = inputs.scores.filter(is_wanted).select("metric", ADDRESS, seed, "question_id", "value")
+def _values(scores: pl.DataFrame) -> Mapping[str, _Scores]:
+    """The values of each metric and address."""
     found: dict[str, dict[str, pl.DataFrame]] = {}
-    parts = frame.collect().partition_by("metric", ADDRESS, as_dict=True, include_key=False)
+    known = scores.filter(pl.col("value").is_not_null()).select(
+        "metric", ADDRESS, SEED, "question_id", "value"
+    )
+    parts = known.partition_by("metric", ADDRESS, as_dict=True, include_key=False)
     for (metric, address), part in parts.items():
         found.setdefault(str(metric), {})[str(address)] = part
     return found

@@ -26,7 +26,8 @@ def merged_seeds(inputs: ReportInputs) -> ReportInputs:
     `seeds` in the summary is the number of seeds. `scores` keeps the values of every seed, with the
     column `seed` and the address of the row.
     """
-    if SEED not in inputs.axes or inputs.summary[SEED].drop_nulls().n_unique() < 2:
+    has_seed = pl.col(_ADDRESS).str.contains(_WITHOUT)
+    if SEED not in inputs.axes or inputs.summary.filter(has_seed)[SEED].n_unique() < 2:
         return inputs
     address = pl.col(_ADDRESS).str.replace(_WITHOUT, "")
     summary = inputs.summary.with_columns(address)

@@ -11,7 +11,8 @@ from mbt_cli.core.lineage_notes import TRAINING, funnel_rows, notes_of
 from mbt_cli.core.number_text import significant_decimals
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.interfaces import Table
-from mbt_cli.report.metrics import ADDRESS, SIGNIFICANT, metric_table, missing_notes, present
+from mbt_cli.report.metrics import SIGNIFICANT, metric_table, missing_notes, present
+from mbt_cli.report.notes import ADDRESS
 from mbt_cli.scores.statistics import holm
 
 
@@ -240,6 +241,10 @@ class PairedDifferences(Table):
             pl.col("difference_low").alias("low"),
             pl.col("difference_high").alias("high"),
             pl.col("settings").str.json_path_match("$.paired_questions").cast(pl.Int64).alias("n"),
+            settings=pl.struct(
+                pl.col("settings").str.json_path_match(f"$.{key}_of_difference").alias(key)
+                for key in ("no_interval", "undefined_resamples")
+            ).struct.json_encode(),
         )
         table = metric_table(
             replace(inputs, summary=differences, scores=pl.LazyFrame(), missing=()),

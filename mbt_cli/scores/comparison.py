@@ -11,7 +11,7 @@ from mbt_cli.core.measures import Measure
 from mbt_cli.scores.statistics import Resampled, bootstrap, holm, paired_p
 from mbt_cli.scores.summaries import Paired, finite, paired
 
-_DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement")
+DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement")
 """Metrics about the judge itself, which the correction of p values leaves out."""
 
 METRICS = pl.Schema(
@@ -86,7 +86,7 @@ def compare(
         _row(measure, pair, None if pair.is_share(measure) else next(drawn), seed)
         for measure, pair in pairs
     ]
-    asked = [row for row in rows if not _DIAGNOSTIC.search(str(row["metric"]))]
+    asked = [row for row in rows if not DIAGNOSTIC.search(str(row["metric"]))]
     corrected = holm([row["p"] for row in asked])
     held = {row["metric"]: p for row, p in zip(asked, corrected, strict=True)}
     rows = [{**row, "p_holm": held.get(row["metric"])} for row in rows]

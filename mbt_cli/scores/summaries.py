@@ -23,6 +23,8 @@ from mbt_cli.scores.statistics import (
 
 _SHARES = ("percent", "share")
 """Units of numbers from 0 to 1."""
+NO_SPREAD = "every question has the same value"
+"""Why a number of several questions has no interval."""
 _KEYS = ("question_id", "n", "failed")
 _OF_DIFFERENCE = ("baseline", "difference", "difference_low", "difference_high", "p")
 
@@ -66,7 +68,9 @@ class Paired:
         if not self.is_share(measure):
             return None if drawn is None else drawn.interval()
         counts = [self.questions[name].to_numpy().astype(np.float64) for name in ("n", "n_base")]
-        return paired_share_interval(self.own.columns["value"], self.base.columns["value"], *counts)
+        own, base = self.own.columns["value"], self.base.columns["value"]
+        found = paired_share_interval(own, base, *counts)
+        return found if found.low < found.high else None
 
 
 def summarise_all(
@@ -177,8 +181,15 @@ class _Part:
         settings["paired_questions"] = self.pair.own.size
         p, settings["test"] = paired_p(self.pair.own, self.pair.base, seed=seed)
         row |= {"difference": difference, "p": p}
-        if interval := self.pair.interval(self.measure, drawn[1] if drawn else None):
+        resampled = drawn[1] if drawn else None
+        if resampled and resampled.undefined:
+            settings["undefined_resamples_of_difference"] = round(resampled.undefined, 4)
+        if interval := self.pair.interval(self.measure, resampled):
             row |= {"difference_low": interval.low, "difference_high": interval.high}
+        else:
+            settings["no_interval_of_difference"] = (
+                why_no_interval(resampled) if resampled else NO_SPREAD
+            )
         return row
 
 
@@ -187,7 +198,7 @@ def why_no_interval(drawn: Resampled) -> str:
     if drawn.size < 2:
         return "one question"
     if np.isfinite(drawn.error):
-        return "every question has the same value"
+        return NO_SPREAD
     return "undefined with a few other questions"
 
 

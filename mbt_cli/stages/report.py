@@ -9,7 +9,8 @@ import orjson
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core.tables import CELLS, ReportInputs, TableData
+from mbt_cli.core.addresses import axes_of
+from mbt_cli.core.tables import CELLS, STAGE, ReportInputs, TableData
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, AnyFigure, AnyTable
 from mbt_cli.report.files import write_tables
@@ -26,6 +27,7 @@ _SUMMARY = "files/summary.parquet"
 class ReportStage(Stage):
     """Make tables, figures and an HTML page from scores."""
 
+    version: ClassVar[int] = 2
     kind: Literal["report"] = "report"
     scores: StageInput
     """Score stages to report."""
@@ -101,17 +103,39 @@ def _noted(tables: list[TableData], scores: Sequence[LoadedInput]) -> list[Table
 
 def report_inputs(work: Work) -> ReportInputs:
     """Every score cell's summary and rows, with the axes as text columns."""
-    cells = work.inputs.get("scores", ())
+    finished = work.inputs.get("scores", ())
+    missing = sorted(set(work.resolution.inputs["scores"]) - {cell.address for cell in finished})
+    cells = _told_apart(finished, missing)
     axes = list(dict.fromkeys(axis for cell in cells for axis in cell.axes))
     notes = [cell.lineage.notes for cell in cells if cell.lineage is not None]
     return ReportInputs(
         summary=pl.concat([_summary(cell, axes) for cell in cells]).collect(),
         scores=pl.concat([_with_axes(cell.rows, cell, axes) for cell in cells]),
         axes=axes,
-        missing=sorted(set(work.resolution.inputs["scores"]) - {cell.address for cell in cells}),
+        missing=missing,
         toy_judges=_toy_judges(notes),
         cells=study_cells(work.study_folder),
     )
+
+
+def _told_apart(cells: Sequence[LoadedInput], missing: Sequence[str]) -> list[LoadedInput]:
+    """The cells with all axes of their rollouts, and with their stage where these are not enough.
+
+    A `where` takes an axis out of a score's address: two stages that score two prompts would have
+    the same labels.
+    """
+    whole = [replace(cell, axes={**_axes_of_rollouts(cell), **cell.axes}) for cell in cells]
+    seen = [
+        tuple(sorted(axes.items())) for axes in (*(c.axes for c in whole), *map(axes_of, missing))
+    ]
+    if len(set(seen)) == len(seen):
+        return whole
+    return [replace(c, axes={STAGE: c.address.partition("/")[0], **c.axes}) for c in whole]
+
+
+def _axes_of_rollouts(cell: LoadedInput) -> Mapping[str, str]:
+    reads = {} if cell.lineage is None else cell.lineage.notes.get("reads", {})
+    return axes_of(reads["rollouts"][0]) if reads.get("rollouts") else {}
 
 
 def _toy_judges(notes: Sequence[Mapping[str, Any]]) -> list[str]:

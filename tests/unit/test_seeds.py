@@ -120,12 +120,12 @@ def summary(values, **more):
 def report(values, **more):
     long = [
         {"address": cell(*key), "metric": "exact_match", "question_id": f"q{n}", "value": value}
-        | {"seed": key[1]}
+        | {"seed": key[1], "n": int(value is not None), "failed": int(value is None)}
         for key, column in values.items()
-        for n, value in enumerate(column)
+        for n, value in enumerate([*column, None])
     ]
-    text = dict.fromkeys(("address", "metric", "question_id", "seed"), pl.String())
-    scores = pl.LazyFrame(long, schema={**text, "value": pl.Float64()})
+    texts = dict.fromkeys(("address", "seed"), pl.String())
+    scores = pl.LazyFrame(long, schema={**texts, **rows.SCORES})
     return ReportInputs(summary=summary(values, **more), scores=scores, axes=AXES)
 
 

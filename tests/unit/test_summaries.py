@@ -1,6 +1,7 @@
 """Summary rows, paired differences, and the comparison of two cells."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -168,3 +169,33 @@ def test_cells_without_common_questions_have_nothing_to_compare():
 
     assert found.metrics.is_empty()
     assert found.questions.is_empty()
+
+
+def test_a_difference_says_why_it_has_no_interval_and_what_its_interval_leaves_out():
+    own = measure([0.5, 0.25, 0.75], metric="f1_score")
+    same = summarise(own, baseline=own, resamples=100, seed=1)
+    questions = pl.DataFrame(
+        {
+            "question_id": ["a", "b"], "n": [1, 1], "failed": [0, 0],
+            "tokens": [10.0, 30.0], "right": [1.0, 0.0],
+        }
+    )  # fmt: skip
+    cost = Measure("cost", "tokens", questions, ratio)
+    other = Measure("cost", "tokens", questions.with_columns(right=pl.lit(1.0)), ratio)
+    undefined = summarise(cost, baseline=other, resamples=400, seed=1)
+
+    assert same["difference_low"] is None
+    settings = json.loads(same["settings"])
+    assert settings["no_interval_of_difference"] == "every question has the same value"
+    # b drawn twice (a quarter of the resamples): 30 / 0 on one side
+    assert 0.15 < json.loads(undefined["settings"])["undefined_resamples_of_difference"] < 0.35
+
+
+def test_equal_replies_of_several_samples_give_no_interval_of_no_width():
+    # half right: both Wilson intervals are symmetric, so Newcombe's difference has no width
+    own = measure([1.0, 0.0, 0.5, 0.5], binary=True)
+    own = replace(own, questions=own.questions.with_columns(n=pl.lit(2)))
+
+    row = summarise(own, baseline=own, resamples=100, seed=1)
+
+    assert (row["difference"], row["difference_low"], row["difference_high"]) == (0.0, None, None)

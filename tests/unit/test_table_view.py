@@ -32,7 +32,11 @@ def printed(rows, width, metrics=()):
             "right_tied": number == 0,
             "share": 1.0,
             "n": 12345,
-            **{f"{m.key}{part}": 0.5 for m in metrics for part in ("", "_low", "_high")},
+            **{
+                f"{m.key}{part}": value
+                for m in metrics
+                for part, value in (("", 0.5), ("_low", 0.4), ("_high", 0.6))
+            },
         }
         for number in range(rows)
     ]
@@ -62,7 +66,7 @@ def test_numbers_and_the_ends_of_addresses_are_whole(rows, width):
 def test_more_columns_than_fit_stand_in_parts_with_their_labels(rows, width):
     text = printed(rows, width, METRICS)
 
-    assert text.count("[50.0, 50.0]") == rows * len(METRICS)
+    assert text.count("[40.0, 60.0]") == rows * len(METRICS)
     assert text.count("[13.3, 28.3]") == rows
     assert text.count(" 12345 ") == rows
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width

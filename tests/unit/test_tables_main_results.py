@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -5,7 +7,7 @@ import pytest
 from mbt_cli.core import rows
 from mbt_cli.core.tables import ReportInputs
 from mbt_cli.report.formats import markdown
-from mbt_cli.report.tables import MainResults
+from mbt_cli.report.tables import MainResults, MQITable
 
 AXES = ("benchmark", "split", "model", "prompt")
 
@@ -29,12 +31,14 @@ def summary(*cells):
 def scores(**values):
     """Per-question scores of exact_match: address to one value a question."""
     found = [
-        {"address": address, "metric": "exact_match", "question_id": f"q{i}", "value": value}
+        {
+            "address": address, "metric": "exact_match", "question_id": f"q{i}", "value": value,
+            "n": 1, "failed": 0,
+        }
         for address, column in values.items()
         for i, value in enumerate(column)
-    ]
-    schema = {"address": pl.String, "metric": pl.String, "question_id": pl.String}
-    return pl.LazyFrame(found, schema={**schema, "value": pl.Float64})
+    ]  # fmt: skip
+    return pl.LazyFrame(found, schema={"address": pl.String(), **rows.SCORES})
 
 
 A = "scores/benchmark=tiny/split=dev/model=m/prompt=answer"
@@ -60,9 +64,9 @@ def test_main_results_from_hand_made_summaries():
         "failed",
     ]  # fmt: skip
     assert cells[2:] == [
-        ["m", "answer", "25.0 [12.5, 41.7]", "50.0 [30.0, 70.0]", "**20** [18, 23]", "24", "0"],
+        ["m", "answer", "25.0 [12.5, 41.7]", "50.0 [30.0, 70.0]", "**20** [18, 23]", "24", "4"],
         ["m", "metacognitive", "**50.0** [29.2, 70.8]", "50.0 [30.0, 70.0]", "200 [150, 240]",
-         "24", "1"],
+         "24", "4"],
     ]  # fmt: skip
     assert "- All rows: benchmark tiny, split dev." in lines
     assert "- The judge is toy, a toy: its accuracy only shows that the pipeline works." in lines
@@ -159,3 +163,74 @@ def test_nothing_scored_yet_is_a_table_of_dashes():
     table = MainResults().build(inputs)
 
     assert table.rows["prompt"].to_list() == ["answer", "metacognitive"]
+
+
+def test_failed_rollouts_have_bounds_in_the_row_where_they_matter_most():
+    shares = TWO.filter(pl.col("metric") == "exact_match").with_columns(
+        settings=pl.lit('{"interval":"wilson"}')
+    )
+    lost = pl.LazyFrame(
+        [
+            # two questions of three samples: A lost one sample, B a whole question and one sample
+            (A, "q0", 0.5, 2, 1), (A, "q1", 1.0, 3, 0),
+            (B, "q0", None, 0, 3), (B, "q1", 0.5, 2, 1),
+        ],
+        schema=["address", "question_id", "value", "n", "failed"], orient="row",
+    ).with_columns(metric=pl.lit("exact_match"))  # fmt: skip
+
+    table = MainResults().build(ReportInputs(summary=shares, scores=lost, axes=AXES))
+
+    # A: q0 1/3 or 2/3, q1 1; B: q0 0 or 1, q1 1/3 or 2/3
+    assert table.rows["exact_match_if_wrong"].to_list() == pytest.approx([2 / 3, 1 / 6])
+    assert table.rows["exact_match_if_right"].to_list() == pytest.approx([5 / 6, 5 / 6])
+    assert table.rows["failed"].to_list() == [1, 4]
+    assert (
+        "Missing samples all wrong, or all right: exact match 16.7 or 83.3 (m / metacognitive: "
+        "4 missing, the widest of 2 rows)."
+    ) in table.notes
+
+
+def test_what_a_family_leaves_out_on_purpose_is_not_missing():
+    names = ("mqi_phase_1", "mqi_not_judged")
+    numbers = summary(*((A, name, 0.5, 0.1, 0.9, 2, 2, "percent") for name in names))
+    numbers = numbers.with_columns(settings=pl.lit('{"interval":"wilson"}'))
+    # q0 was truncated and not judged, the verdict on q1 is unread, q2 has one
+    known = pl.LazyFrame(
+        [
+            (A, "mqi_phase_1", "q0", None, 0, 1), (A, "mqi_not_judged", "q0", 1.0, 1, 0),
+            (A, "mqi_phase_1", "q1", None, 0, 1), (A, "mqi_not_judged", "q1", 0.0, 1, 0),
+            (A, "mqi_phase_1", "q2", 1.0, 1, 0), (A, "mqi_not_judged", "q2", 0.0, 1, 0),
+        ],
+        schema=["address", "metric", "question_id", "value", "n", "failed"], orient="row",
+    )  # fmt: skip
+
+    table = MQITable().build(ReportInputs(summary=numbers, scores=known, axes=AXES))
+
+    assert table.rows["failed"].to_list() == [1]
+    assert table.rows["mqi_phase_1_if_wrong"].to_list() == [0.5]
+
+
+def test_a_number_without_an_interval_has_a_dash_and_the_note_says_why():
+    numbers = summary(
+        (A, "tokens", 20.0, None, None, 24, 0, "tokens"),
+        (B, "tokens", 30.0, 30.0, 30.0, 1, 0, "tokens"),
+        (A, "aes", 0.1, 0.0, 0.2, 24, 0, "index"),
+        (B, "aes", 0.2, 0.1, 0.4, 24, 0, "index"),
+    )
+    found = [
+        {"no_interval": "every question has the same value"}, {"no_interval": "one question"},
+        {"undefined_resamples": 0.0315}, {"undefined_resamples": 0.25},
+    ]  # fmt: skip
+    numbers = numbers.with_columns(settings=pl.Series([json.dumps(one) for one in found]))
+
+    text = markdown(MainResults().build(ReportInputs(numbers, scores(), AXES)))
+
+    assert "**20** [—]" in text
+    assert "30 [—]" in text
+    assert (
+        r"- \[—\]: no interval: every question has the same value (mean tokens in 1 row); one "
+        "question (mean tokens in 1 row)."
+    ) in text
+    assert (
+        "- Undefined bootstrap resamples, left out of intervals: AES up to 25.0 % in 2 rows."
+    ) in text

@@ -41,8 +41,9 @@ def inputs(*numbers, cells=()):
 
 
 def shown(table):
-    """Heading and rows of the Markdown, cell by cell."""
-    lines = [line for line in markdown(table).splitlines() if line.startswith("|")]
+    """Heading and rows of the Markdown, cell by cell, without the dashes of absent intervals."""
+    text = markdown(table).replace(" [—]", "")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [cells[0], *cells[2:]]
 

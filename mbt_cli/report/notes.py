@@ -1,0 +1,159 @@
+"""Notes below a table of metrics: what is missing, and what the numbers can show."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import polars as pl
+
+from mbt_cli.core.number_text import number_text
+from mbt_cli.core.tables import Column, ReportInputs, TableData
+from mbt_cli.report.seeds import SEED
+from mbt_cli.scores.summaries import NO_SPREAD
+
+ADDRESS = "address"
+_NOT_JUDGED = {"mqi": "mqi_not_judged", "rrp": "rrp_not_judged"}
+"""Shares of rollouts that a family of metrics leaves out on purpose: these are not missing."""
+
+
+def question_scores(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFrame:
+    """Values per question of these metrics, in one pass: opening the files takes longest.
+
+    Returns:
+        `metric`, `address`, `seed`, `question_id`, `value` and `missing`, the number of samples
+        without a value that should have one; `n` counts the others. No rows without scores.
+    """
+    columns = inputs.scores.collect_schema().names()
+    texts = dict.fromkeys(("metric", ADDRESS, SEED, "question_id"), pl.String())
+    empty = pl.DataFrame(
+        schema={**texts, "value": pl.Float64(), "n": pl.Int64(), "missing": pl.Int64()}
+    )
+    if not columns:
+        return empty
+    families = {metric: _NOT_JUDGED.get(metric.partition("_")[0]) for metric in metrics}
+    seed = pl.col(SEED) if SEED in columns else pl.lit(None, pl.String).alias(SEED)
+    found = (
+        inputs.scores.filter(pl.col("metric").is_in([*metrics, *_NOT_JUDGED.values()]))
+        .select("metric", ADDRESS, seed, "question_id", "value", "n", "failed")
+        .collect()
+    )
+    keys = [ADDRESS, SEED, "question_id"]
+    left_out = found.select(
+        *keys, family="metric", left_out=(pl.col("value") * pl.col("n")).round().cast(pl.Int64)
+    )
+    own = found.filter(pl.col("metric").is_in(list(metrics))).with_columns(
+        family=pl.col("metric").replace_strict(families, default=None, return_dtype=pl.String)
+    )
+    joined = own.join(left_out, on=[*keys, "family"], how="left", nulls_equal=True)
+    missing = (pl.col("failed") - pl.col("left_out").fill_null(0)).clip(0)
+    return joined.select(*empty.columns[:-1], missing=missing)
+
+
+def with_missing(rows: pl.DataFrame, scores: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
+    """The rows with `failed`: samples without a value in the metric that has most of these.
+
+    Without scores per question (a breakdown), a metric that leaves samples out does not count.
+    """
+    counts = scores.group_by("metric", ADDRESS).agg(pl.col("missing").sum())
+    names = []
+    for metric in metrics:
+        own = counts.filter(pl.col("metric") == metric).select(
+            ADDRESS, pl.col("missing").alias(f"{metric}_missing")
+        )
+        rows = rows.join(own, on=ADDRESS, how="left", maintain_order="left")
+        failed = pl.col(f"{metric}_failed")
+        if metric.partition("_")[0] in _NOT_JUDGED:
+            failed = pl.lit(None, pl.Int64)
+        rows = rows.with_columns(pl.coalesce(f"{metric}_missing", failed))
+        names.append(f"{metric}_missing")
+    least = pl.min_horizontal(f"{metric}_failed" for metric in metrics)
+    return rows.with_columns(failed=pl.coalesce(pl.max_horizontal(names), least))
+
+
+def with_bounds(rows: pl.DataFrame, scores: pl.DataFrame, shares: Sequence[str]) -> pl.DataFrame:
+    """The rows with METRIC_if_wrong and METRIC_if_right where samples of a share are missing.
+
+    These are the share if every missing sample had the value 0, and if every one had 1.
+    """
+    for metric in shares:
+        own = scores.filter(pl.col("metric") == metric)
+        lost = own.filter(pl.col("missing") > 0)[ADDRESS].unique()
+        own = own.filter(pl.col(ADDRESS).is_in(lost.implode()))
+        if own.is_empty():
+            continue
+        right = (pl.col("value") * pl.col("n")).fill_null(0.0)
+        asked = pl.col("n") + pl.col("missing")
+        of_seed = own.filter(asked > 0).group_by(ADDRESS, SEED)
+        bounds = of_seed.agg(
+            (right / asked).mean().alias(f"{metric}_if_wrong"),
+            ((right + pl.col("missing")) / asked).mean().alias(f"{metric}_if_right"),
+        )
+        means = bounds.group_by(ADDRESS).agg(pl.exclude(SEED).mean())
+        rows = rows.join(means, on=ADDRESS, how="left", maintain_order="left")
+    return rows
+
+
+def bounds_note(table: TableData) -> list[str]:
+    """The range of each share that missing samples leave open, in the row where it is widest."""
+    parts = [part for column in table.columns if (part := _widest(table, column))]
+    if not parts:
+        return []
+    return [f"Missing samples all wrong, or all right: {'; '.join(parts)}."]
+
+
+def _widest(table: TableData, column: Column) -> str:
+    names = [f"{column.key}_if_wrong", f"{column.key}_if_right"]
+    if names[0] not in table.rows.columns:
+        return ""
+    known = table.rows.drop_nulls(names)
+    row = known.sort(pl.col(names[1]) - pl.col(names[0]), descending=True).row(0, named=True)
+    low, high = (number_text(row[n], unit=column.unit, decimals=column.decimals) for n in names)
+    labels = " / ".join(
+        str(row[c.key]) for c in table.columns if c.kind == "label" and row[c.key] is not None
+    )
+    count = f"{row[f'{column.key}_missing']} missing"
+    others = f", the widest of {known.height} rows" if known.height > 1 else ""
+    return f"{column.title} {low} or {high} ({labels}: {count}{others})"
+
+
+def interval_notes(summary: pl.DataFrame, columns: Sequence[Column]) -> Iterator[str]:
+    """Why numbers have no interval, and how many resamples some intervals leave out.
+
+    Args:
+        summary: The rows of `rows.SUMMARY` that the table shows.
+        columns: The table's columns.
+    """
+    reasons: dict[str, list[str]] = {}
+    left_out = []
+    for column in columns:
+        own = summary.filter(pl.col("metric") == column.key, pl.col("value").is_not_null())
+        settings = [_settings(text) for text in own["settings"]]
+        bare = own["low"].is_null() | (own["low"] == own["high"])
+        found = [
+            one.get("no_interval") or NO_SPREAD
+            for one, is_bare in zip(settings, bare, strict=True)
+            if is_bare
+        ]
+        for reason in dict.fromkeys(found):
+            rows = found.count(reason)
+            where = column.title if rows == own.height else f"{column.title} in {counted(rows)}"
+            reasons.setdefault(str(reason), []).append(where)
+        shares = [float(share) for one in settings if (share := one.get("undefined_resamples"))]
+        if shares:
+            share = number_text(max(shares), unit="percent")
+            left_out.append(f"{column.title} up to {share} % in {counted(len(shares))}")
+    if reasons:
+        listed = "; ".join(f"{reason} ({', '.join(where)})" for reason, where in reasons.items())
+        yield f"[—]: no interval: {listed}."
+    if left_out:
+        yield f"Undefined bootstrap resamples, left out of intervals: {'; '.join(left_out)}."
+
+
+def _settings(text: str | None) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = orjson.loads(text) if text else {}
+    return found
+
+
+def counted(rows: int) -> str:
+    """A number of rows in words."""
+    return "1 row" if rows == 1 else f"{rows} rows"
