@@ -73,7 +73,9 @@ class RoundTrainer(EvaluatesHeldOut, GRPOTrainer):  # type: ignore[misc]
         file = Path(checkpoint) / _ROUND.format(self.accelerator.process_index)
         if not file.is_file():
             return
-        saved = torch.load(file, map_location=self.accelerator.device, weights_only=True)
+        device = self.accelerator.device  # of processes without a GPU: `cpu:0`, which torch refuses
+        place = "cpu" if device.type == "cpu" else device
+        saved = torch.load(file, map_location=place, weights_only=True)
         if saved["layout"] == self._layout():
             self._step, self._buffered_inputs = saved["done"], saved["batches"]
             return

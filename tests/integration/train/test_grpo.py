@@ -127,7 +127,9 @@ def test_two_processes_go_on_within_a_round(fresh):
     # 8 on each device: the groups of a round lie on both
     shared = "stage.rl.recipe.device_batch_size=8"
     train = ("train", "study.toml", "--only", "rl", "--set", launch, "--set", shared)
-    study = fresh(STUDY_IN_ROUNDS.replace("max_steps = 10", "max_steps = 4"))
+    # a round of four steps, so that a stop after the first step falls within it
+    in_rounds = STUDY_IN_ROUNDS.replace("generation_batch_size = 32", "generation_batch_size = 64")
+    study = fresh(in_rounds.replace("max_steps = 10", "max_steps = 5"))
     assert study.run("run", "study.toml", "--only", "base").code == 0
     whole = study.run(*train)
     assert whole.code == 0, whole.out
@@ -136,8 +138,10 @@ def test_two_processes_go_on_within_a_round(fresh):
     shutil.rmtree(study.cell(CELL))
 
     stopped = study.run_until_step(1, signal.SIGTERM, *train)
+    rounds = list(study.cell(CELL).glob("journal/training/*/checkpoints/*/mbt-round-1.pt"))
     resumed = study.run(*train)
 
     assert (stopped.code, resumed.code) == (75, 0), stopped.out + resumed.out
+    assert rounds
     assert study.rows(CELL).drop(left_out).equals(unbroken)
     assert study.lineage(CELL)["notes"]["training"]["processes"] == 2
