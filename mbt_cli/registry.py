@@ -59,6 +59,7 @@ from mbt_cli.report.tables import (
 from mbt_cli.scores.answers import (
     AnswerRate,
     Containment,
+    EmptyReplies,
     ExactMatch,
     F1Score,
     MathMatch,
@@ -113,6 +114,7 @@ SCORES = Family[Score](
     AvgAtK,
     Containment,
     Degeneration,
+    EmptyReplies,
     ExactMatch,
     F1Score,
     JudgeAccuracy,

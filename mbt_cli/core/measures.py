@@ -36,7 +36,9 @@ class ScoreInputs:
     """The data of one scored cell.
 
     Args:
-        rollouts: `rows.ROLLOUTS` joined with the question's columns (not `context`).
+        rollouts: `rows.ROLLOUTS` joined with the question's columns (not `context`), and `no_text`:
+            the kind of a reply that came without usable text (`rows.replies_without_text`). It is
+            wrong; only what never came has a `failure`, and no value.
         verifier: The benchmark's own: decides whether a reply is right.
         verdicts: What a judge measures (`Judge.quantity`) to its verdicts on these rollouts.
         baseline: The same for the baseline cell, on the same benchmark and split.

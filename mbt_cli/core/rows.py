@@ -1,6 +1,7 @@
 """Every column that mbt stores: the one place where names and types of columns are spelled.
 
-Ids are strings. Rows are joined by key, never by order. `failure` is null or a short typed reason.
+Ids are strings. Rows are joined by key, never by order. `failure` is null or a short typed reason;
+`NO_TEXT` tells the replies that came from those that never did.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,13 @@ REPLY = pl.Schema(
 )
 
 ROLLOUTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "answer": _TEXT, **REPLY})
+
+NO_TEXT = ("empty", "refusal", "content_filter")
+"""How the failure of a reply begins that came without usable text. That is what the model did;
+every other failure means that no reply came."""
+
+SERVER_ENDED = ("abort", "error")
+"""Finish reasons of replies that the server gave up; without text, such a reply never came."""
 
 UNREADABLE = "unreadable_verdict"
 """Prefix of the failure of a verdict that cannot be parsed, although a reply arrived."""
@@ -201,6 +209,24 @@ EVALUATION_REPLIES = pl.Schema(
         "value": pl.Float64(),
     }
 )
+
+
+def replies_without_text(rollouts: pl.DataFrame) -> pl.DataFrame:
+    """Rollouts in which `failure` is left to replies that never came.
+
+    The new column `no_text` has the kind, one of `NO_TEXT`, of each reply that came without usable
+    text. Its `answer` and `reply` are null: a filtered reply may have parts of both.
+
+    Args:
+        rollouts: `answer`, `reply`, `finish_reason`, `failure`.
+    """
+    kind = pl.col("failure").str.split(":").list.first()
+    came = ~pl.col("finish_reason").fill_null("").is_in(SERVER_ENDED)
+    marked = rollouts.with_columns(no_text=pl.when(kind.is_in(NO_TEXT) & came).then(kind))
+    whole = pl.when(pl.col("no_text").is_null())
+    return marked.with_columns(
+        whole.then(name).alias(name) for name in ("answer", "reply", "failure")
+    )
 
 
 def frame_of_rows(rows: Sequence[Mapping[str, Any]], schema: pl.Schema) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Reasoning traces: extraction from a reply, paragraphs, and truncated replies."""
+"""Think blocks and truncated replies: what of a reply is its trace, what may be its answer."""
 
 import re
 
@@ -36,6 +36,68 @@ def think_block(text: str) -> tuple[str, str] | None:
     start = opening.end() if opening else 0
     end, rest = (closing.start(), closing.end()) if closing else (len(text), len(text))
     return text[start:end].strip(), text[rest:]
+
+
+def outside_thinking(reply: str) -> str:
+    """The reply without its think blocks, or all of it if nothing else is left.
+
+    A block that never closes counts as text.
+
+    Example:
+        >>> outside_thinking("[THINK]Rome?[/THINK]Oslo").strip()
+        'Oslo'
+        >>> outside_thinking("<think>Oslo</think>")
+        '<think>Oslo</think>'
+    """
+    texts, still_open = _split_at_thinking(reply)
+    outside = "\n".join([*texts, still_open])
+    return outside if outside.strip() else reply
+
+
+def answering_text(reply: str, finish_reason: str | None) -> str:
+    """The part of a reply that its answer is read from: all of it, unless it was truncated.
+
+    A truncated reply answers only outside its thinking, and a block that never closed is thinking.
+
+    Example:
+        >>> answering_text("<think>Oslo? <answer>Oslo</answer>", "length")
+        ''
+        >>> answering_text("<think>Oslo?</think><answer>Oslo</answer> And", "length")
+        '<answer>Oslo</answer> And'
+    """
+    if not is_cut(finish_reason):
+        return reply
+    return "\n".join(_split_at_thinking(reply)[0]).strip()
+
+
+def with_answering_text(rollouts: pl.DataFrame) -> pl.DataFrame:
+    """Rollouts with `answering_text` in place of `reply`, if they have a `finish_reason`."""
+    if "finish_reason" not in rollouts.columns:
+        return rollouts
+    has_thinking = pl.col("reply").str.contains(f"(?i){THINKING_TAG.pattern}").fill_null(False)
+    place = rollouts.select((cut_column() & has_thinking).arg_true()).to_series()
+    if place.is_empty():
+        return rollouts
+    reply = rollouts["reply"]
+    texts = [answering_text(text, "length") for text in reply.gather(place)]
+    return rollouts.with_columns(reply=reply.scatter(place, texts))
+
+
+def _split_at_thinking(reply: str) -> tuple[list[str], str]:
+    """The texts outside the think blocks, and that of a block that never closes."""
+    texts: list[str] = []
+    thinking: list[str] = []  # the pieces of a block that is still open
+    is_open, start = False, 0
+    for tag in THINKING_TAG.finditer(reply):
+        (thinking if is_open else texts).append(reply[start : tag.start()])
+        is_closing, start = "/" in tag[0], tag.end()
+        if is_closing and not is_open:  # the chat template opened it: all text so far is thinking
+            texts.clear()
+        if is_closing:
+            thinking.clear()
+        is_open = not is_closing
+    (thinking if is_open else texts).append(reply[start:])
+    return texts, "".join(thinking)
 
 
 def trace_of(reasoning: str | None, reply: str | None) -> str:

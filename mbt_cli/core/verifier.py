@@ -13,6 +13,7 @@ import polars as pl
 from mbt_cli.core.chat import Json
 from mbt_cli.core.plugin import Plugin
 from mbt_cli.core.questions import Question
+from mbt_cli.core.traces import with_answering_text
 
 _REPLY_KEYS = ("answer", "reply")
 _GOLD_KEYS = ("gold_answer", "gold_aliases")
@@ -95,11 +96,14 @@ class Verifier(Plugin):
     def values(self, rollouts: pl.DataFrame) -> pl.Series:
         """`check(...).value` of every rollout; null if it failed or has no gold answer.
 
-        Equal rollouts are checked once.
+        Equal rollouts are checked once. Of a truncated reply only what follows its thinking is
+        checked.
 
         Args:
-            rollouts: `question_id`, `answer`, `reply`, `failure`, `gold_answer`, `gold_aliases`.
+            rollouts: `question_id`, `answer`, `reply`, `failure`, `gold_answer`, `gold_aliases`,
+                `finish_reason` if known.
         """
+        rollouts = with_answering_text(rollouts)
         keys = ["question_id", *_REPLY_KEYS, *_GOLD_KEYS]
         live = pl.col("failure").is_null() & pl.col("gold_answer").is_not_null()
         rows = rollouts.filter(live).select(keys).unique(maintain_order=True)
@@ -122,9 +126,10 @@ class Verifier(Plugin):
         The first answer by sample number represents all equal ones.
 
         Args:
-            rollouts: `question_id`, `sample`, `answer`, `reply`.
+            rollouts: `question_id`, `sample`, `answer`, `reply`, `finish_reason` if known.
             words: The tagged answers as normalised words, which scores share.
         """
+        rollouts = with_answering_text(rollouts)
         keys = ["question_id", *_REPLY_KEYS]
         rows = rollouts.sort("question_id", "sample").select(keys).unique(maintain_order=True)
         seen: dict[str, list[str]] = {}

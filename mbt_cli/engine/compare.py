@@ -15,7 +15,7 @@ from mbt_cli.plugins import benchmark_of, judge_of
 from mbt_cli.registry import AnyScore
 from mbt_cli.scores.comparison import Comparison, compare
 from mbt_cli.scores.votes import both_parsed, cohens_kappa, confusion
-from mbt_cli.stages.inputs import joined_with_questions
+from mbt_cli.stages.inputs import as_scored, joined_with_questions
 from mbt_cli.stages.score import JudgedCell, judge_views, measures, verdicts_by_judge
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows, require_lineage
@@ -94,15 +94,14 @@ def _judged_cell(study: Path, rollouts: str, verdicts: Sequence[str]) -> JudgedC
     lineage = require_lineage(study / rollouts)
     questions = next(a for a in lineage.inputs if a.startswith("questions/"))
     benchmark = benchmark_of(require_lineage(study / questions).spec)
-    inputs = ScoreInputs(
-        rollouts=joined_with_questions(
-            read_rows(study / rollouts, lineage), read_rows(study / questions)
-        ),
-        verifier=benchmark.verifier,
-        official=benchmark.official,
+    joined = joined_with_questions(
+        read_rows(study / rollouts, lineage), read_rows(study / questions)
     )
+    scored = as_scored(joined)
+    inputs = ScoreInputs(scored, benchmark.verifier, official=benchmark.official)
     folders = [study / address for address in verdicts]
-    return inputs, verdicts_by_judge((require_lineage(f), read_rows(f)) for f in folders)
+    judged = [(require_lineage(folder), read_rows(folder)) for folder in folders]
+    return inputs, verdicts_by_judge(judged, scored)
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ class Runner:
         }
         columns = cell.stage.columns(cell.resolution)
         rows, failures = 0, Counter[str]()
-        inherited = (*_INHERITED, *cell.stage.inherited_failures)
+        allowed = (*_INHERITED, *cell.stage.allowed_failures)
         with ArtifactWriter(
             folder, columns, address=cell.address, fingerprint=state.fingerprint
         ) as writer:
@@ -263,7 +263,7 @@ class Runner:
                 rows += frame.height
                 if "failure" in frame.columns:
                     reasons = frame["failure"].drop_nulls()
-                    failures.update(r for r in reasons if not r.startswith(inherited))
+                    failures.update(r for r in reasons if not r.startswith(allowed))
                 writer.write(frame)
 
             work = self._work(state, inputs, servers, progress, files=writer.files, write=write)

@@ -476,7 +476,7 @@ class _Dispatcher:
                 pending.charged -= (
                     1  # other requests succeed: it is the rate limit, not this request
                 )
-        elif result.reply.failure is None:
+        elif not self._loop.batch.has_failed(result.reply):
             self._good_replies += 1
             self._concurrency.succeeded()
             self._retried.clear()
@@ -497,7 +497,7 @@ class _Dispatcher:
         self._release(now)
         if result.unreachable and self._alive is not None:
             raise ServerDiedError(f"the server runs but cannot be reached: {result.reply.failure}")
-        if self._loop.settle(pending, result, now) and result.reply.failure:
+        if self._loop.settle(pending, result, now) and self._loop.batch.has_failed(result.reply):
             self._note_failure(pending, result.reply)
 
     def _refuse(self, pending: PendingRequest, result: SendResult, now: float) -> None:

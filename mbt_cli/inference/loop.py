@@ -311,7 +311,7 @@ class ProgramLoop:
 
     def _answer(self, branch: _Branch, slot: int, step: Step, reply: Reply) -> None:
         step.reply = reply
-        self.report.failed += reply.failure is not None
+        self.report.failed += self.batch.has_failed(reply)
         self._fill(branch, slot, reply)
 
     def _fill(self, branch: _Branch, slot: int, value: Any) -> None:
@@ -332,7 +332,7 @@ class ProgramLoop:
         if not run.steps:
             raise TypeError("a program returned without a request")
         run.is_done, run.reply = True, value
-        failed = int(value.failure is not None)
+        failed = int(self.batch.has_failed(value))
         self.progress.advance(done=1, failed=failed, reused=int(not run.sends))
         if self._emit is None:
             return

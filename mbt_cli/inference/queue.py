@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mbt_cli.core.chat import Endpoint, Json, Request, Responder
+from mbt_cli.core.chat import Endpoint, Json, Reply, Request, Responder
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.programs import Ask, Task
 from mbt_cli.core.request_keys import request_key, request_seed, retry_seed
@@ -44,6 +44,7 @@ class RequestBatch:
         max_tokens: Token limit of a reply; `rest` is what the context leaves.
         run: Concurrency and time limits on this machine.
         retry_on: Finish reasons (`length`) and failures (`empty`) that are retried with a new seed.
+        accepts: How failures begin that are results too, such as an empty reply of a student.
         retry_max_tokens: Token limit of such a retry; null keeps the first one's.
         content_attempts: Maximum number of content attempts per request.
         retry_failed: Retry every failure of an earlier run, not only transient ones.
@@ -64,6 +65,7 @@ class RequestBatch:
     max_tokens: int | Literal["rest"]
     run: RunSettings
     retry_on: tuple[str, ...] = ()
+    accepts: tuple[str, ...] = ()
     retry_max_tokens: int | None = None
     content_attempts: int = 3
     retry_failed: bool = False
@@ -91,6 +93,10 @@ class RequestBatch:
             body=body,
             purpose=self.purpose,
         )
+
+    def has_failed(self, reply: Reply) -> bool:
+        """Whether a reply is not a result."""
+        return reply.failure is not None and not reply.failure.startswith(self.accepts)
 
     def attempt_to_send(self, standing: Standing, seed: int) -> int | None:
         """Content attempt to send for a request in the journal; null if its reply is final.

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import orjson
 
 from mbt_cli.core.chat import Json, Reply
+from mbt_cli.core.rows import SERVER_ENDED
 from mbt_cli.core.secrets import mask, without_secrets
 from mbt_cli.core.traces import think_block
 from mbt_cli.errors import BackendError
@@ -112,6 +113,9 @@ def _reply_of(completion: Json, sending: Sending, values: _Values) -> Reply:
     stated = [values.text(message.get(name), name) for name in ("reasoning", "reasoning_content")]
     reasoning = stated[0] or stated[1] or thinking or inline_reasoning(text or "")
     refusal = values.text(message.get("refusal"), "refusal")
+    failure = _failure_of(refusal, text, reasoning, finish_reason)
+    if failure == "empty" and finish_reason in SERVER_ENDED:
+        raise _MalformedError(f"the server ended the reply: {finish_reason}")
     return Reply(
         text=text,
         reasoning=reasoning,
@@ -122,7 +126,7 @@ def _reply_of(completion: Json, sending: Sending, values: _Values) -> Reply:
         seed=sending.seed,
         attempts=sending.attempts,
         seconds=sending.seconds,
-        failure=_failure_of(refusal, text, reasoning, finish_reason),
+        failure=failure,
     )
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.traces import outside_thinking
 from mbt_cli.errors import JudgeReplyError
-from mbt_cli.verifiers.text import outside_thinking
 
 _DECORATION = re.compile(r"\*\*|__|`|^[^\S\n]*(?:[#>]+|[-*•+]|\d+[.)])\s+", re.MULTILINE)
 _NUMBER = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*+(?P<percent>%)?\s*+(?:\([^()]*\))?\.?")

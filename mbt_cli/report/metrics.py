@@ -61,6 +61,7 @@ _DISPLAYS = {
     "tokens": Display("mean tokens", "tokens", 0, "low"),
     "degeneration": Display("cut at the limit", best="low"),
     "degeneration_loops": Display("ends in a loop", best="low"),
+    "empty_replies": Display("empty replies", best="low"),
     "tokens_per_correct": Display("tokens per correct", "tokens", 0, "low"),
     "aes": Display("AES", "index", 3),
     "answer_hit": Display("answer hit"),

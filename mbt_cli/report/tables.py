@@ -48,20 +48,21 @@ class AnswerInclusiveErrorsTable(_MetricTable):
 
 
 class DegenerationTable(_MetricTable):
-    """Share of truncated replies, share that end in a loop, and the accuracy."""
+    """Shares of truncated, looping and empty replies, and the accuracy."""
 
     kind: Literal["degeneration"] = "degeneration"
     title = "Degeneration"
     columns = (
         "degeneration",
         "degeneration_loops",
+        "empty_replies",
         "answer_rate",
         "judge_accuracy",
         "exact_match",
         "tokens",
     )
     notes = (
-        "A truncated reply has no answer, so it counts as wrong in every accuracy.",
+        "A reply that was truncated before its answer counts as wrong in every accuracy.",
         "A reply can be both truncated and looping; neither share includes the other.",
     )
 

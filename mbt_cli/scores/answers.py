@@ -7,6 +7,7 @@ import polars as pl
 
 from mbt_cli.core.findings import Finding, absent, missing_packages, pip_line
 from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.traces import cut_column
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.scoring import answer_values, math_values, mean_measure, rollout_values
 
@@ -18,7 +19,7 @@ class AnswerRate(Score):
     Unit: per cent of samples, averaged within questions first; the interval is Wilson's if each
     question has one sample.
     Reads: rollouts `answer`.
-    Failed rollout: no value, counted.
+    Empty, refused or filtered reply: no answer (0). No reply: no value, counted.
     Known holes: does not say whether the answer is right, or is an answer at all.
     """
 
@@ -27,6 +28,29 @@ class AnswerRate(Score):
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         answered = rollout_values(inputs, pl.col("answer").fill_null("") != "")
         return [mean_measure(inputs, self.kind, answered, shape="binary")]
+
+
+class EmptyReplies(Score):
+    """Share of replies that came without usable text.
+
+    Formula: 1 if the reply is empty, has reasoning only although it was not truncated, is a refusal
+    without other text, or was stopped by a content filter, else 0.
+    Unit: per cent of samples, averaged within questions first.
+    Reads: rollouts `failure` (`empty`, `refusal`, `content_filter`), `reply`, `finish_reason`.
+    No reply (timeouts, errors of the server, prompts that are too long): no value, counted. A
+    reply that reached the token limit while it was thinking is truncated, not empty.
+    Known holes: a refusal in the text of a reply is text; the share does not tell a model that
+    stays silent from a server or chat template that loses its replies.
+    """
+
+    kind: Literal["empty_replies"] = "empty_replies"
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        is_blank = pl.all_horizontal(
+            pl.col("reply", "answer").fill_null("").str.strip_chars() == ""
+        )
+        is_empty = pl.col("no_text").is_not_null() | (is_blank & ~cut_column())
+        return [mean_measure(inputs, self.kind, rollout_values(inputs, is_empty), shape="binary")]
 
 
 class _Words(Score):
@@ -46,8 +70,8 @@ class ExactMatch(_Words):
     normalise = lower case, no ASCII punctuation, no a / an / the, single spaces.
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, questions `answer`, `answer_aliases`.
-    No answer: wrong (0), also if the reply was cut at the token limit. Failed rollout: no value,
-    counted.
+    No answer: wrong (0), also in a reply that is empty, refused or filtered, or that was cut at the
+    token limit before its answer. No reply: no value, counted.
     Known holes: a right answer in other words is wrong; `9` and `nine` differ.
     Source: the paper; an answer that normalises to nothing scores 0.
     """
@@ -61,7 +85,7 @@ class SubstringMatch(_Words):
     Formula: 1 if normalise(r) is a substring of normalise(answer) for some reference r, else 0.
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, questions `answer`, `answer_aliases`.
-    No answer: wrong (0). Failed rollout: no value, counted.
+    No answer, also an empty reply: wrong (0). No reply: no value, counted.
     Known holes: `norway` contains `no`; every answer contains a reference that normalises to
     nothing; a long answer that lists everything scores. `containment` avoids the first two.
     """
@@ -76,7 +100,7 @@ class Containment(_Words):
     0; no answer contains a reference that normalises to nothing.
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, questions `answer`, `answer_aliases`.
-    No answer: wrong (0). Failed rollout: no value, counted.
+    No answer, also an empty reply: wrong (0). No reply: no value, counted.
     Known holes: an answer that lists many candidates scores, and so does `not X` for `X`.
     """
 
@@ -90,7 +114,7 @@ class F1Score(_Words):
     normalised words; a word counts as often as both sides have it.
     Unit: per cent, averaged over samples within questions first.
     Reads: rollouts `answer`, questions `answer`, `answer_aliases`.
-    No answer: 0. Failed rollout: no value, counted.
+    No answer, also an empty reply: 0. No reply: no value, counted.
     Known holes: word order does not count; `yes` against `no` in a longer answer shares words.
     """
 
@@ -119,7 +143,7 @@ class OfficialExactMatch(_Official):
     benchmarks have none and get no number.
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, questions `answer`, `answer_aliases`.
-    No answer: 0. Failed rollout: no value, counted.
+    No answer, also an empty reply: 0. No reply: no value, counted.
     Known holes: those of comparing words; numbers of different benchmarks follow different rules.
     """
 
@@ -135,7 +159,7 @@ class OfficialF1(_Official):
     get no number.
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, questions `answer`, `answer_aliases`.
-    No answer: 0. Failed rollout: no value, counted.
+    No answer, also an empty reply: 0. No reply: no value, counted.
     Known holes: those of comparing words; numbers of different benchmarks follow different rules.
     """
 
@@ -153,7 +177,7 @@ class MathMatch(Score):
     trailing .00, the official match.
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, `reply`; questions `answer`, `answer_aliases`.
-    No answer: wrong (0). Failed rollout: no value, counted.
+    No answer, also an empty reply: wrong (0). No reply: no value, counted.
     Known holes: a comparison that takes math-verify longer than 5 seconds counts as different;
     answers in words are compared as text. Answers that are written in different ways need the
     extra `math`.

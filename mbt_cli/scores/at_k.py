@@ -213,8 +213,8 @@ class AvgAtK(_AtK):
     Formula: mean over questions of the mean score of the k samples with the lowest numbers.
     Unit: per cent.
     Reads: rollouts `sample` and what `of` reads.
-    No answer: 0. Failed rollout: no value among the k, counted; a question of which all k failed
-    has no value.
+    No answer, also an empty reply: 0. No reply: no value among the k, counted; a question without
+    any reply among the k has no value.
     Known holes: avg@k of a small k is one draw of few samples; the mean over all samples
     (`exact_match`) varies less. A k above the number of samples is an error.
     """
@@ -234,8 +234,8 @@ class PassAtK(_AtK):
     score exactly 1 (unbiased, arXiv 2107.03374); mean over questions.
     Unit: per cent.
     Reads: rollouts `sample` and what `of` reads.
-    No answer: not right. Failed rollout: not among the n, counted; a question with fewer than k
-    scored samples has no value.
+    No answer, also an empty reply: not right. No reply: not among the n, counted; a question with
+    fewer than k scored samples has no value.
     Known holes: with a measure that is not 0 / 1, only a full score counts as right. A k above the
     number of samples is an error.
     """
@@ -252,14 +252,16 @@ class MajAtK(_AtK):
     """Score of the most frequent answer among the first k samples: `maj@1`, `maj@2`, ...
 
     Formula: each of the k samples with the lowest numbers that has an answer votes for it; answers
-    that the benchmark's verifier finds the same (for words: equal after normalising) are pooled.
+    that the benchmark's verifier finds the same are pooled. For a benchmark that compares words,
+    that is equality after normalising, or as math if `of` is `math_match`.
     The question scores the mean over the samples with the winning answer; tied answers are
     averaged, which is what a fair draw between them gives. Without any answer it scores 0.
     `maj_published@k` is the published form: raw texts, empty ones too, and the answer seen first
     wins a tie.
     Unit: per cent, mean over questions.
     Reads: rollouts `sample`, `answer`, for math also `reply`, and what `of` reads.
-    Failed rollout: has no vote, counted; a question of which all k failed has no value.
+    Reply without an answer, also an empty one: has no vote. No reply: has no vote, counted; a
+    question without any reply among the k has no value.
     Known holes: right answers in different words split the vote. A k above the number of samples
     is an error.
     """
@@ -271,8 +273,8 @@ class MajAtK(_AtK):
     def numbers(
         self, inputs: ScoreInputs, rows: Samples, scores: Values, k: int
     ) -> Iterator[tuple[str, Values, Flags]]:
-        voted = votes(inputs)
-        pooled, raw = inputs.once("ballots", lambda: _ballots(inputs, voted))
+        voted = votes(inputs, self.of)
+        pooled, raw = inputs.once(f"ballots {self.of}", lambda: _ballots(inputs, voted))
         may_vote = (voted != "").cast(pl.Float64).to_numpy()
         yield "maj", maj_at_k(rows, pooled, scores, may_vote, k), rows.rank < k
         yield "maj_published", maj_at_k_published(rows, raw, scores, k), rows.rank < k

@@ -40,8 +40,8 @@ class JudgeAccuracy(Score):
     `judge_vote_agreement`, the mean share of votes that equal the most frequent one.
     Unit: per cent of samples, averaged within questions first.
     Reads: verdicts of `answer_match`: `grade`, `vote`, `failure`.
-    No answer: wrong (0), without a request. Unparsed verdict, tied votes, failed rollout, rollout
-    without a verdict: no value, counted; never 0.
+    No answer, also an empty reply: wrong (0), without a request. Unparsed verdict, tied votes, no
+    reply, rollout without a verdict: no value, counted; never 0.
     Known holes: judges err, and may favour the style of their own family; see judge agreement.
     """
 
@@ -87,8 +87,8 @@ class AnswerHitRate(Score):
     `answer_hit_not_judged`, the share of rollouts that were truncated and so not judged.
     Unit: per cent of samples, averaged within questions first.
     Reads: verdicts of `answer_hit`: `hit`; rollouts `reasoning`, `reply`; gold answer, aliases.
-    Empty trace: no hit. Truncated reply: not judged, and no hit in `answer_hit`, which is then a
-    lower bound. Unparsed verdict, tied votes, failed rollout: no value, counted.
+    Empty trace or reply: no hit. Truncated reply: not judged, and no hit in `answer_hit`, which is
+    then a lower bound. Unparsed verdict, tied votes, no reply: no value, counted.
     Known holes: without a judge, a trace that quotes the documents hits by quoting; substring
     finds `no` in `know`. Without verdicts, only the judge-free numbers are given.
     """
@@ -122,8 +122,9 @@ class AnswerInclusiveErrors(Score):
     the two means). With the suffixes `_substring` and `_words`: the same for judge-free hits.
     Unit: per cent of all samples (of wrong samples), averaged within questions first.
     Reads: whatever `accuracy` reads, and what the score `answer_hit` reads.
-    No answer: wrong. Truncated reply: wrong, and no hit for the judge, so the share is a lower
-    bound. A rollout without a parsed verdict on correctness or hit has no value and is counted.
+    No answer: wrong. Truncated reply: wrong unless it had answered, and no hit for the judge, so
+    the share is a lower bound. A rollout without a parsed verdict on correctness or hit has no
+    value and is counted.
     Known holes: those of both judgements together; not right means below 1, so with F1 every
     partly right answer is an error.
     """

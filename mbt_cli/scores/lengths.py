@@ -50,7 +50,8 @@ class Tokens(Score):
     Formula: mean of completion tokens, reasoning included, as the server counts them.
     Unit: tokens per reply, averaged over samples within questions first.
     Reads: rollouts `completion_tokens`.
-    Failed rollout, or no count from the server: no value, counted.
+    No reply, or no count from the server: no value, counted. Empty and refused replies count with
+    the tokens that the server gave them.
     Known holes: models with different tokenizers are not comparable; truncated replies count with
     the limit, so the mean depends on `max_tokens`.
     """
@@ -115,7 +116,7 @@ class Degeneration(Score):
     Unit: per cent of samples, averaged within questions first; Wilson intervals if each question
     has one sample.
     Reads: rollouts `finish_reason`, `reply`, `reasoning`.
-    Failed rollout: no value, counted.
+    No reply: no value, counted.
     Known holes: loops that change a word each time are not found, nor loops that the model left
     before its answer.
     """

@@ -47,7 +47,8 @@ class MQI(Score):
     Unit: index; level 0..5; per cent; gamma -1..1.
     Reads: verdicts of `phases`: `l_obs`, `phases`, `confidence`; rollouts `completion_tokens`;
     whatever `accuracy` reads. Several votes on a trace are averaged.
-    Empty trace: level 0 by the rubric. Truncated, unparsed, failed: no value, counted. No verdicts:
+    Empty trace or reply: level 0 by the rubric. Truncated, unparsed, no reply: no value, counted;
+    for `mqi` also a reply without tokens. No verdicts:
     no numbers; neither a baseline nor `base_tokens`: no `mqi` and no `mqi_of_means`. Gamma is
     undefined without one right and one wrong sample at different confidences, and absent if
     `accuracy` has nothing to read. Intervals resample the baseline with the questions, unless

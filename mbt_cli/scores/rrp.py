@@ -44,8 +44,8 @@ class RRP(Score):
     Unit: share of a trace's sentences (arrival, redundancy), index from 0 to 1 (regulation).
     Reads: verdicts of `redundancy`: `first_correct`, `redundant_sentences`, `total_sentences`,
     `answer_paragraph`, `paragraphs`; several votes on a trace are averaged.
-    Not judged, unparsed, failed: no value, counted. No verdicts: no numbers; no baseline verdicts:
-    no length-aware numbers.
+    Not judged, unparsed, no reply: no value, counted. No verdicts: no numbers; no baseline
+    verdicts: no length-aware numbers.
     Known holes: a one-paragraph trace that reaches the answer has rho = 1 whatever its sentences,
     so a method with few blank lines looks late: read `rrp_one_paragraph` too. Leaving out
     truncated traces flatters a method that loops: read `rrp_not_judged`.

@@ -25,7 +25,7 @@ class Samples:
         ids: The distinct question ids, sorted.
         question: Index of each row's question in `ids`, shape (rows,).
         sample: Number of each row's sample, shape (rows,).
-        failed: Whether the rollout failed, shape (rows,).
+        failed: Whether the reply never came, shape (rows,).
         rank: Rank of each row within its question by sample number, from 0.
     """
 

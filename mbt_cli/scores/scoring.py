@@ -1,6 +1,7 @@
 """What scores share: values per rollout, computed once a cell, and the means over questions."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from mbt_cli.core.chat import Json
 from mbt_cli.core.judge_scales import CORRECTNESS
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.traces import cut_column
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.scores.samples import Samples, Values, samples_of
 from mbt_cli.scores.votes import Votes, combined, mean_vote
 from mbt_cli.verifiers.math import MathVerifier
@@ -47,22 +49,28 @@ def answer_values(inputs: ScoreInputs, column: str) -> Values:
     return answer_frame(inputs)[column].to_numpy()
 
 
-def math_values(inputs: ScoreInputs) -> Values:
-    """How right each math answer is; NaN if the rollout failed.
+def math_verifier(inputs: ScoreInputs) -> Verifier:
+    """The benchmark's own verifier, or that of math if the benchmark compares words."""
+    return MathVerifier() if isinstance(inputs.verifier, TextVerifier) else inputs.verifier
 
-    By the benchmark's own verifier, or by that of math if the benchmark compares words.
-    """
-    is_words = isinstance(inputs.verifier, TextVerifier)
-    verifier = MathVerifier() if is_words else inputs.verifier
+
+def math_values(inputs: ScoreInputs) -> Values:
+    """How right each math answer is by `math_verifier`; NaN if the rollout failed."""
     return inputs.once(
-        "math_match", lambda: verifier.values(inputs.rollouts).fill_null(np.nan).to_numpy()
+        "math_match",
+        lambda: math_verifier(inputs).values(inputs.rollouts).fill_null(np.nan).to_numpy(),
     )
 
 
-def votes(inputs: ScoreInputs) -> pl.Series:
-    """The answer that each rollout votes for, pooled by the benchmark's verifier; "" for none."""
+def votes(inputs: ScoreInputs, of: Accuracy) -> pl.Series:
+    """The answer that each rollout votes for; "" for none.
+
+    Pooled by the rule that decides the accuracy: as words or as math if the accuracy compares
+    so, otherwise by the benchmark's verifier.
+    """
+    verifier = math_verifier(inputs) if of == "math_match" else inputs.verifier
     words = answer_frame(inputs)["normalised"]
-    return inputs.once("votes", lambda: inputs.verifier.votes(inputs.rollouts, words))
+    return inputs.once(f"votes by {verifier.kind}", lambda: verifier.votes(inputs.rollouts, words))
 
 
 def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
@@ -81,8 +89,16 @@ def judges_behind(accuracy: Accuracy) -> Collection[str]:
 
 
 def correctness_votes(inputs: ScoreInputs) -> Votes | None:
-    """Votes on the correctness of each answer, from 0 to 1; None without verdicts."""
-    return votes_on(inputs, CORRECTNESS)
+    """Votes on the correctness of each answer, from 0 to 1; None without verdicts.
+
+    A reply without text is wrong whatever the judge makes of it.
+    """
+    found, rollouts = votes_on(inputs, CORRECTNESS), inputs.rollouts
+    if found is None or "no_text" not in rollouts.columns:
+        return found
+    is_wrong = rollouts["no_text"].is_not_null().to_numpy()
+    value, unparsed = (np.where(is_wrong, 0.0, v) for v in (found.value, found.unparsed))
+    return replace(found, value=value, unparsed=unparsed)
 
 
 def votes_on(inputs: ScoreInputs, quantity: str) -> Votes | None:

@@ -275,8 +275,9 @@ class Stage(Settings, ABC):
     """Whether the questions of the cell's benchmark and split are an input."""
     models: ClassVar[tuple[str, ...]] = ()
     """Axes or fields that name a model."""
-    inherited_failures: ClassVar[tuple[str, ...]] = ()
-    """How failures of rows begin that come from their input and never fail the cell."""
+    allowed_failures: ClassVar[tuple[str, ...]] = ()
+    """How failures of rows begin that never fail the cell: they come from the input, or are what
+    the model did."""
     shares_replies: ClassVar[bool] = False
     """Whether a request that another cell of this kind has sent is not sent again."""
     prompts: ClassVar[tuple[str, ...]] = ()

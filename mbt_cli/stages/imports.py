@@ -14,6 +14,7 @@ from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.lineage_notes import FUNNEL
 from mbt_cli.core.questions import documents_text
 from mbt_cli.core.rows import frame_of_rows
+from mbt_cli.core.traces import with_answering_text
 from mbt_cli.errors import StageError, UsageError
 from mbt_cli.stages.ask import failed_row
 from mbt_cli.stages.base import Resolution, Stage, Work
@@ -106,10 +107,10 @@ def _rollouts(stage: RolloutStage, frame: pl.DataFrame, work: Work) -> Iterator[
         )
     placed = _placed(frame, work, {"sample": stage.samples})
     extract = work.answer_extraction()
-    extracted = pl.col("reply").map_elements(
-        lambda reply: extract(reply) or None, return_dtype=pl.String()
+    extracted = with_answering_text(placed)["reply"].map_elements(
+        lambda text: extract(text) or None, return_dtype=pl.String()
     )
-    answers = pl.col("answer").fill_null(extracted)
+    answers = placed["answer"].fill_null(extracted)
     yield placed.with_columns(answers).select(rows.ROLLOUTS.names())
     numbers = pl.DataFrame({"sample": range(stage.samples)}, schema={"sample": pl.Int64()})
     wanted = work.rows("questions").select("question_id").join(numbers, how="cross")

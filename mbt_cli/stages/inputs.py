@@ -4,7 +4,8 @@ import polars as pl
 
 from mbt_cli.core.judge_scales import CORRECTNESS
 from mbt_cli.core.measures import Verdicts
-from mbt_cli.core.traces import cut_column
+from mbt_cli.core.rows import replies_without_text
+from mbt_cli.core.traces import cut_column, with_answering_text
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Verifier
 from mbt_cli.plugins import judge_of
@@ -57,6 +58,21 @@ def joined_with_questions(rollouts: pl.LazyFrame, questions: pl.LazyFrame) -> pl
     return joined
 
 
+def as_scored(rollouts: pl.DataFrame) -> pl.DataFrame:
+    """Rollouts as scores read them, by `replies_without_text`.
+
+    A reply that was truncated while it was thinking has no answer, though rollouts of earlier
+    versions may. Imported rollouts keep the answers that they came with.
+
+    Args:
+        rollouts: From `joined_with_questions`.
+    """
+    found = replies_without_text(rollouts)
+    is_own = pl.col("request_key").is_not_null()
+    is_thinking = cut_column() & (with_answering_text(found)["reply"] == "")
+    return found.with_columns(pl.when(~(is_own & is_thinking)).then("answer").alias("answer"))
+
+
 def kept(
     rollouts: pl.DataFrame,
     keep: Keep | None,
@@ -64,7 +80,7 @@ def kept(
     verifier: Verifier,
     verdicts: Verdicts | None = None,
 ) -> pl.DataFrame:
-    """The rollouts that `keep` selects, in their order; a failed one is never selected.
+    """The rollouts that `keep` selects, in their order; one without text is never selected.
 
     `correct` and `wrong` follow the votes of an answer judge if there are verdicts, otherwise the
     verifier. A reply without an answer is wrong.

@@ -76,13 +76,13 @@ class JudgeStage(Stage):
         return [
             row
             for row in with_questions(work).iter_rows(named=True)
-            if row["failure"] is None and judge.verdict_without_model(_seen_by_judge(row)) is None
+            if row["failure"] is None and judge.verdict_without_model(seen_by_judge(row)) is None
         ]
 
     def _tasks(self, work: Work, judge: Judge, todo: list[dict[str, Any]]) -> Iterator[Task]:
         template = work.resolution.templates["judge"]
         for rollout in todo:
-            row = _seen_by_judge(rollout)
+            row = seen_by_judge(rollout)
             body = _response_format(judge, row) if self.constrained else {}
             messages = tuple(judge.prompt(row, template))
             for vote in range(self.votes):
@@ -92,7 +92,8 @@ class JudgeStage(Stage):
                 yield Task(rollout["question_id"], number, steps, seen)
 
 
-def _seen_by_judge(row: Mapping[str, Any]) -> dict[str, Any]:
+def seen_by_judge(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A rollout with its question, as judges read it."""
     return {**row, "trace": trace_of(row["reasoning"], row["reply"])}
 
 
@@ -116,7 +117,7 @@ def _rows_without_model(
         if row["failure"] is not None:
             reason = f"rollout_failed: {row['failure']}"
             yield failed_row(columns, reason, vote=0, **keys)
-        elif (verdict := judge.verdict_without_model(_seen_by_judge(row))) is not None:
+        elif (verdict := judge.verdict_without_model(seen_by_judge(row))) is not None:
             for vote in range(votes):
                 yield {**dict.fromkeys(columns), **keys, "vote": vote, **verdict}
 

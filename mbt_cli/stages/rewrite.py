@@ -70,7 +70,7 @@ class RewriteStage(Stage):
     }
     reads_questions: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("teacher",)
-    inherited_failures: ClassVar[tuple[str, ...]] = (PROMPT_TOO_LONG,)
+    allowed_failures: ClassVar[tuple[str, ...]] = (PROMPT_TOO_LONG,)
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
     placeholders: ClassVar[frozenset[str]] = frozenset(
         {"question", "documents", "answer", "solution", "trace"}

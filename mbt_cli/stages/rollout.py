@@ -1,5 +1,6 @@
 """Rollout: a model answers every question, once or several times."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from mbt_cli.core.plugin import Grows
 from mbt_cli.core.programs import Task
 from mbt_cli.core.questions import documents_text
 from mbt_cli.core.random_draws import Draws
+from mbt_cli.core.traces import answering_text, is_cut
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.interfaces import Program
 from mbt_cli.programs.single import Single
@@ -45,6 +47,7 @@ class RolloutStage(Stage):
     }
     reads_questions: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("model",)
+    allowed_failures: ClassVar[tuple[str, ...]] = rows.NO_TEXT
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
     placeholders: ClassVar[frozenset[str]] = frozenset({"question", "documents"})
     needed: ClassVar[tuple[str, ...]] = ("prompt",)
@@ -62,20 +65,28 @@ class RolloutStage(Stage):
             tasks=lambda: self._tasks(work, questions),
             total=questions.height * self.samples,
         )
-        return replace(batch, retry_on=tuple(self.retry_on), retry_max_tokens=self.retry_max_tokens)
+        return replace(
+            batch,
+            retry_on=tuple(self.retry_on),
+            accepts=rows.NO_TEXT,
+            retry_max_tokens=self.retry_max_tokens,
+        )
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        extract = work.answer_extraction()
+        extract, watch = work.answer_extraction(), _EmptyReplies(work)
 
         def rollout(task: Task, reply: Reply) -> Mapping[str, Any]:
-            answer = extract(reply.text) if reply.text else ""
+            watch.add(reply)
+            text = answering_text(reply.text or "", reply.finish_reason)
+            answer = extract(text) if text else ""
             return {
                 "question_id": task.question_id,
                 "sample": task.sample,
                 "answer": answer or None,
             }
 
-        return ask_model(work, self.request_batch(work), rows.ROLLOUTS, rollout)
+        yield from ask_model(work, self.request_batch(work), rows.ROLLOUTS, rollout)
+        watch.finish()
 
     def _tasks(self, work: Work, questions: pl.DataFrame) -> Iterator[Task]:
         template, program = work.resolution.templates["prompt"], _PROGRAM
@@ -88,5 +99,46 @@ class RolloutStage(Stage):
                 yield Task(question_id, sample, program.run(question, messages, draw))
 
 
+class _EmptyReplies:
+    """Tells of a model that replies without text: its server or chat template may be at fault.
+
+    Such replies are no failures, so nothing else stops the run or says so.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._kinds = Counter[str]()
+        self._replies = 0
+
+    def add(self, reply: Reply) -> None:
+        """Count a reply; the first ones are noted at once if none has text."""
+        kind = (reply.failure or "").partition(":")[0]
+        if not (kind or is_cut(reply.finish_reason) or (reply.text or "").strip()):
+            kind = _REASONING_ONLY
+        if kind and kind not in (*rows.NO_TEXT, _REASONING_ONLY):
+            return
+        self._replies += 1
+        if kind:
+            self._kinds[kind] += 1
+        if self._replies == _FIRST_REPLIES == self._kinds.total():
+            self._note(f"the first {self._replies} replies")
+
+    def finish(self) -> None:
+        """Note the number if at least half of the replies have no text."""
+        empty = self._kinds.total()
+        if empty and 2 * empty >= self._replies:
+            self._note(f"{empty:,} of {self._replies:,} replies")
+
+    def _note(self, which: str) -> None:
+        kinds = ", ".join(f"{count:,} x {kind}" for kind, count in self._kinds.most_common())
+        self._work.progress.note(
+            f"`{self._work.resolution.address}`: {which} came without text ({kinds}) and count as "
+            "wrong; if the model should answer, check the server, its chat template and `request`, "
+            "then run again with `--retry-failed`"
+        )
+
+
+_FIRST_REPLIES = 50
+_REASONING_ONLY = "reasoning only"
 _PURPOSE = "rollout"
 _PROGRAM: Program = Single()

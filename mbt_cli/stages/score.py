@@ -11,12 +11,15 @@ from pydantic import Field
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
+from mbt_cli.core.traces import cut_column
 from mbt_cli.errors import StageError
+from mbt_cli.interfaces import Judge
 from mbt_cli.plugins import judge_of
 from mbt_cli.registry import BACKENDS, JUDGES, AnyScore
 from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work
-from mbt_cli.stages.inputs import with_questions
+from mbt_cli.stages.inputs import as_scored, with_questions
+from mbt_cli.stages.judge import seen_by_judge
 from mbt_cli.store.lineage import Lineage
 
 _BASELINE = "baseline_"
@@ -25,7 +28,7 @@ _BASELINE = "baseline_"
 class ScoreStage(Stage):
     """Compute every metric of one cell of rollouts."""
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     kind: Literal["score"] = "score"
     rollouts: StageInput
     """Rollout stages to score."""
@@ -153,12 +156,16 @@ def measures(metrics: Sequence[AnyScore], views: JudgeViews) -> list[Measure]:
 
 
 def verdicts_by_judge(
-    cells: Iterable[tuple[Lineage, pl.LazyFrame]],
+    cells: Iterable[tuple[Lineage, pl.LazyFrame]], rollouts: pl.DataFrame
 ) -> dict[tuple[str, str], Verdicts]:
     """Verdicts, without the messages, by what they measure and by the judge model.
 
     The name that the manifest gives a judge does not matter. Cells of judges that are not loaded
     are left out.
+
+    Args:
+        cells: Judge cells.
+        rollouts: What they judge, from `as_scored`.
 
     Raises:
         StageError: Two cells have the same key.
@@ -176,24 +183,47 @@ def verdicts_by_judge(
                 hint="read one of them per score: "
                 'verdicts = { stage = "...", where = { judge = "..." } }',
             )
-        verdicts = Verdicts(frame.drop("messages").collect(), judge.scale)
-        found[key] = (lineage.address, verdicts)
+        found_rows = _with_definite(frame.drop("messages").collect(), judge, rollouts)
+        found[key] = (lineage.address, Verdicts(found_rows, judge.scale))
     return {key: verdicts for key, (_, verdicts) in found.items()}
+
+
+def _with_definite(verdicts: pl.DataFrame, judge: Judge, rollouts: pl.DataFrame) -> pl.DataFrame:
+    """The verdicts, with those that hold by definition for replies without text or answer.
+
+    Judge cells have a failure, or a verdict of a model, where the reply was empty, refused or
+    filtered, or where its answer stood in thinking that was truncated.
+    """
+    key = ["question_id", "sample"]
+    replaced = verdicts.filter(pl.col("asked") | pl.col("failure").is_not_null())
+    has_none = pl.col("no_text").is_not_null() | (cut_column() & pl.col("answer").is_null())
+    rows_without = rollouts.filter(has_none).join(replaced, on=key, how="semi")
+    nothing = {"failure": None}
+    definite = [
+        {**{name: row[name] for name in key}, **verdict, **nothing}
+        for row in rows_without.iter_rows(named=True)
+        if (verdict := judge.verdict_without_model(seen_by_judge(row))) is not None
+    ]
+    if not definite:
+        return verdicts
+    schema = {name: verdicts.schema[name] for name in definite[0]}
+    return verdicts.update(pl.DataFrame(definite, schema=schema), on=key, include_nulls=True)
 
 
 def _judged_cell(work: Work, prefix: str) -> JudgedCell | None:
     if not work.inputs.get(f"{prefix}rollouts") or work.resolution.benchmark is None:
         return None
+    benchmark = work.resolution.benchmark
+    rollouts = as_scored(with_questions(work, f"{prefix}rollouts"))
     inputs = ScoreInputs(
-        rollouts=with_questions(work, f"{prefix}rollouts"),
-        verifier=work.resolution.benchmark.verifier,
-        official=work.resolution.benchmark.official,
+        rollouts=rollouts, verifier=benchmark.verifier, official=benchmark.official
     )
-    return inputs, verdicts_by_judge(
+    judged = [
         (cell.lineage, cell.rows)
         for cell in work.inputs.get(f"{prefix}verdicts", ())
         if cell.lineage is not None
-    )
+    ]
+    return inputs, verdicts_by_judge(judged, rollouts)
 
 
 def _judges_of(quantity: str) -> list[str]:

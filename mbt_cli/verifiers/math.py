@@ -4,9 +4,10 @@ import re
 from functools import lru_cache
 from typing import ClassVar, Literal
 
+from mbt_cli.core.traces import outside_thinking
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.verifiers import algebra
-from mbt_cli.verifiers.text import extract_answer, outside_thinking
+from mbt_cli.verifiers.text import extract_answer
 
 _LONGEST_ANSWER = 1_000  # characters that math-verify is given
 _ANSWERS_KEPT = 4096

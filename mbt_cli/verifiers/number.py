@@ -3,9 +3,9 @@
 import re
 from typing import Literal
 
+from mbt_cli.core.traces import outside_thinking
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.verifiers.math import final_answer
-from mbt_cli.verifiers.text import outside_thinking
 
 _MARK = re.compile(r"####\s*(\$?-?[\d.,]+)")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mbt_cli.core.traces import outside_thinking
 from mbt_cli.core.verifier import OfficialScorer, Verifier
 
 _ANSWER_PAIR = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.IGNORECASE | re.DOTALL)
-_THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE)
 _DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
@@ -48,33 +48,16 @@ class TextVerifier(Verifier):
 def extract_answer(reply: str) -> str:
     """Text of the last complete answer pair outside the thinking; empty if there is none.
 
-    Tags are matched in any case. If the last tag never closes, the last complete pair counts.
-    A think block is skipped if text follows it, even if its opening tag is part of the chat
-    template and not of the reply.
+    Tags are matched in any case. If the last tag never closes, the last complete pair counts, and
+    a pair without text leaves the answer before it. A think block is skipped if text follows it,
+    even if its opening tag is part of the chat template and not of the reply.
 
     Example:
         >>> extract_answer("<think><answer>Rome</answer></think><ANSWER> Paris </ANSWER><answer>")
         'Paris'
     """
     pairs = _ANSWER_PAIR.findall(outside_thinking(reply))
-    return pairs[-1].strip() if pairs else ""
-
-
-def outside_thinking(reply: str) -> str:
-    """The reply without its think blocks, or all of it if nothing else is left."""
-    first, *rest = _THINK_TAG.split(reply)
-    kept = [first]
-    thinking: list[str] = []  # the pieces of a block that is still open
-    for slash, text in zip(rest[::2], rest[1::2], strict=True):
-        if not slash:
-            thinking.append(text)
-            continue
-        if not thinking:  # the opening tag is in the chat template: all text so far is thinking
-            kept.clear()
-        kept.append(text)
-        thinking.clear()
-    outside = "\n".join([*kept, "".join(thinking)])
-    return outside if outside.strip() else reply
+    return next((text.strip() for text in reversed(pairs) if text.strip()), "")
 
 
 def normalise(text: str) -> str:

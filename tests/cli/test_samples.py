@@ -46,7 +46,7 @@ OF_SEVERAL_MEANS = {"aes", "tokens_per_correct", "mqi_of_means", "mqi_gamma"}
 
 @pytest.fixture
 def scored(mbt, workplace):
-    """A study in which every metric is computed, and rollouts and verdicts fail."""
+    """A study in which every metric is computed, replies are empty and verdicts fail."""
     study = SMALL_STUDY.replace("max_failed_share = 0", "max_failed_share = 1")
     study = study.replace('"no idea"]', '"", "First.\\n\\nNow <answer>Oslo</answer>", "9"]')
     study = study.replace("samples = 2", "samples = 3")
@@ -87,7 +87,7 @@ def test_the_means_over_samples_that_the_help_shows_are_the_values_of_questions(
     assert means["metric"].n_unique() > 40
 
 
-def test_each_sample_has_one_row_a_metric_and_none_where_it_failed(scored):
+def test_each_sample_has_one_row_a_metric_and_an_empty_reply_is_wrong(scored):
     (cell,) = scored.glob("scores/**/prompt=metacognitive")
     values = pl.read_parquet(cell / "files/samples.parquet")
     (base,) = scored.glob("base/**/prompt=metacognitive")
@@ -97,10 +97,10 @@ def test_each_sample_has_one_row_a_metric_and_none_where_it_failed(scored):
     counts = values.group_by("metric").agg(pl.struct("question_id", "sample").n_unique())
     assert set(counts["question_id"]) == {rollouts.height}
     assert values.height == rollouts.height * counts.height
-    failed = rollouts.filter(pl.col("failure").is_not_null())
-    assert failed.height
-    of_failed = values.join(failed, on=["question_id", "sample"], how="semi")
-    assert of_failed["value"].null_count() == of_failed.height
+    empty = rollouts.filter(pl.col("failure") == "empty")
+    of_empty = values.join(empty, on=["question_id", "sample"], how="semi")
+    assert of_empty.filter(metric="exact_match")["value"].to_list() == [0] * empty.height
+    assert empty.height
     given = (
         values.filter(metric="exact_match")
         .drop_nulls()

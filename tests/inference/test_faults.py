@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from mbt_cli.backends.openai import OpenAIBackend
+from mbt_cli.core.rows import NO_TEXT
 from mbt_cli.errors import BackendError, Stopped
 from mbt_cli.inference.ask import ask
 from tests.inference.conftest import replies
@@ -163,6 +164,22 @@ def test_replies_that_were_paid_for_are_not_sent_again_after_a_stop(
 
     assert "same command again with `--retry-failed`" in raised.value.hint
     assert (stats["distinct"], stats["repeated"]) == (2 * 57, 0)  # 50, and those in flight
+
+
+def test_replies_without_text_stop_no_run_of_a_stage_that_accepts_them(
+    serve, batch_of, progress, tmp_path
+):
+    prompts = [f"{'EMPTY' if n % 2 else 'FILTERED'} {n}" for n in range(200)]
+    with serve() as server:
+        plan = batch_of(server.base_url, prompts, accepts=NO_TEXT)
+        asked = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.sent, asked.failed) == (200, 0)
+    assert progress.counts == {"done": 200, "failed": 0, "reused": 0}
+    assert {r.failure for _, r in replies(plan, tmp_path / "journal")} == {
+        "empty",
+        "content_filter",
+    }
 
 
 def test_requests_in_flight_decide_whether_all_fail(serve, batch_of, progress, tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mbt_cli.core.traces import answering_text
 from mbt_cli.verifiers.text import (
     containment,
     exact_match,
@@ -46,6 +47,10 @@ def test_normalising_lowers_drops_punctuation_then_articles_then_squeezes(text, 
         ("<think> never closed <answer>x</answer>", "x", "x"),
         ("<answer>two\nlines</answer>", "two\nlines", "two\nlines"),
         ("<answer></answer>", "", ""),
+        ("<answer>x</answer> <answer> </answer>", "", "x"),
+        ("<thinking><answer>x</answer></thinking><answer>y</answer>", "y", "y"),
+        ("<answer>y</answer> [THINK]or <answer>x</answer>[/THINK]", "x", "y"),
+        ("or <answer>x</answer>[/THINK] I cannot say", "x", ""),
         ("Paris", "", ""),
         ("", "", ""),
         ("</answer>x<answer>", "", ""),
@@ -54,6 +59,25 @@ def test_normalising_lowers_drops_punctuation_then_articles_then_squeezes(text, 
 def test_extraction_has_a_published_and_a_better_form(reply, published, better):
     assert extract_answer_published(reply) == published
     assert extract_answer(reply) == better
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("<think>so <answer>x</answer> or", ""),
+        ("[THINK]so <answer>x</answer> or", ""),
+        ("<thinking>so <answer>x</answer></thinking>", ""),
+        ("<think>so</think><answer>x</answer> and so on", "x"),
+        ("the template opened it</think><answer>x</answer> and so on", "x"),
+        ("<think>so</think><answer>x", ""),
+        ("<think>a</think><answer>x</answer><think>or <answer>y</answer>", "x"),
+        ("<answer>x</answer> and so on", "x"),
+        ("so <answer>x</answer> or", "x"),  # nothing shows that a template opened thinking
+    ],
+)
+def test_a_cut_reply_has_an_answer_only_outside_its_thinking(reply, answer):
+    assert extract_answer(answering_text(reply, "length")) == answer
+    assert answering_text(reply, "stop") == answering_text(reply, None) == reply
 
 
 def test_a_reply_of_nothing_but_tags_is_read_in_linear_time():

@@ -84,6 +84,15 @@ def test_what_is_no_reply_has_a_named_failure(message, finish_reason, failure):
     assert result_of(completion(message, finish_reason), Sending()).reply.failure == failure
 
 
+@pytest.mark.parametrize("finish_reason", ["abort", "error"])
+def test_an_empty_reply_that_the_server_gave_up_never_came(finish_reason):
+    result = result_of(completion({"content": ""}, finish_reason), Sending())
+
+    assert result.reply.failure == f"malformed_reply: the server ended the reply: {finish_reason}"
+    assert result.can_retry
+    assert result_of(completion({"content": "Os"}, finish_reason), Sending()).reply.failure is None
+
+
 def test_token_counts_are_taken_where_they_are_given():
     details = {"completion_tokens_details": {"reasoning_tokens": 7}}
     usage = {"prompt_tokens": 3, "completion_tokens": 9, **details}

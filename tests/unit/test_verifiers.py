@@ -13,7 +13,7 @@ from mbt_cli.core.verifier import plugin_from, plugin_reference
 from mbt_cli.plugins import use_study_plugins
 from mbt_cli.registry import VERIFIERS
 from mbt_cli.scores.answers import MathMatch
-from mbt_cli.scores.at_k import MajAtK
+from mbt_cli.scores.at_k import AvgAtK, MajAtK
 from mbt_cli.scores.scoring import math_values
 from mbt_cli.stages.inputs import kept
 from mbt_cli.verifiers.math import MathVerifier, final_answer, last_boxed, plain_latex
@@ -299,6 +299,60 @@ def test_votes_are_pooled_by_the_verifier(verifier, answers):
 
     (winner,) = (m for name, m in found.items() if "published" not in name)
     assert winner.questions["value"].to_list() == [1.0]
+
+
+@pytest.mark.parametrize("verifier", [MathVerifier(), NumberVerifier()])
+def test_a_box_in_thinking_that_was_cut_is_no_answer(verifier):
+    replies = (
+        r"<think>so \boxed{7} or",
+        r"[THINK]so \boxed{7} or",
+        r"<think>so</think>It is \boxed{7}, and",
+        r"It is \boxed{7}, and",
+    )
+    inputs = cell(verifier, *((reply, "7") for reply in replies))
+    cut = inputs.rollouts.with_columns(finish_reason=pl.lit("length"))
+    whole = inputs.rollouts.with_columns(finish_reason=pl.lit("stop"))
+
+    assert verifier.values(cut).to_list() == [0, 0, 1, 1]
+    assert verifier.values(whole).to_list() == [1, 1, 1, 1]
+    assert verifier.votes(cut, cut["reply"]).to_list() == ["", "", "7", "7"]
+
+
+def majority(*replies, gold, of="math_match"):
+    """avg@k and maj@k over all samples of one question of a benchmark that compares words."""
+    inputs = cell(TextVerifier(), *((reply, gold) for reply in replies))
+    rollouts = inputs.rollouts.with_columns(
+        question_id=pl.lit("q"),
+        sample=pl.int_range(pl.len(), dtype=pl.Int64),
+        answer=pl.col("reply").map_elements(extract_answer, return_dtype=pl.String),
+    )
+    inputs = ScoreInputs(rollouts, inputs.verifier)
+    scores = (AvgAtK(of=of, k=[len(replies)]), MajAtK(of=of, k=[len(replies)]))
+    found = [measure for score in scores for measure in score.measure(inputs)]
+    return [
+        measure.questions["value"].item() for measure in found if "published" not in measure.metric
+    ]
+
+
+def test_boxed_answers_vote_where_math_decides():
+    assert majority(r"\boxed{7}", r"so \boxed{7}", "none", gold="7") == [2 / 3, 1]
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("1.5", "15"), ("-3", "3")])
+def test_numbers_that_differ_as_math_are_other_votes(right, wrong):
+    pytest.importorskip("math_verify", reason="needs the extra `math`")
+    said = [f"<answer>{answer}</answer>" for answer in (right, right, right, wrong, wrong)]
+
+    # pooled, the one answer would score 3 of 5
+    assert majority(*said, gold=right) == [3 / 5, 1]
+    assert majority(*said, gold=wrong) == [2 / 5, 0]
+
+
+def test_equal_numbers_in_other_forms_are_one_vote():
+    pytest.importorskip("math_verify", reason="needs the extra `math`")
+    said = [f"<answer>{answer}</answer>" for answer in ("0.5", r"\frac{1}{2}", "2", "3")]
+
+    assert majority(*said, gold="0.5") == [1 / 2, 1]
 
 
 def test_a_verifier_enters_a_fingerprint_only_where_it_decides_and_is_not_that_of_words(
