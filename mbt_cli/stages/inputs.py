@@ -20,6 +20,7 @@ _QUESTION_COLUMNS = (
     "hops",
     "question_type",
 )
+_VERDICT_TEXTS = ("messages", "reply", "reasoning")
 
 
 def with_questions(work: Work, rollouts: str = "rollouts") -> pl.DataFrame:
@@ -140,7 +141,7 @@ def _answer_verdicts(cell: LoadedInput) -> Verdicts:
             f"`{cell.address}` has no verdicts on answers",
             hint="name a judge stage that grades answers in `verdicts`",
         )
-    return Verdicts(cell.rows.collect(), judge.scale)
+    return Verdicts(cell.rows.drop(_VERDICT_TEXTS, strict=False).collect(), judge.scale)
 
 
 def _right_by_votes(rollouts: pl.DataFrame, verdicts: Verdicts) -> pl.Series:

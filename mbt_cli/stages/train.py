@@ -8,12 +8,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 import polars as pl
+import pyarrow.parquet as pq
 from pydantic import Discriminator, Field, Tag
 
 from mbt_cli.core import rows
@@ -59,6 +61,7 @@ from mbt_cli.stages.base import (
 )
 from mbt_cli.stages.checkpoints import checkpoint_of
 from mbt_cli.stages.training_data import (
+    Examples,
     chosen_examples,
     held_out,
     question_examples,
@@ -256,7 +259,7 @@ class TrainStage(Stage):
         rows_of_log = [{name: line.get(name) for name in schema} for line in lines]
         yield pl.DataFrame(rows_of_log, schema=schema, strict=False)
 
-    def _examples(self, work: Work) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+    def _examples(self, work: Work) -> tuple[Examples, Examples | None]:
         """The rows to train on, and those to evaluate on."""
         chosen = partial(
             chosen_examples,
@@ -269,12 +272,15 @@ class TrainStage(Stage):
         examples = question_examples(work) if self.data is None else chosen(weights=self.weights)
         recipe = work.resolution.recipe
         if _is_read(self.validation):
-            validation = chosen(field="validation").filter(pl.col("dropped").is_null())
-            return without_questions(examples, validation), validation
+            validation = chosen(field="validation")
+            held = validation.with_prompts().filter(pl.col("dropped").is_null())
+            trained = without_questions(examples.with_prompts(), held)
+            return replace(examples, index=trained), replace(validation, index=held)
         if recipe is None or recipe.validation is None:
             return examples, None
         share, limit = recipe.validation.share, recipe.validation.limit
-        return held_out(examples, share, limit, work.resolution.seed)
+        trained, held = held_out(examples.with_prompts(), share, limit, work.resolution.seed)
+        return replace(examples, index=trained), replace(examples, index=held)
 
 
 _WHEN_TO_EVALUATE = frozenset({"eval_steps", "eval_delay", "metric_for_best_model"})
@@ -345,7 +351,7 @@ def _imported(work: Work) -> pl.DataFrame:
 
 def _train(
     work: Work,
-    examples_of: Callable[[Work], tuple[pl.DataFrame, pl.DataFrame | None]],
+    examples_of: Callable[[Work], tuple[Examples, Examples | None]],
     part_read: Callable[[Json], Json],
 ) -> list[dict[str, Any]]:
     """Run the training process and return its log; the checkpoint goes into the artifact's files.
@@ -364,7 +370,6 @@ def _train(
     waiting = "waiting for the training process of an earlier run, which writes a checkpoint"
     lock = work.journal / "training.lock"
     with held_by_children(lock, partial(work.progress.note, waiting)) as held:
-        # hundreds of thousands of examples take gigabytes, which the training may need
         job, funnel = _write_job(work, recipe, trainer, *examples_of(work), part_read)
         folder = Path(job.folder)
         place = work.place(work.resolution.models["model"].run)
@@ -412,8 +417,8 @@ def _write_job(
     work: Work,
     recipe: Recipe,
     trainer: Trainer,
-    examples: pl.DataFrame,
-    validation: pl.DataFrame | None,
+    examples: Examples,
+    validation: Examples | None,
     part_read: Callable[[Json], Json],
 ) -> tuple[TrainingJob, dict[str, int]]:
     """Write the job and its examples into the training folder; also returns their counts.
@@ -424,7 +429,6 @@ def _write_job(
     resolution = work.resolution
     model = resolution.models["model"]
     weights = _start_weights(work)
-    frames = [examples] if validation is None else [examples, validation]
     template = template_arguments(model.request)
     asked = work.inputs.get("questions", ())
     verifiers = {c.address: plugin_reference(resolution.verifier_of(c.axes)) for c in asked}
@@ -441,20 +445,25 @@ def _write_job(
     parent = work.journal / "training"
     settings = {"recipe": spec, "models": {"model": {"backend": identity}}}
     # `template` is what the request says: what the server adds follows from its backend
-    folder = parent / digest_of([part_read(settings), template, *more], frames)[:16]
-    older = parent / digest_of([spec, identity, *more], frames)[:16]  # as mbt 0.2 named it
+    digest = DataDigest([part_read(settings), template, *more])
+    older_digest = DataDigest([spec, identity, *more])  # as mbt 0.2 named it
+    new = parent / "new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    for name, of in (("examples", examples), ("validation", validation)):
+        if of is not None:
+            _write_examples(new / f"{name}.parquet", of, (digest, older_digest))
+    folder, older = (parent / one.hexdigest()[:16] for one in (digest, older_digest))
     begun = older / "job.json"
     if begun.is_file() and orjson.loads(begun.read_bytes())["template"] == template:
         older.rename(folder)
-    if parent.is_dir():
-        for other in parent.iterdir():
-            if other.name != folder.name:
-                shutil.rmtree(other)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    for path in new.iterdir():
+        path.replace(folder / path.name)
+    for other in parent.iterdir():
+        if other.name != folder.name:
+            shutil.rmtree(other)
     (folder / PROBLEM).unlink(missing_ok=True)
-    examples.write_parquet(folder / "examples.parquet", row_group_size=ROWS_PER_SHARD)
-    if validation is not None:
-        validation.write_parquet(folder / "validation.parquet")
     job = TrainingJob(
         address=resolution.address,
         study=resolution.study,
@@ -472,18 +481,37 @@ def _write_job(
         logged=dict(trainer.logged()),
     )
     write_atomically(folder / "job.json", job.model_dump_json(indent=2).encode())
-    chosen = int(examples["dropped"].is_null().sum())
-    return job, {"rows": examples.height, "chosen": chosen}
+    dropped = examples.index["dropped"]
+    return job, {"rows": len(dropped), "chosen": dropped.null_count()}
 
 
-def digest_of(values: Sequence[Json], frames: Sequence[pl.DataFrame]) -> str:
-    """`sha256_of` the values followed by the frames as NDJSON, which is never held as a whole."""
-    found = hashlib.sha256(canonical_json(list(values)).removesuffix(b"]") + b',"')
-    for frame in frames:
-        for part in frame.sort(frame.columns[:4]).iter_slices(ROWS_PER_SHARD):
-            found.update(canonical_json(part.write_ndjson())[1:-1])
-    found.update(b'"]')
-    return found.hexdigest()
+def _write_examples(path: Path, examples: Examples, digests: Sequence["DataDigest"]) -> None:
+    with (
+        writing_to(path),
+        pq.ParquetWriter(path, rows.arrow_schema(rows.EXAMPLES), compression="zstd") as writer,
+    ):
+        for batch in examples.batches(path.parent):
+            writer.write_table(batch.to_arrow(compat_level=pl.CompatLevel.oldest()))
+            text = batch.write_ndjson()
+            for digest in digests:
+                digest.add(text)
+
+
+class DataDigest:
+    """`sha256_of` values followed by a text, which is never held as a whole."""
+
+    def __init__(self, values: Sequence[Json]) -> None:
+        self._found = hashlib.sha256(canonical_json(list(values)).removesuffix(b"]") + b',"')
+
+    def add(self, text: str) -> None:
+        """Append to the text."""
+        self._found.update(canonical_json(text)[1:-1])
+
+    def hexdigest(self) -> str:
+        """The digest of all that was added."""
+        found = self._found.copy()
+        found.update(b'"]')
+        return found.hexdigest()
 
 
 def _start_weights(work: Work) -> Weights:

@@ -1,40 +1,182 @@
-"""The rows that a train stage learns from: prompts and completions, each with its source."""
+"""The rows that a train stage learns from: prompts and completions, each with its source.
+
+Keys and reasons of all rows are held in memory; texts stay on the disk, and are read in parts.
+"""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import polars as pl
+import pyarrow as pa
 
 from mbt_cli.core import rows
-from mbt_cli.core.measures import Verdicts
+from mbt_cli.core.chat import Message
 from mbt_cli.core.questions import documents_text
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import cut_column, think_block
+from mbt_cli.core.training_job import ROWS_PER_SHARD
 from mbt_cli.errors import StageError
-from mbt_cli.interfaces import Verifier
 from mbt_cli.stages.base import Keep, LoadedInput, Work
 from mbt_cli.stages.inputs import kept, verdicts_on
+from mbt_cli.store.disk import writing_to
 
 Target = Literal["reply", "trace"]
 
 _KEY = ("source", "question_id", "sample", "trace_id")
-_ROWS_AT_ONCE = 2_000
+_TEXTS: Mapping[Target, tuple[str, ...]] = {"reply": ("reply", "reasoning"), "trace": ("trace",)}
+_ASKED = ("question_id", "question", "context", "answer", "answer_aliases")
+_REPLIES = ("question_id", "sample", "answer", "reply", "finish_reason", "failure")
+_ROWS_READ = 5_000
+_ROWS_A_PART = 5 * ROWS_PER_SHARD
 _ROUNDING = 1e-9
 
 
-def question_examples(work: Work) -> pl.DataFrame:
-    """The questions of the cell as `rows.EXAMPLES` without completions."""
-    template = work.resolution.templates["prompt"]
-    found = []
-    for cell in work.inputs.get("questions", ()):
-        for question in cell.rows.collect().iter_rows(named=True):
-            example = _example(template, question, question, cell.address)
-            found.append({**example, "sample": 0, "trace_id": 0, "thinking": "", "completion": ""})
-    if not found:
+@dataclass(frozen=True)
+class Examples:
+    """Rows to learn from.
+
+    Args:
+        work: The running cell.
+        index: The key columns of `rows.EXAMPLES` and `dropped`, sorted by key, and `number`: the
+            row in its cell.
+        cells: The cells that the rows are from.
+        target: What the model learns to write; None: they are questions without completions.
+    """
+
+    work: Work
+    index: pl.DataFrame
+    cells: tuple[LoadedInput, ...]
+    target: Target | None
+
+    def batches(self, folder: Path) -> Iterator[pl.DataFrame]:
+        """The rows as `rows.EXAMPLES`, `ROWS_PER_SHARD` at once, in the order of the index.
+
+        Args:
+            folder: Where texts are kept meanwhile.
+        """
+        pending = pl.DataFrame(schema=rows.EXAMPLES)
+        for cell in sorted(self.cells, key=lambda cell: cell.address):
+            for made in self._rows_of(cell, folder):
+                pending = pl.concat([pending, made])
+                while pending.height >= ROWS_PER_SHARD:
+                    yield pending.head(ROWS_PER_SHARD)
+                    pending = pending.slice(ROWS_PER_SHARD)
+        if pending.height:
+            yield pending
+
+    def with_prompts(self) -> pl.DataFrame:
+        """The index with a column `prompt`: a digest of the last message of the prompt."""
+        template = self.work.resolution.templates["prompt"]
+        found = []
+        for cell in self.cells:
+            own = self.index.filter(source=cell.address)
+            ids = own["question_id"].unique().implode()
+            digests: dict[str, str] = {}
+            for part in _parts_of(self._questions(cell).rows.select(_ASKED)):
+                for question in part.filter(pl.col("question_id").is_in(ids)).iter_rows(named=True):
+                    last = _prompt(template, question)[-1]["content"]
+                    digests[question["question_id"]] = sha256(last.encode()).hexdigest()
+            prompt = pl.col("question_id").replace_strict(digests, return_dtype=pl.String)
+            found.append(own.with_columns(prompt.alias("prompt")))
+        return pl.concat(found).sort(_KEY)
+
+    def _questions(self, cell: LoadedInput) -> LoadedInput:
+        return cell if self.target is None else _questions_of(self.work, cell)
+
+    def _rows_of(self, cell: LoadedInput, folder: Path) -> Iterator[pl.DataFrame]:
+        template = self.work.resolution.templates["prompt"]
+        index = self.index.filter(source=cell.address)
+        index = index.with_columns(part=pl.int_range(pl.len()) // _ROWS_A_PART)
+        with TemporaryDirectory(dir=folder) as kept_here:
+            asked = self._questions(cell).rows.select(_ASKED)
+            places = index.select("question_id", "part").unique()
+            questions = _Parts(asked, places, Path(kept_here, "questions"))
+            texts = None
+            if self.target is not None:
+                told = cell.rows.with_row_index("number").select("number", *_TEXTS[self.target])
+                texts = _Parts(told, index.select("number", "part"), Path(kept_here, "texts"))
+            for number, part in enumerate(index.partition_by("part", maintain_order=True)):
+                if texts is not None:
+                    part = part.join(texts.read(number), on="number", maintain_order="left")
+                known = questions.read(number)
+                for batch in part.iter_slices(ROWS_PER_SHARD):
+                    ids = batch["question_id"].unique().implode()
+                    own = known.filter(pl.col("question_id").is_in(ids))
+                    by_id = {
+                        question["question_id"]: (question, _prompt(template, question))
+                        for question in own.iter_rows(named=True)
+                    }
+                    made = [
+                        _example(row, *by_id[row["question_id"]], self.target)
+                        for row in batch.iter_rows(named=True)
+                    ]
+                    yield frame_of_rows(made, rows.EXAMPLES)
+
+
+class _Parts:
+    """A frame in parts on the disk, made in one pass over it.
+
+    Args:
+        frame: The rows.
+        places: A column of the frame, and `part`: the numbers of the parts that a row is in.
+        folder: Where the parts are written.
+    """
+
+    def __init__(self, frame: pl.LazyFrame, places: pl.DataFrame, folder: Path) -> None:
+        self._folder = folder
+        (key,) = set(places.columns) - {"part"}
+        writers: dict[int, Any] = {}
+        with writing_to(folder), ExitStack() as open_files:
+            folder.mkdir()
+            for read in _parts_of(frame):
+                placed = read.join(places, on=key)
+                for own in placed.partition_by("part"):
+                    number = own["part"][0]
+                    table = own.drop("part").to_arrow(compat_level=pl.CompatLevel.oldest())
+                    if number not in writers:
+                        options = pa.ipc.IpcWriteOptions(compression="zstd")
+                        writer = pa.ipc.new_stream(
+                            self._file(number), table.schema, options=options
+                        )
+                        writers[number] = open_files.enter_context(writer)
+                    writers[number].write_table(table)
+
+    def read(self, number: int) -> pl.DataFrame:
+        """The rows of a part, in the order of the frame."""
+        return pl.read_ipc_stream(self._file(number))
+
+    def _file(self, number: int) -> str:
+        return str(self._folder / f"{number}.arrows")
+
+
+def _parts_of(frame: pl.LazyFrame) -> Iterator[pl.DataFrame]:
+    start = 0
+    while (part := frame.slice(start, _ROWS_READ).collect()).height:
+        yield part
+        start += part.height
+
+
+def question_examples(work: Work) -> Examples:
+    """The questions of the cell, without completions."""
+    cells = work.inputs.get("questions", ())
+    same = {name: pl.lit(0, dtype=rows.EXAMPLES[name]) for name in ("sample", "trace_id")}
+    same["dropped"] = pl.lit(None, dtype=pl.String)
+    indexes = [
+        cell.rows.with_row_index("number")
+        .select("number", "question_id", source=pl.lit(cell.address), **same)
+        .collect()
+        for cell in cells
+    ]
+    if not any(index.height for index in indexes):
         raise StageError(f"`{work.resolution.address}` has no questions to ask")
-    return pl.DataFrame(found, schema=rows.EXAMPLES).sort(_KEY)
+    return Examples(work, pl.concat(indexes).sort(_KEY), cells, None)
 
 
 def chosen_examples(
@@ -46,8 +188,8 @@ def chosen_examples(
     max_traces: int | None = None,
     weights: Mapping[str, float] | None = None,
     field: str = "data",
-) -> pl.DataFrame:
-    """Every row of an input as `rows.EXAMPLES`; rows that are not trained on have a reason.
+) -> Examples:
+    """Every row of an input; rows that are not trained on have a reason.
 
     Args:
         work: The running cell.
@@ -61,8 +203,9 @@ def chosen_examples(
     Raises:
         StageError: The question of a row is missing, a row exists twice, or no row is left.
     """
-    cells = [_examples_of(work, cell, target, keep) for cell in work.inputs[field]]
-    found = _limited(pl.concat(cells).sort(_KEY), max_samples, max_traces)
+    cells = work.inputs[field]
+    indexes = [_index_of(work, cell, target, keep) for cell in cells]
+    found = _limited(pl.concat(indexes).sort(_KEY), max_samples, max_traces)
     if weights:
         found = mixed(found, weights, work.resolution.seed)
     if not found["dropped"].is_null().any():
@@ -72,7 +215,7 @@ def chosen_examples(
             f"`{work.resolution.address}`: none of {found.height} rows is trainable ({counts})",
             hint=f"check the rows of its `{field}`, or change `keep`",
         )
-    return found
+    return Examples(work, found, cells, target)
 
 
 def held_out(
@@ -81,7 +224,7 @@ def held_out(
     """Examples with some of their questions held out, and the rows of those questions.
 
     Args:
-        examples: `rows.EXAMPLES`.
+        examples: An index with its prompts.
         share: Fraction of the questions that have a row to train on.
         limit: Maximum number of questions.
         seed: Equal seeds draw equal questions, in any order of the rows.
@@ -105,11 +248,15 @@ def held_out(
 
 
 def without_questions(examples: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Examples whose question, or an equal prompt, is held out are dropped."""
+    """Examples whose question, or an equal prompt, is held out are dropped.
+
+    Args:
+        examples: An index with its prompts.
+        held: The same, held out.
+    """
     key = _question_key()
     is_held = key.is_in(held.select(key).unique().to_series().implode())
-    prompt = pl.col("messages").list.last().struct.field("content")
-    is_held |= prompt.is_in(held.select(prompt).unique().to_series().implode())
+    is_held |= pl.col("prompt").is_in(held["prompt"].unique().implode())
     reason = pl.when(pl.col("dropped").is_null() & is_held).then(pl.lit("held_out"))
     return examples.with_columns(reason.otherwise("dropped").alias("dropped"))
 
@@ -124,31 +271,52 @@ def _are(count: int, noun: str) -> str:
     return f"is 1 {noun}" if count == 1 else f"are {count} {noun}s"
 
 
-def _examples_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | None) -> pl.DataFrame:
+def _index_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | None) -> pl.DataFrame:
     questions = _questions_of(work, cell)
-    gold = questions.rows.select("question_id", gold_answer="answer", gold_aliases="answer_aliases")
-    joined = (
-        cell.rows.drop("messages")
-        .join(gold, on="question_id", how="left", maintain_order="left")
-        .collect()
+    gold = questions.rows.select(
+        "question_id", gold_answer="answer", gold_aliases="answer_aliases"
+    ).collect()
+    has_traces = "trace_id" in cell.rows.collect_schema()
+    index = (
+        cell.rows.with_row_index("number")
+        .select(
+            "number",
+            "question_id",
+            "sample",
+            "trace_id" if has_traces else pl.lit(0, dtype=pl.Int64).alias("trace_id"),
+            pl.lit(cell.address).alias("source"),
+            _reason(target).alias("dropped"),
+        )
+        .collect(engine="streaming")
     )
-    lost = joined.filter(pl.col("gold_answer").is_null())
+    known = gold.filter(pl.col("gold_answer").is_not_null())
+    lost = index.join(known, on="question_id", how="anti", maintain_order="left")
     if lost.height:
         raise StageError(
             f"{lost.height} rows of `{cell.address}` have no question in `{questions.address}`; "
             f"first: `{lost['question_id'][0]}`"
         )
-    if "trace_id" not in joined.columns:
-        joined = joined.with_columns(pl.lit(0, dtype=pl.Int64).alias("trace_id"))
-    twice = joined.filter(pl.struct(_KEY[1:]).is_duplicated())
+    twice = index.filter(pl.struct(_KEY[1:]).is_duplicated())
     if twice.height:
         raise StageError(
             f"`{cell.address}` has two rows with the same key, question `{twice['question_id'][0]}`"
         )
+    if keep is None or target != "reply":
+        return index
     verifier = work.resolution.verifier_of(cell.axes)
-    dropped = _dropped(joined, target, keep, verifier, verdicts_on(work, cell))
-    batches = _batches(work, cell, questions, joined.with_columns(dropped), target)
-    return pl.concat(batches)
+    verdicts = verdicts_on(work, cell)
+    stays = [
+        kept(
+            part.join(gold, on="question_id", how="left", maintain_order="left"),
+            keep,
+            verifier=verifier,
+            verdicts=verdicts,
+        )["number"]
+        for part in _parts_of(cell.rows.with_row_index("number").select("number", *_REPLIES))
+    ]
+    goes = pl.col("dropped").is_null() & ~pl.col("number").is_in(pl.concat(stays).implode())
+    reason = pl.when(goes).then(pl.lit(f"not {keep}")).otherwise("dropped")
+    return index.with_columns(reason.alias("dropped"))
 
 
 def _questions_of(work: Work, cell: LoadedInput) -> LoadedInput:
@@ -158,16 +326,10 @@ def _questions_of(work: Work, cell: LoadedInput) -> LoadedInput:
     raise StageError(f"`{cell.address}` has no benchmark and split, so its questions are unknown")
 
 
-def _dropped(
-    joined: pl.DataFrame,
-    target: Target,
-    keep: Keep | None,
-    verifier: Verifier,
-    verdicts: Verdicts | None,
-) -> pl.Series:
-    """Why a row is not trained on; null for rows that are."""
+def _reason(target: Target) -> pl.Expr:
+    """Why a row cannot be trained on; null for others."""
     text = pl.col("trace" if target == "trace" else "reply").fill_null("").str.strip_chars()
-    reason = (
+    return (
         pl.when(pl.col("failure").is_not_null())
         .then(pl.lit("failed: ") + pl.col("failure").str.split(":").list.first())
         .when(cut_column())
@@ -175,49 +337,28 @@ def _dropped(
         .when(text == "")
         .then(pl.lit("empty"))
     )
-    if keep is not None and target == "reply":
-        stays = kept(joined, keep, verifier=verifier, verdicts=verdicts).select(_KEY[1:])
-        joined = joined.join(
-            stays.with_columns(pl.lit(True).alias("stays")),
-            on=_KEY[1:],
-            how="left",
-            maintain_order="left",
-        )
-        reason = reason.when(pl.col("stays").is_null()).then(pl.lit(f"not {keep}"))
-    return joined.select(reason.alias("dropped"))["dropped"]
 
 
-def _batches(
-    work: Work, cell: LoadedInput, questions: LoadedInput, joined: pl.DataFrame, target: Target
-) -> Iterator[pl.DataFrame]:
-    template = work.resolution.templates["prompt"]
-    wanted = ("question_id", "question", "context", "answer", "answer_aliases")
-    asked = questions.rows.select(wanted)
-    for batch in joined.iter_slices(_ROWS_AT_ONCE):
-        ids = batch["question_id"].unique().implode()
-        own = asked.filter(pl.col("question_id").is_in(ids)).collect()
-        by_id = {question["question_id"]: question for question in own.iter_rows(named=True)}
-        examples = []
-        for row in batch.iter_rows(named=True):
-            thinking, text = completion_of(target, row)
-            example = _example(template, by_id[row["question_id"]], row, cell.address)
-            examples.append({**example, "thinking": thinking, "completion": text})
-        yield frame_of_rows(examples, rows.EXAMPLES)
+def _prompt(template: Template, question: Mapping[str, Any]) -> list[Message]:
+    documents = documents_text(question["context"] or ())
+    return list(template.fill({"question": question["question"], "documents": documents}))
 
 
 def _example(
-    template: Template, question: Mapping[str, Any], row: Mapping[str, Any], source: str
+    row: Mapping[str, Any],
+    question: Mapping[str, Any],
+    prompt: list[Message],
+    target: Target | None,
 ) -> dict[str, Any]:
-    documents = documents_text(question["context"] or ())
-    values = {"question": question["question"], "documents": documents}
+    thinking, text = "", ""
+    if target is not None:
+        thinking, text = completion_of(target, {**row, "gold_answer": question["answer"]})
     return {
-        "source": source,
-        "question_id": question["question_id"],
-        "sample": row.get("sample"),
-        "trace_id": row.get("trace_id"),
-        "messages": list(template.fill(values)),
+        **{name: row[name] for name in (*_KEY, "dropped")},
+        "messages": prompt,
+        "thinking": thinking,
+        "completion": text,
         "references": [question["answer"], *(question["answer_aliases"] or ())],
-        "dropped": row.get("dropped"),
     }
 
 
@@ -261,7 +402,7 @@ def mixed(examples: pl.DataFrame, weights: Mapping[str, float], seed: int) -> pl
     """Draw the largest mixture in which the stages have their shares; other rows are dropped.
 
     Args:
-        examples: `rows.EXAMPLES`.
+        examples: An index.
         weights: Stage to its share; only their ratios count.
         seed: Equal seeds draw equal rows, in any order of the rows.
     """

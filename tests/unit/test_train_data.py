@@ -1,5 +1,7 @@
 """Training data: joined by key, dropped with a reason, mixed by weight."""
 
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -10,9 +12,10 @@ from mbt_cli.core import rows
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.templates import parse_template
+from mbt_cli.core.training_job import ROWS_PER_SHARD
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import LoadedInput, Resolution, Work
-from mbt_cli.stages.train import digest_of
+from mbt_cli.stages.train import DataDigest
 from mbt_cli.stages.training_data import (
     chosen_examples,
     completion_of,
@@ -80,8 +83,8 @@ def traces(*told):
     return cell("mbt/model=m", pl.DataFrame(made, schema=rows.TRACES), model="m")
 
 
-def examples(*data, asked, tmp_path, verdicts=(), **choice):
-    work = Work(
+def working(tmp_path, *, data, asked, verdicts=()):
+    return Work(
         resolution=Resolution("s", 1, "sft/model=m", {}, templates={"prompt": TEMPLATE}),
         inputs={"data": data, "questions": (asked,), "verdicts": verdicts},
         journal=tmp_path,
@@ -91,7 +94,14 @@ def examples(*data, asked, tmp_path, verdicts=(), **choice):
         hub=HubAccess(offline=True, endpoint=None, token=None),
         progress=Silent(),
     )
-    return chosen_examples(work, **choice)
+
+
+def examples(*data, asked, tmp_path, verdicts=(), **choice):
+    work = working(tmp_path, data=data, asked=asked, verdicts=verdicts)
+    (folder := tmp_path / "texts").mkdir(exist_ok=True)
+    found = pl.concat(chosen_examples(work, **choice).batches(folder))
+    assert not list(folder.iterdir())
+    return found
 
 
 def kept_keys(frame):
@@ -222,6 +232,70 @@ def test_the_error_without_trainable_rows_lists_the_reasons(tmp_path):
         )
 
 
+def forged(folder, questions_, texts):
+    """Traces of questions in no order, two for each, with their questions, as files."""
+    names = [f"q{number * 7919 % questions_:06}" for number in range(questions_)]
+    asked = pl.DataFrame({"question_id": names, "question": names, "answer": "a"})
+    asked = asked.with_columns(
+        answer_aliases=pl.lit([], dtype=pl.List(pl.String)),
+        context=pl.lit([{"title": texts, "sentences": [texts]}]),
+    )
+    made = pl.DataFrame({"question_id": [*names, *names[::-1]]}).with_columns(
+        sample=pl.lit(0),
+        trace_id=pl.int_range(pl.len()) // questions_,
+        trace=pl.lit(f"{texts} ") + pl.col("question_id"),
+        finish_reason=pl.lit("stop"),
+        failure=pl.lit(None, dtype=pl.String),
+    )
+    folder.mkdir(exist_ok=True)
+    cells = []
+    for address, frame in (("questions/benchmark=tiny/split=train", asked), ("mbt/model=m", made)):
+        path = folder / f"{address.split('/')[0]}.parquet"
+        frame.write_parquet(path, row_group_size=700)
+        cells.append(replace(cell(address, frame), rows=pl.scan_parquet(path)))
+    return cells
+
+
+def test_examples_come_in_order_and_in_full_batches_from_several_cells(tmp_path):
+    asked, first = forged(tmp_path, 6_500, "x")
+    second = replace(first, address="mbt/model=n")
+    work = working(tmp_path, data=(second, first), asked=asked)
+
+    found = list(chosen_examples(work, target="trace").batches(tmp_path))
+
+    assert [batch.height for batch in found] == [ROWS_PER_SHARD] * 13
+    whole = pl.concat(found)
+    keys = whole.select("source", "question_id", "sample", "trace_id")
+    assert keys.equals(keys.sort(keys.columns))
+    assert keys.n_unique() == 4 * 6_500
+    ends = whole.filter(pl.col("thinking") == pl.lit("x ") + pl.col("question_id"))
+    prompt = pl.col("messages").list.last().struct.field("content")
+    assert ends.filter(prompt.str.ends_with(pl.col("question_id"))).height == whole.height
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from mbt_cli.stages.training_data import chosen_examples
+from tests.unit.test_train_data import forged, working
+folder = Path(sys.argv[1])
+asked, data = forged(folder, int(sys.argv[2]), "some words " * 400)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+examples = chosen_examples(working(folder, data=(data,), asked=asked), target="trace")
+assert sum(batch.height for batch in examples.batches(folder)) == 2 * int(sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_the_memory_does_not_hold_the_texts_of_all_examples(tmp_path):
+    def peak(questions_):
+        words = [sys.executable, "-c", PEAK, str(tmp_path), str(questions_)]
+        return int(subprocess.run(words, capture_output=True, check=True).stdout)
+
+    # an example has 9 kB of prompt and 4 kB of completion
+    assert peak(40_000) - peak(10_000) < 60_000 * 4_000
+
+
 def one_stage(name, count):
     made = [
         {
@@ -287,12 +361,12 @@ def rows_of(*named):
             "question_id": question,
             "sample": sample,
             "trace_id": 0,
-            "messages": [{"role": "user", "content": f"{benchmark} {question}?"}],
+            "prompt": f"{benchmark} {question}?",
         }
         for stage, benchmark, question in named
         for sample in (0, 1)
     ]
-    return pl.DataFrame(made, schema=rows.EXAMPLES)
+    return pl.DataFrame(made, schema={**rows.EXAMPLES, "prompt": pl.String})
 
 
 def held_questions(frame):
@@ -341,11 +415,10 @@ def test_questions_of_other_validation_rows_are_taken_out_of_the_data():
 
 
 def test_the_digest_of_examples_is_that_of_their_whole_text():
-    names = list("abcd")
-    texts = [f'"{number:04}"\\ é\n' for number in range(4500)]
-    frame = pl.DataFrame({**dict.fromkeys(names, texts), "list": [["x"]] * len(texts)})
-    shuffled = frame.sample(fraction=1, shuffle=True, seed=1)
+    text = "".join(f'"{number:04}"\\ é\n' for number in range(4500))
+    found = DataDigest([{"b": 1}, None])
 
-    found = digest_of([{"b": 1}, None], [shuffled, frame])
+    for start in range(0, len(text), 1000):
+        found.add(text[start : start + 1000])
 
-    assert found == sha256_of([{"b": 1}, None, 2 * frame.write_ndjson()])
+    assert found.hexdigest() == sha256_of([{"b": 1}, None, text])
