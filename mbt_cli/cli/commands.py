@@ -315,7 +315,11 @@ def show(
         ),
     ],
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare every byte with the lineage.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare every byte with its lineage, back to the questions.",
+        ),
     ] = False,
     prompt: Annotated[
         str | None,

@@ -16,7 +16,7 @@ from rich.tree import Tree
 
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.plan import trainings_table
-from mbt_cli.cli.printing import printer
+from mbt_cli.cli.printing import counted, printer
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
 from mbt_cli.engine.plan import planned_trainings
@@ -32,7 +32,7 @@ from mbt_cli.settings import Machine
 from mbt_cli.store.cells import read_failure
 from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
 from mbt_cli.store.reading import read_rows, require_lineage
-from mbt_cli.store.reading import verify as problems_of
+from mbt_cli.store.verification import Verification, verify_ancestry
 
 _MAX_TREES = 2
 """Up to this many cells are shown with everything that they were made from; more as a list."""
@@ -42,10 +42,19 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None:
-    """Print how the models of a manifest are served, or how the cells below a folder were made."""
+    """Print how the models of a manifest are served, or how the cells below a folder were made.
+
+    Raises:
+        ArtifactError: `verify` found differences; the message lists all of them.
+    """
     out = printer()
     if path.suffix == ".toml" or manifest_file(path) != path:
         manifest, machine = open_manifest(path, None, None)
+        if verify or prompt is not None:
+            raise UsageError(
+                f"`{path}` is a manifest; `{'--verify' if verify else '--prompt'}` takes a folder",
+                hint=f"mbt show {machine.runs / manifest.study}{' --verify' if verify else ''}",
+            )
         models = _served_models(manifest, machine)
         if as_json:
             typer.echo(_served_json(models))
@@ -59,6 +68,11 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
                 out.print(Text(f"warning: {training.warning}", style="yellow"))
         return
     folders = cells_below(path)
+    if as_json and verify:
+        found = verify_ancestry(folders)
+        typer.echo(orjson.dumps(found, default=str, option=orjson.OPT_INDENT_2).decode())
+        _refuse(found)
+        return
     if len(folders) > _MAX_TREES and not (as_json or verify or prompt):
         out.print(_cell_list(folders))
         return
@@ -70,9 +84,12 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
         if prompt is not None:
             out.print(_conversations(folder, prompt))
             continue
-        out.print(lineage_view(folder))
-        if verify:
-            out.print(_verified(folder))
+        if len(folders) <= _MAX_TREES:
+            out.print(lineage_view(folder))
+    if verify:
+        found = verify_ancestry(folders)
+        out.print(_verified(found))
+        _refuse(found)
 
 
 @dataclass(frozen=True)
@@ -157,9 +174,12 @@ def cells_below(path: Path) -> Sequence[Path]:
             f"no folder `{path}`{_suggestion(path)}",
             hint="artifacts are in runs/STUDY/STAGE/AXIS=VALUE/...",
         )
-    found = [p.parent for p in sorted(path.rglob(LINEAGE))]
+    found: dict[Path, None] = {}
+    for lineage in sorted(path.rglob(LINEAGE), key=lambda place: len(place.parts)):
+        if found.keys().isdisjoint(lineage.parent.parents):  # else it is in the cell's `files/`
+            found[lineage.parent] = None
     if found:
-        return found
+        return sorted(found)
     failure = read_failure(path)
     if failure is not None:
         raise MissingInputError(f"`{path}` failed: {failure['message']}", hint=failure.get("hint"))
@@ -176,19 +196,46 @@ def _suggestion(path: Path) -> str:
     return f"; in `{wrong.parent}` {nearest(wrong.name, siblings)}"
 
 
-def _verified(folder: Path) -> RenderableType:
-    """A line for an artifact that matches its lineage.
-
-    Raises:
-        ArtifactError: It does not; the message lists all differences.
-    """
-    problems = problems_of(folder)
-    if problems:
-        raise ArtifactError(
-            "\n".join([f"`{folder}` is damaged:", *(f"  {p}" for p in problems)]),
-            hint="restore the files, or move the folder away and run the study again",
+def _verified(found: Verification) -> RenderableType:
+    """What was verified, and what could not be."""
+    read = (
+        f"read {counted(found.cells, 'cell')} with {counted(found.files, 'file')}, "
+        f"{counted(found.bytes, 'byte')}"
+    )
+    lines = [Text(read)]
+    if not found.problems:
+        lines = [Text(f"verified: {read}; every byte matches its lineage", style="green")]
+    if found.unsealed:
+        lines.append(
+            Text(
+                f"{counted(len(found.unsealed), 'lineage')} of mbt 0.2 without a hash, so only the "
+                f"files are verified there: `{found.unsealed[0]}`{_and_more(found.unsealed)}",
+                style="yellow",
+            )
         )
-    return Text(f"verified: every byte of {folder} matches its lineage", style="green")
+    if found.apart:
+        lines.append(
+            Text(
+                f"{counted(len(found.apart), 'replaced cell')} without the cells that they were "
+                f"made from: `{found.apart[0]}`{_and_more(found.apart)}",
+                style="yellow",
+            )
+        )
+    return Group(*lines)
+
+
+def _and_more(named: Sequence[object]) -> str:
+    return f" and {len(named) - 1:,} more" if len(named) > 1 else ""
+
+
+def _refuse(found: Verification) -> None:
+    if found.problems:
+        head = f"{counted(len(found.problems), 'difference')} from the lineages:"
+        raise ArtifactError(
+            "\n".join([head, *(f"  {problem}" for problem in found.problems)]),
+            hint="restore the files; or move the folder of a damaged cell away, and make what "
+            "read other content again: `mbt run MANIFEST --replace --only CELL`",
+        )
 
 
 def lineage_view(folder: Path) -> RenderableType:

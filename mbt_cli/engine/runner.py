@@ -245,6 +245,7 @@ class Runner:
             loaded.address: InputRecord(
                 fingerprint=loaded.lineage.fingerprint,
                 sha256=input_sha256(loaded.folder, loaded.lineage),
+                lineage_sha256=loaded.lineage.meaning_sha256(),
             )
             for loaded in {
                 each.address: each for group in inputs.values() for each in group

@@ -28,6 +28,7 @@ from mbt_cli.store.lineage import (
     Tokens,
     lineage_json,
     parse_lineage,
+    sealed,
 )
 from mbt_cli.store.parquet import FINGERPRINT_KEY, ParquetStream
 
@@ -107,15 +108,17 @@ class ArtifactWriter:
         with writing_to(self.files):
             files = {ROWS: rows, **_file_records(self.files)}
         origin = provenance.collected()
-        written = lineage.model_copy(
-            update={
-                "files": files,
-                "columns": {name: str(dtype) for name, dtype in self._schema.items()},
-                **self._tally.fields(),
-                "code": origin.code,
-                "packages": origin.packages,
-                "host": origin.host,
-            }
+        written = sealed(
+            lineage.model_copy(
+                update={
+                    "files": files,
+                    "columns": {name: str(dtype) for name, dtype in self._schema.items()},
+                    **self._tally.fields(),
+                    "code": origin.code,
+                    "packages": origin.packages,
+                    "host": origin.host,
+                }
+            )
         )
         write_atomically(self._folder / _LINEAGE_PARTIAL, lineage_json(written))
         _publish(self._folder)

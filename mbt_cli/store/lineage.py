@@ -10,6 +10,8 @@ from mbt_cli.core.chat import Json
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
+from mbt_cli.core.seals import BROKEN, SEAL, is_broken
+from mbt_cli.core.seals import sealed as sealed_record
 from mbt_cli.core.secrets import mask_json
 from mbt_cli.errors import ArtifactError
 
@@ -19,6 +21,13 @@ SCHEMA_VERSION = 1
 LINEAGE = "lineage.json"
 ROWS = "rows.parquet"
 
+_OF_ONE_RUN = {
+    *("started_at", "seconds", "requests", "server", "code", "packages", "host"),
+    SEAL,
+}
+_NOTES_OF_ONE_RUN = {"asked_in", "unusable_values"}
+_WITH_TEXTS_OF_OTHERS = ("spec", "model", "notes", "server", "failures")
+
 
 class InputRecord(Settings):
     """An input at the time when the cell was made."""
@@ -27,6 +36,8 @@ class InputRecord(Settings):
     """The input's fingerprint."""
     sha256: str
     """The input's `content_sha256`."""
+    lineage_sha256: str | None = None
+    """The input's `meaning_sha256`; null in cells of mbt 0.2."""
 
 
 class FileRecord(Settings):
@@ -156,10 +167,23 @@ class Lineage(Settings):
     """Package to version."""
     host: Host = Host()
     """The machine."""
+    sha256: str | None = None
+    """Hash of the canonical JSON of all other keys of this file; null in cells of mbt 0.2."""
 
     def content_sha256(self) -> str:
         """One hash for all files of the artifact."""
         return sha256_of({name: record.sha256 for name, record in self.files.items()})
+
+    def meaning_sha256(self) -> str:
+        """A hash of what the artifact is and was made from.
+
+        Time, duration, machine, code, packages, server and requests are left out: a cell that is
+        made again from its replies has the same hash.
+        """
+        record = self.model_dump(mode="json", exclude=_OF_ONE_RUN, exclude_defaults=True)
+        notes = record.get("notes", {})
+        kept = {name: note for name, note in notes.items() if name not in _NOTES_OF_ONE_RUN}
+        return sha256_of({**record, "notes": kept})
 
 
 def read_lineage(folder: Path) -> Lineage | None:
@@ -198,6 +222,8 @@ def parse_lineage(content: bytes, path: Path) -> Lineage:
         )
     if not isinstance(record, dict):
         raise _damaged(path, "it is not a JSON object")
+    if is_broken(record):
+        raise _damaged(path, BROKEN)
     try:
         return Lineage.model_validate(record)
     except ValidationError as error:
@@ -206,17 +232,25 @@ def parse_lineage(content: bytes, path: Path) -> Lineage:
         raise _damaged(path, f"{where}: {first['msg']}") from error
 
 
+def sealed(lineage: Lineage) -> Lineage:
+    """The lineage as it is stored: with its hash, and secrets masked where texts of others are."""
+    return Lineage.model_validate(sealed_record(_masked(lineage)))
+
+
 def lineage_json(lineage: Lineage) -> bytes:
-    """The content of lineage.json; secrets are masked where texts of others may be."""
-    record = lineage.model_dump(mode="json")
-    for name in ("spec", "model", "notes", "server", "failures"):
-        record[name] = mask_json(record[name])
+    """The content of lineage.json."""
+    record = _masked(lineage) if lineage.sha256 is None else lineage.model_dump(mode="json")
     return orjson.dumps(record, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _masked(lineage: Lineage) -> dict[str, Json]:
+    record = lineage.model_dump(mode="json")
+    return {**record, **{name: mask_json(record[name]) for name in _WITH_TEXTS_OF_OTHERS}}
 
 
 def _damaged(path: Path, reason: str) -> ArtifactError:
     return ArtifactError(
         f"`{path}` is damaged: {reason}",
-        hint="restore the file; or move it away and run the same command again: the cell is "
-        "rebuilt from the replies in its rows.parquet",
+        hint=f"restore the file; or move it away (`mv {path} {path.with_suffix('.damaged')}`) and "
+        "run the same command again: the cell is rebuilt from the replies in its rows.parquet",
     )

@@ -48,14 +48,14 @@ def read_parquet_file(folder: Path, name: str, lineage: Lineage) -> pl.LazyFrame
     return pl.scan_parquet(folder / name, glob=False, hive_partitioning=False)
 
 
-def verify(folder: Path) -> list[str]:
-    """Every difference between a finished cell and its lineage; reads every byte.
+def verify(folder: Path, lineage: Lineage | None = None) -> list[str]:
+    """Every difference between a finished cell's own files and its lineage; reads every byte.
 
     Raises:
         MissingInputError: The cell is not finished.
         ArtifactError: lineage.json is damaged or has an unknown layout.
     """
-    lineage = require_lineage(folder)
+    lineage = lineage or require_lineage(folder)
     problems = list(_content_problems(folder, lineage))
     if not problems and ROWS in lineage.files and row_count(folder / ROWS) != lineage.rows:
         problems.append(

@@ -147,7 +147,7 @@ def test_a_finished_study_asked_wrongly_stays_as_it_is(wrong, finished, capfd):
 
 DAMAGE = (
     ("cut rows", "rows.parquet", b"PAR1", "compare runs/small/base runs/small/base", "4 bytes"),
-    ("cut rows, verified", "rows.parquet", b"PAR1", "show --verify runs/small/base", "is damaged"),
+    ("cut rows, verified", "rows.parquet", b"PAR1", "show --verify runs/small/base", "4 bytes"),
     ("cut rows, read", "rows.parquet", b"PAR1", "show runs/small/base --prompt q", "4 bytes"),
     ("a broken lineage", "lineage.json", b"{oops", "show runs/small/base", "is damaged"),
     ("a broken lineage, run", "lineage.json", b"{oops", "run study.toml", "replies in its rows"),

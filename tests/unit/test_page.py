@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from mbt_cli.core.seals import sealed
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.report.page import PageInputs, page_table, script, write_page
 from mbt_cli.report.traces import SIGNS, page_trace, signs
@@ -167,7 +168,7 @@ def test_the_page_lists_deleted_and_changed_inputs(tmp_path):
     lineage = study.folder / rollouts / "lineage.json"
     record = json.loads(lineage.read_text())
     record["files"]["files/more"] = {"bytes": 1, "sha256": "0" * 64}
-    lineage.write_text(json.dumps(record))
+    lineage.write_text(json.dumps(sealed(record)))
     (study.folder / rollouts.replace("=base", "=mbt_s") / "lineage.json").unlink()
 
     found = upstream(study.folder, inputs.scores)
