@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +40,11 @@ class CellState:
     lineage: Lineage | None = None
     why: Sequence[str] = ()
     older_fingerprint: str | None = None
+
+    @cached_property
+    def content_sha256(self) -> str | None:
+        """The hash of the finished artifact, computed once although many cells may read it."""
+        return None if self.lineage is None else self.lineage.content_sha256()
 
 
 class States:
@@ -157,7 +163,7 @@ def _status(state: CellState, inputs: Mapping[str, CellState]) -> tuple[Status, 
         for address, other in inputs.items()
         if other.lineage is not None
         and address in lineage.inputs
-        and other.lineage.content_sha256() != lineage.inputs[address].sha256
+        and other.content_sha256 != lineage.inputs[address].sha256
     ]
     new = [address for address in inputs if address not in lineage.inputs]
     is_partial = any(rule.partial for rule in cell.stage.inputs.values())

@@ -15,6 +15,7 @@ import pytest
 
 from mbt_cli.store.lineage import read_lineage
 from mbt_cli.store.reading import finished_cells, verify
+from mbt_cli.store.verification import verify_ancestry
 
 _SHIM = Path(__file__).with_name("kill_shim.c")
 
@@ -62,6 +63,7 @@ class Place:
 Leaves = dict[str, object]
 
 _VOLATILE = {"seconds", "started_at", "requests", "files", "inputs", "host", "code", "packages"}
+_VOLATILE |= {"sha256"}
 _TEMPORARY = re.compile(
     r"(^|/)(lock.*|\..*|.*\.partial|.*\.draft|.*\.probe|tmp[^/]*|failure\.json|journal)(/|$)"
 )
@@ -102,6 +104,7 @@ def check_artifacts(runs: Path) -> None:
             assert verify(folder) == []
             for address, record in lineage.inputs.items():
                 assert by_address[address].content_sha256() == record.sha256, lineage.address
+        assert verify_ancestry([folder for folder, _ in cells]).problems == []
     for folder in moved_aside(runs):
         assert verify(folder) == []
 
