@@ -216,6 +216,14 @@ class Score(Plugin):
     uses_verifier: ClassVar[bool] = False
     """Whether the verifier of the benchmark enters the fingerprint."""
 
+    def verifier(self, own: Verifier) -> Verifier | None:
+        """The verifier that decides what is right, and so enters the fingerprint; None without one.
+
+        Args:
+            own: The benchmark's own.
+        """
+        return own if self.uses_verifier else None
+
     def needs(self) -> Collection[str]:
         """Inputs that it requires: quantities of judges, `baseline`."""
         return ()

@@ -72,17 +72,22 @@ class Cell:
         return spec
 
     def _verifiers(self, as_json: Callable[[object], Json]) -> dict[str, Json]:
-        """Benchmark to its verifier, where the rows depend on it.
+        """Benchmark to the verifier that its rows depend on, or to several.
 
         The first version of the default one is left out: older cells do not record it.
         """
-        if self.resolution.source is not None or not self.stage.uses_verifier(self.resolution):
+        if self.resolution.source is not None:
             return {}
-        return {
-            benchmark: as_json(verifier)
-            for benchmark, verifier in self.resolution.verifiers.items()
-            if verifier != Benchmark.verifier or verifier.version > 1
-        }
+        found: dict[str, Json] = {}
+        for benchmark, own in self.resolution.verifiers.items():
+            used = [
+                as_json(verifier)
+                for verifier in self.stage.verifiers_used(own, self.resolution)
+                if verifier != Benchmark.verifier or verifier.version > 1
+            ]
+            if used:
+                found[benchmark] = used if len(used) > 1 else used[0]
+        return found
 
     @cached_property
     def sizes(self) -> dict[str, int | None]:

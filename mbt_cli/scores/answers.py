@@ -8,8 +8,15 @@ import polars as pl
 from mbt_cli.core.findings import Finding, absent, missing_packages, pip_line
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.traces import cut_column
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.interfaces import Score
-from mbt_cli.scores.scoring import answer_values, math_values, mean_measure, rollout_values
+from mbt_cli.scores.scoring import (
+    answer_values,
+    math_values,
+    math_verifier,
+    mean_measure,
+    rollout_values,
+)
 
 
 class AnswerRate(Score):
@@ -171,19 +178,22 @@ class MathMatch(Score):
     r"""Share of math answers that mean the same as the gold answer.
 
     Formula: the answer is the tagged one, otherwise the last \boxed one outside the thinking. 1 if
-    its LaTeX equals that of a reference but for spaces and sizes of brackets, or if math-verify
-    finds both equal, else 0. If the benchmark's answers are numbers: 1 if the last number of the
-    answer (otherwise the one after ####) equals the gold number without thousands separators and
-    trailing .00, the official match.
+    it is the same as a reference, else 0: as a number, expression, list, set, tuple, interval,
+    matrix, equation or words, by the conventions of MATH (`mbt help data`). If the benchmark's
+    answers are numbers: 1 if the last number of the answer (otherwise the one after ####) equals
+    the gold number, the official match.
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, `reply`; questions `answer`, `answer_aliases`.
     No answer, also an empty reply: wrong (0). No reply: no value, counted.
-    Known holes: a comparison that takes math-verify longer than 5 seconds counts as different;
-    answers in words are compared as text. Answers that are written in different ways need the
-    extra `math`.
+    Known holes: expressions with equal values that math-verify does not find equal within 0.8
+    seconds of CPU time count as different; answers in words are compared as text; 50% is 50, not
+    0.5. Expressions that are written in different ways need the extra `math`.
     """
 
     kind: Literal["math_match"] = "math_match"
+
+    def verifier(self, own: Verifier) -> Verifier:
+        return math_verifier(own)
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         return [mean_measure(inputs, self.kind, math_values(inputs), shape="binary")]

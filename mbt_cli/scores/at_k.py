@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,18 @@ import polars as pl
 from pydantic import Field
 
 from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.samples import Samples, Values
-from mbt_cli.scores.scoring import Accuracy, accuracy_values, judges_behind, samples, votes
+from mbt_cli.scores.scoring import (
+    Accuracy,
+    accuracy_values,
+    judges_behind,
+    samples,
+    verifier_behind,
+    votes,
+)
 
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -186,6 +194,9 @@ class _AtK(Score):
     k: SampleCounts | None = None
     """Numbers of samples; by default 1, 2, 4, ... up to the fewest that a question has."""
 
+    def verifier(self, own: Verifier) -> Verifier | None:
+        return verifier_behind(self.of, own)
+
     def needs(self) -> Collection[str]:
         return judges_behind(self.of)
 
@@ -266,9 +277,10 @@ class MajAtK(_AtK):
     is an error.
     """
 
-    uses_verifier: ClassVar[bool] = True
-
     kind: Literal["maj_at_k"] = "maj_at_k"
+
+    def verifier(self, own: Verifier) -> Verifier:
+        return verifier_behind(self.of, own) or own
 
     def numbers(
         self, inputs: ScoreInputs, rows: Samples, scores: Values, k: int

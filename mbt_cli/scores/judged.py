@@ -10,6 +10,7 @@ import polars as pl
 
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
 from mbt_cli.core.traces import trace_column
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import (
@@ -21,6 +22,7 @@ from mbt_cli.scores.scoring import (
     live_only,
     mean_measure,
     samples,
+    verifier_behind,
     votes_on,
 )
 from mbt_cli.verifiers.text import normalised
@@ -132,6 +134,9 @@ class AnswerInclusiveErrors(Score):
     kind: Literal["answer_inclusive_errors"] = "answer_inclusive_errors"
     accuracy: Accuracy = "judge_accuracy"
     """The measure that says whether an answer is right."""
+
+    def verifier(self, own: Verifier) -> Verifier | None:
+        return verifier_behind(self.accuracy, own)
 
     def needs(self) -> Collection[str]:
         return judges_behind(self.accuracy)

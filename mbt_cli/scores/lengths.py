@@ -10,6 +10,7 @@ from pydantic import Field
 
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
 from mbt_cli.core.traces import cut_column
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import (
@@ -19,6 +20,7 @@ from mbt_cli.scores.scoring import (
     mean_measure,
     rollout_values,
     samples,
+    verifier_behind,
 )
 
 
@@ -78,6 +80,9 @@ class TokensPerCorrect(Score):
     kind: Literal["tokens_per_correct"] = "tokens_per_correct"
     accuracy: Accuracy = "judge_accuracy"
     """The accuracy to use."""
+
+    def verifier(self, own: Verifier) -> Verifier | None:
+        return verifier_behind(self.accuracy, own)
 
     def needs(self) -> Collection[str]:
         return judges_behind(self.accuracy)
@@ -169,6 +174,9 @@ class AES(Score):
     """The accuracy to use."""
     length: Length = "all"
     """The replies whose tokens count: all, those with an answer, or those not truncated."""
+
+    def verifier(self, own: Verifier) -> Verifier | None:
+        return verifier_behind(self.accuracy, own)
 
     def needs(self) -> Collection[str]:
         return (*judges_behind(self.accuracy), "baseline")

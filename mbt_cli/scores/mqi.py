@@ -11,6 +11,7 @@ from pydantic import Field
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import (
@@ -24,6 +25,7 @@ from mbt_cli.scores.scoring import (
     mean_votes,
     rollout_values,
     samples,
+    verifier_behind,
 )
 from mbt_cli.scores.votes import failed_votes
 
@@ -62,6 +64,9 @@ class MQI(Score):
     """T_base in tokens. Default: the mean over all replies of the baseline cell."""
     accuracy: Accuracy = "judge_accuracy"
     """The measure that says whether an answer is right (1), for gamma."""
+
+    def verifier(self, own: Verifier) -> Verifier | None:
+        return verifier_behind(self.accuracy, own)
 
     def needs(self) -> Collection[str]:
         return (_METACOGNITION, *judges_behind(self.accuracy))

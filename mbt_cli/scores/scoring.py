@@ -49,16 +49,17 @@ def answer_values(inputs: ScoreInputs, column: str) -> Values:
     return answer_frame(inputs)[column].to_numpy()
 
 
-def math_verifier(inputs: ScoreInputs) -> Verifier:
-    """The benchmark's own verifier, or that of math if the benchmark compares words."""
-    return MathVerifier() if isinstance(inputs.verifier, TextVerifier) else inputs.verifier
+def math_verifier(own: Verifier) -> Verifier:
+    """What `math_match` compares by: a benchmark's own verifier, unless it compares words."""
+    return MathVerifier() if isinstance(own, TextVerifier) else own
 
 
 def math_values(inputs: ScoreInputs) -> Values:
     """How right each math answer is by `math_verifier`; NaN if the rollout failed."""
+    verifier = math_verifier(inputs.verifier)
     return inputs.once(
         "math_match",
-        lambda: math_verifier(inputs).values(inputs.rollouts).fill_null(np.nan).to_numpy(),
+        lambda: verifier.values(inputs.rollouts).fill_null(np.nan).to_numpy(),
     )
 
 
@@ -68,7 +69,7 @@ def votes(inputs: ScoreInputs, of: Accuracy) -> pl.Series:
     Pooled by the rule that decides the accuracy: as words or as math if the accuracy compares
     so, otherwise by the benchmark's verifier.
     """
-    verifier = math_verifier(inputs) if of == "math_match" else inputs.verifier
+    verifier = verifier_behind(of, inputs.verifier) or inputs.verifier
     words = answer_frame(inputs)["normalised"]
     return inputs.once(f"votes by {verifier.kind}", lambda: verifier.votes(inputs.rollouts, words))
 
@@ -81,6 +82,16 @@ def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
         return answer_values(inputs, accuracy)
     votes = correctness_votes(inputs)
     return None if votes is None else live_only(inputs, votes.value)
+
+
+def verifier_behind(accuracy: Accuracy, own: Verifier) -> Verifier | None:
+    """The verifier that an accuracy reads; None if it reads none.
+
+    Args:
+        accuracy: The measure.
+        own: The benchmark's own verifier.
+    """
+    return math_verifier(own) if accuracy == "math_match" else None
 
 
 def judges_behind(accuracy: Accuracy) -> Collection[str]:

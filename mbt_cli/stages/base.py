@@ -314,6 +314,10 @@ class Stage(Settings, ABC):
         """Whether the rows depend on the verifier of a benchmark."""
         return False
 
+    def verifiers_used(self, own: Verifier, resolution: Resolution) -> Sequence[Verifier]:
+        """The verifiers on which the rows of a benchmark with the verifier `own` depend."""
+        return [own] if self.uses_verifier(resolution) else []
+
     def part_read(self, spec: Json, resolution: Resolution) -> Json:
         """The part of a cell's spec that can change the rows; only this enters its fingerprint."""
         return spec

@@ -12,6 +12,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
 from mbt_cli.core.traces import cut_column
+from mbt_cli.core.verifier import Verifier
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Judge
 from mbt_cli.plugins import judge_of
@@ -65,8 +66,9 @@ class ScoreStage(Stage):
                 what = f"`{metric.kind}` compares with a baseline"
                 yield f"metrics.{number}", f"{what}: add `baseline = {{ AXIS = VALUE }}`"
 
-    def uses_verifier(self, resolution: Resolution) -> bool:
-        return any(metric.uses_verifier for metric in self.metrics)
+    def verifiers_used(self, own: Verifier, resolution: Resolution) -> Sequence[Verifier]:
+        found = [metric.verifier(own) for metric in self.metrics]
+        return list(dict.fromkeys(verifier for verifier in found if verifier is not None))
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         own = _judged_cell(work, "")

@@ -54,6 +54,7 @@ def equal(first: str, second: str) -> bool:
 
 @lru_cache(maxsize=_PAIRS_KEPT)
 def _equal(first: str, second: str) -> bool:
+    require()
     return _POOL.compare(first, second)
 
 

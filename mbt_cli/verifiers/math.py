@@ -1,38 +1,46 @@
 """Answers to math questions in LaTeX: right if they are mathematically equal."""
 
 import re
-from functools import lru_cache
 from typing import ClassVar, Literal
 
 from mbt_cli.core.traces import outside_thinking
 from mbt_cli.core.verifier import Verifier
-from mbt_cli.verifiers import algebra
+from mbt_cli.verifiers import algebra, latex
 from mbt_cli.verifiers.text import extract_answer
 
 _LONGEST_ANSWER = 1_000  # characters that math-verify is given
-_ANSWERS_KEPT = 4096
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"[{}]")
 _LONGEST_BOX = 1_999  # characters; a model in a loop opens boxes that never close
-_NEUTRAL = re.compile(
-    r"\\left|\\right|\\[,!;: ]|\\(?:mathrm|text|textbf|mbox)\b|\$|\\%|%|\s"
-    r"|\^\s*+(?:\{\s*+)?\\circ\s*+\}?"
-)
 
 
 class MathVerifier(Verifier):
     r"""Right if the answer means the same as the gold answer.
 
     The answer is the tagged one, otherwise the last `\boxed` one outside the thinking. Two answers
-    are the same if their LaTeX is equal but for spaces and sizes of brackets, or if math-verify
-    finds them equal within 0.8 seconds of CPU time. An answer of more than 1,000 characters is
-    compared as LaTeX only. The package is needed only if the LaTeX differs.
+    are the same as numbers, expressions, lists, sets, tuples, intervals, matrices, equations or
+    words. By the conventions of MATH:
+
+    - Lists and sets have no order; tuples and intervals do, and brackets of intervals count. A list
+      without brackets is the same as the tuple in its order.
+    - `x = 5` is 5, and `x \in [1, 2]` and `1 \le x \le 2` are [1, 2]. An equation that contradicts
+      itself, such as 6 = 5, is no value.
+    - `1 1/2` and `1\frac{1}{2}` are 3/2. `2 3` is no number. 1,000 and `1\,000` are 1000.
+    - Units may be missing; two units must agree. Per cent and degrees are units: 50\% is 50, and
+      not 0.5.
+    - A decimal number is the same as an exact value if they are equal, or if it has 6 significant
+      digits or more and the value rounds to it.
+    - Numbers in another base must have it: `52_8` is neither 52 nor 42.
+
+    Values decide first: expressions that have different ones differ. Those left are equal if
+    math-verify finds so within 0.8 seconds of CPU time, which needs the extra `math`. Answers of
+    more than 1,000 characters must be written alike.
 
     `same` is symmetric: votes may be grouped by it. It holds in every thread and process, keeps the
-    result of each pair, and takes any text.
+    result of each pair that math-verify decides, and takes any text.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     kind: Literal["math"] = "math"
     """Names the verifier."""
@@ -41,12 +49,12 @@ class MathVerifier(Verifier):
         return final_answer(reply, tagged=tagged)
 
     def same(self, given: str, wanted: str) -> bool:
+        one, other = latex.cleaned(given), latex.cleaned(wanted)
+        if latex.plain(one) == latex.plain(other):
+            return bool(one)
         if max(len(given), len(wanted)) > _LONGEST_ANSWER:
-            return _plain_latex(given) == _plain_latex(wanted)
-        if plain_latex(given) == plain_latex(wanted):
-            return True
-        algebra.require()
-        return algebra.equal(given, wanted)
+            return False
+        return latex.same(latex.read(one), latex.read(other), algebra.equal)
 
     def prepare(self) -> None:
         algebra.require()
@@ -87,19 +95,3 @@ def last_boxed(text: str) -> str | None:
                 return text[start : brace.start()].strip()
         stop = match.start()  # a box around one that stays open stays open too
     return None
-
-
-def _plain_latex(text: str) -> str:
-    r"""LaTeX without what never changes its meaning: spaces, dollar signs, sizes of brackets.
-
-    Equal plain forms mean the same; different ones may still.
-
-    Example:
-        >>> plain_latex(r"$\left( 3, \dfrac{\pi}{2} \right)$")
-        '(3,\\frac{\\pi}{2})'
-    """
-    plain = _NEUTRAL.sub("", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
-    return plain.rstrip(".")
-
-
-plain_latex = lru_cache(maxsize=_ANSWERS_KEPT)(_plain_latex)

@@ -1,21 +1,29 @@
 """Answers that are one number, as GSM8K's official evaluation compares them."""
 
 import re
-from typing import Literal
+from fractions import Fraction
+from typing import ClassVar, Literal
 
 from mbt_cli.core.traces import outside_thinking
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.verifiers.math import final_answer
 
 _MARK = re.compile(r"####\s*(\$?-?[\d.,]+)")
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_WHOLE = r"\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+"
+_NUMBER = re.compile(
+    rf"(?<![\w)\]}}])-?(?:(?:{_WHOLE})\s+)?\d+\s*/\s*\d+(?![\d.])"
+    rf"|(?:(?<![\w)\]}}])-)?(?:(?:{_WHOLE})(?:\.\d+)?|\.\d+)"
+)
+_FRACTION = re.compile(r"\\[dtc]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
+_LOOK = re.compile(r"(?<=\d)(?:\{,\}|,?\\[!,]\s?)(?=\d{3})")
+_LONGEST = 1_000  # digits
 
 
 class NumberVerifier(Verifier):
     """Right if the last number of the answer equals the gold number.
 
-    The answer is the tagged or boxed one, otherwise the number after `####`. Thousands separators
-    and trailing zeros after the decimal point do not count.
+    The answer is the tagged or boxed one, otherwise the number after `####`. Thousands separators,
+    and zeros before and after the digits, do not count; 1/2, 1 1/2 and LaTeX fractions are numbers.
 
     Example:
         >>> NumberVerifier().answer("<answer>$1,080</answer>")
@@ -25,6 +33,8 @@ class NumberVerifier(Verifier):
         >>> NumberVerifier().same("72.00 dollars", "It is so. #### 72")
         True
     """
+
+    version: ClassVar[int] = 2
 
     kind: Literal["number"] = "number"
     """Names the verifier."""
@@ -37,8 +47,8 @@ class NumberVerifier(Verifier):
         return last_number(answer)
 
     def same(self, given: str, wanted: str) -> bool:
-        number = last_number(given)
-        return number is not None and number == last_number(wanted)
+        number = _value(given)
+        return number is not None and number == _value(wanted)
 
 
 def last_number(text: str) -> str | None:
@@ -47,10 +57,28 @@ def last_number(text: str) -> str | None:
     A whole number written as 72.00 is 72.
 
     Example:
-        >>> last_number("about $1,200.00 in all"), last_number("none")
-        ('1200', None)
+        >>> last_number("about $1,200.00 in all"), last_number("from 3-5"), last_number("none")
+        ('1200', '5', None)
     """
+    text = text.replace("\N{MINUS SIGN}", "-")
+    text = _LOOK.sub(",", _FRACTION.sub(r" \1/\2", text))
     numbers = _NUMBER.findall(text)
     if not numbers:
         return None
     return re.sub(r"\.0+$", "", str(numbers[-1]).replace(",", ""))
+
+
+def _value(text: str) -> Fraction | str | None:
+    """The last number of a text; as text if it has too many digits."""
+    number = last_number(text)
+    if number is None or len(number) > _LONGEST:
+        return number
+    whole, _, part = number.rpartition(" ")
+    try:
+        value = Fraction(re.sub(r"\s", "", part))
+    except (ZeroDivisionError, ValueError):
+        return None
+    if not whole:
+        return value
+    sign = -1 if whole.startswith("-") else 1
+    return Fraction(whole) + sign * value

@@ -16,7 +16,7 @@ from mbt_cli.scores.answers import MathMatch
 from mbt_cli.scores.at_k import AvgAtK, MajAtK
 from mbt_cli.scores.scoring import math_values
 from mbt_cli.stages.inputs import kept
-from mbt_cli.verifiers.math import MathVerifier, final_answer, last_boxed, plain_latex
+from mbt_cli.verifiers.math import MathVerifier, final_answer, last_boxed
 from mbt_cli.verifiers.number import NumberVerifier, last_number
 from mbt_cli.verifiers.rewards import REWARDS, GradedReply
 from mbt_cli.verifiers.text import TextVerifier, extract_answer
@@ -69,6 +69,19 @@ kind = "score"
 name = "plain"
 rollouts = "base"
 metrics = ["exact_match", "math_match", "pass_at_k"]
+
+[[stage]]
+kind = "score"
+name = "words"
+rollouts = "base"
+metrics = ["exact_match", "pass_at_k"]
+
+[[stage]]
+kind = "score"
+name = "of"
+rollouts = "base"
+metrics = [{ kind = "avg_at_k", of = "math_match" }, { kind = "aes", accuracy = "math_match" }]
+baseline = { model = "m" }
 
 [[stage]]
 kind = "score"
@@ -153,6 +166,11 @@ def test_the_tagged_answer_goes_before_the_boxed_one(reply, answer):
         ("-3.50 degrees", "-3.50"),
         ("from 3 to 7.", "7"),
         (".5", ".5"),
+        ("16-7", "7"),
+        ("(3,5)", "5"),
+        ("1,00,000", "100000"),
+        (r"$10,\!080$", "10080"),
+        ("x = \N{MINUS SIGN}4", "-4"),
         ("none", None),
     ],
 )
@@ -163,11 +181,6 @@ def test_the_last_number_without_commas_is_the_one(text, number):
 def test_gsm8k_reads_a_mark_where_there_is_neither_tag_nor_box():
     assert NumberVerifier().answer("16 - 7 = 9, 9 x 2 = 18\n#### 18") == "18"
     assert NumberVerifier().answer("it is 18") is None
-
-
-def test_latex_is_compared_without_its_dress():
-    assert plain_latex(r"\left( 3, \dfrac{\pi}{2} \right)") == plain_latex(r"(3,\frac{\pi}{2})")
-    assert plain_latex(r"90^\circ") == plain_latex(r"90^{\circ}") == "90"
 
 
 def cell(verifier, *pairs):
@@ -190,6 +203,29 @@ def cell(verifier, *pairs):
         },
     )
     return ScoreInputs(frame, verifier)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "is_same"),
+    [
+        (".5", "0.5", True),
+        ("1.50", "1.5", True),
+        ("-.5", "-0.5", True),
+        ("007", "7", True),
+        ("7/2", "3.5", True),
+        ("7/2", "2", False),
+        (r"\frac{7}{2}", "2", False),
+        ("3 1/2", "3.5", True),
+        ("1/0", "0", False),
+        ("3,5", "35", False),
+        ("9" * 5_000, "9" * 5_000, True),
+        ("9" * 5_000, "9", False),
+        ("5", "-5", False),
+    ],
+)
+def test_numbers_are_compared_by_value(given, wanted, is_same):
+    assert NumberVerifier().same(given, wanted) is is_same
+    assert NumberVerifier().same(wanted, given) is is_same
 
 
 def test_gsm8k_compares_numbers():
@@ -370,9 +406,11 @@ def test_a_verifier_enters_a_fingerprint_only_where_it_decides_and_is_not_that_o
         if "verifiers" in cell.spec
     }
 
-    one = {"b": {"kind": "math", "version": 2}}
-    assert found == {"majority": one, "right": one, "rewarded": one}
-    assert not any("verifiers" in cell.spec for cell in words.values())
+    one = {"b": {"kind": "math", "version": 3}}
+    assert found == dict.fromkeys(("plain", "of", "majority", "right", "rewarded"), one)
+    by_math = {a.split("/")[0]: cell.spec.get("verifiers") for a, cell in words.items()}
+    assert {stage for stage, found in by_math.items() if found == one} == {"plain", "of"}
+    assert not any(found for stage, found in by_math.items() if stage not in ("plain", "of"))
 
 
 def test_a_verifier_reaches_the_process_that_trains():
