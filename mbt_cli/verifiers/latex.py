@@ -49,7 +49,6 @@ _UNICODE = str.maketrans(
 )
 _LOOKS = (
     (re.compile(r"\s+"), " "),
-    (re.compile(r"\\\\(?=[a-zA-Z])(?![^\0]*\\end)"), r"\\"),
     (re.compile(r"\\(?:left|right|[bB]igg?[lr]?|middle)(?![a-zA-Z])\s*\.?"), ""),
     (re.compile(r"\s*\{\s*,\s*\}\s*|,\s*\\!\s*"), ","),
     (re.compile(r"(?<!\\)\\!\s*"), ""),
@@ -67,6 +66,7 @@ _LOOKS = (
         ),
         r"\\text",
     ),
+    (re.compile(r"\\text\s*\{\s*([ei])\s*\}"), r"\1 "),
     (re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])"), r"\\degree "),
     (re.compile(r"\\(?:circ|degrees?)(?![a-zA-Z])"), r"\\degree "),
     (re.compile(r"\\(?:leqslant|le)(?![a-zA-Z])|<=|=<"), r"\\leq "),
@@ -86,6 +86,7 @@ _LOOKS = (
     (re.compile(r"(?<!\\)\$|(?<!\\)\\[()\[\]]|\*\*(?=\D|$)|^\*\*"), " "),
     (re.compile(r"\s+"), " "),
 )
+_DOUBLED = re.compile(r"\\\\(?=[a-zA-Z])")
 _IDLE_SPACE = re.compile(r"(?<![\w.,]) | (?![\w.\\])|(?<=\d) (?=[a-zA-Z\\])")
 _LEAD = re.compile(r"^(?:the )?(?:final )?answer(?: is)?\s*[:=]?\s*(?=\S)", re.IGNORECASE)
 _BOXED = re.compile(r"\\f?boxed\s*\{|\\fbox\s*\{")
@@ -243,6 +244,8 @@ def cleaned(text: str) -> str:
         ('\\frac{1}{2}', '10,080', '2 3')
     """
     text = text.translate(_UNICODE)
+    if r"\begin" not in text:  # where two backslashes end a row
+        text = _DOUBLED.sub(r"\\", text)
     for pattern, replacement in _LOOKS:
         text = pattern.sub(replacement, text)
     text = _bare(text)
@@ -402,6 +405,8 @@ def _bracketed(text: str, depth: int) -> Answer | None:
         if len(parts) == 2 and all(parts):
             items = tuple(_read(part, depth + 1) for part in parts)
             return Several("tuple", items, text[0] + text[-1])
+    if text[0] == "{" and _closed(text, 0) == len(text) - 1:
+        return _read(text[1:-1], depth + 1)
     if text.startswith(r"\{") and text.endswith(r"\}"):
         inside = text[2:-2].strip()
         if not inside:

@@ -19,6 +19,18 @@ PAIRS = [
         (Path(__file__).parent / "data/math_answers.jsonl").read_text().splitlines(),
     )
 ]
+TRIALS = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "data/math_trials.jsonl").read_text().splitlines()
+]
+"""Pairs that math-verify's own tests are about, with its verdict, and why ours is another one."""
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: f"{trial['gold']}~{trial['answer']}")
+def test_verdicts_are_those_of_math_verify_but_for_named_reasons(trial):
+    expected = trial["math_verify"] is not ("differs" in trial)
+    assert MathVerifier().same(trial["answer"], trial["gold"]) is expected
+    assert MathVerifier().same(trial["gold"], trial["answer"]) is expected
 
 
 @pytest.mark.parametrize(("answer", "other", "is_same"), PAIRS)
