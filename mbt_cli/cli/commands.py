@@ -500,9 +500,21 @@ def compare(
     second: Annotated[
         str, typer.Argument(help="Cells to compare with.", autocompletion=complete_cell_folder)
     ],
+    equivalent: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[METRIC=]MARGIN",
+            help="Test that they differ by less, in the unit shown (points for per cent).",
+        ),
+    ] = None,
     show: Annotated[int, typer.Option(help="Show this many of the most different questions.")] = 0,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.", min=100)] = 10_000,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    resamples: Annotated[
+        int | None,
+        typer.Option(help="Bootstrap resamples; those of the score cells by default.", min=100),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the bootstrap; the study's by default.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare cells paired by question: differences, intervals, p values, one-sided successes.
@@ -511,7 +523,9 @@ def compare(
     """
     from mbt_cli.cli import compare
 
-    compare.compare(first, second, show=show, resamples=resamples, seed=seed, as_json=as_json)
+    margins = compare.read_margins(equivalent or [])
+    settings = compare.Settings(resamples=resamples, seed=seed, margins=margins)
+    compare.compare(first, second, settings, show=show, as_json=as_json)
 
 
 data = typer.Typer(

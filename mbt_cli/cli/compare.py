@@ -1,23 +1,26 @@
 """`mbt compare`: differences of cells paired by question, and the agreement of two judges."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 import orjson
+import polars as pl
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.cli.printing import printer
-from mbt_cli.core.number_text import number_text, p_text
+from mbt_cli.core.number_text import ABSENT, number_text, p_text
 from mbt_cli.engine.compare import JudgeAgreement, agreement, are_verdicts, compared, pairs
 from mbt_cli.errors import UsageError
 from mbt_cli.report.metrics import display_of
-from mbt_cli.scores.comparison import Comparison
+from mbt_cli.scores.comparison import SIGNIFICANT, Comparison, Margins
 from mbt_cli.scores.votes import NO_VERDICT
 from mbt_cli.store.lineage import LINEAGE
 
@@ -61,14 +64,23 @@ def comparison_view(first: Path, second: Path, comparison: Comparison, show: int
     `better` counts the questions with the higher value in the first and in the second cell.
     """
     table = Table(title="paired on common questions", title_justify="left")
-    for column in ("metric", "first", "second", "difference\n95 %", "p\nHolm", "better\nof"):
+    metrics = comparison.metrics
+    is_tested = metrics["margin"].is_not_null().any()
+    columns = ["metric", "first", "second", "difference\n95 %", "p\nHolm", "better\nof"]
+    columns += ["equivalent\n90 %", "p\nHolm"] if is_tested else []
+    for column in columns:
         is_name = column == "metric"
         table.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name)
-    for row in comparison.metrics.iter_rows(named=True):
-        table.add_row(*_cells(row))
+    for row in metrics.iter_rows(named=True):
+        table.add_row(*_cells(row), *(_equivalent(row) if is_tested else ()))
+    family = metrics["p_holm"].count()
+    notes = [f"Holm: corrected over the {family} metrics of this pair (`mbt help metrics`)."]
+    if is_tested:
+        notes.append(_equivalence_note(metrics))
     parts: list[RenderableType] = [
         Text(f"first:  {first}\nsecond: {second}", overflow="fold"),
         table,
+        *(Text(note, style="dim") for note in notes),
     ]
     if show:
         parts.append(_questions(comparison, show))
@@ -83,10 +95,49 @@ def _cells(row: dict[str, Any]) -> list[str]:
         display_of(row["metric"]).title + (" (%)" if row["unit"] == "percent" else ""),
         text(row["first"]),
         text(row["second"]),
-        f"{text(row['difference'])}\n{text(row['low'])} to {text(row['high'])}",
+        f"{text(row['difference'])}\n{_ends(row, '')}",
         f"{p_text(row['p'])}\n{p_text(row['p_holm'])}",
         f"{_count(row['first_better'])} : {_count(row['second_better'])}\n{row['questions']}",
     ]
+
+
+def _ends(row: dict[str, Any], which: str) -> str:
+    ends = (row[f"low{which}"], row[f"high{which}"])
+    texts = (number_text(x, unit=row["unit"], decimals=_decimals(row["unit"])) for x in ends)
+    return ABSENT if None in ends else " to ".join(texts)
+
+
+def _equivalent(row: dict[str, Any]) -> list[str]:
+    """Whether two one-sided tests show equivalence, with the 90 % interval and both p values."""
+    if row["margin"] is None:
+        return [ABSENT, ABSENT]
+    margin = f"within {row['margin'] * (100 if row['unit'] == 'percent' else 1):g}"
+    found = _is_equivalent(row)
+    verdict = {True: margin, False: "not shown", None: "no interval"}[found]
+    ends = "" if found is None else f"\n{_ends(row, '_90')}"
+    ps = f"{p_text(row['p_equivalent'])}\n{p_text(row['p_equivalent_holm'])}"
+    return [f"{verdict}{ends}", ps]
+
+
+def _corrected(row: dict[str, Any]) -> float | None:
+    """Holm's p value; a metric about the judge is not corrected."""
+    held: float | None = row["p_equivalent_holm"]
+    p: float | None = row["p_equivalent"]
+    return p if held is None else held
+
+
+def _is_equivalent(row: dict[str, Any]) -> bool | None:
+    p = _corrected(row)
+    return None if p is None else p < SIGNIFICANT
+
+
+def _equivalence_note(metrics: pl.DataFrame) -> str:
+    family = metrics["p_equivalent_holm"].count()
+    over = f", Holm-corrected over {family} metrics," if family > 1 else ""
+    return (
+        f"within M: the cells differ by less than M, by two one-sided tests{over} at "
+        f"{SIGNIFICANT:.0%}; not shown: they may differ by more."
+    )
 
 
 def _decimals(unit: str) -> int:
@@ -143,29 +194,81 @@ def agreement_view(first: Path, second: Path, found: JudgeAgreement) -> Renderab
     return Group(Text(f"first:  {first}\nsecond: {second}"), Text(line), table)
 
 
-def compare(
-    first: str, second: str, *, show: int, resamples: int, seed: int, as_json: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How cells are compared.
+
+    Args:
+        resamples: Bootstrap resamples; None for those of the cells.
+        seed: Seed of the resamples; None for the study's.
+        margins: Margins of equivalence.
+    """
+
+    resamples: int | None
+    seed: int | None
+    margins: Margins
+
+
+def read_margins(texts: Sequence[str]) -> Margins:
+    """The margins of `--equivalent`, each MARGIN or METRIC=MARGIN.
+
+    Raises:
+        UsageError: One is not a number above 0, or a metric has two.
+    """
+    found: dict[str, float] = {}
+    for text in texts:
+        metric, _, number = text.rpartition("=")
+        try:
+            margin = float(number)
+        except ValueError:
+            margin = math.nan
+        if not 0 < margin < math.inf:
+            raise UsageError(
+                f"`--equivalent {text}`: `{number}` is not a number above 0", hint=_MARGIN_HINT
+            )
+        if metric in found:
+            raise UsageError(f"`--equivalent {text}`: it is given twice", hint=_MARGIN_HINT)
+        found[metric] = margin
+    return Margins(found.pop("", None), found)
+
+
+_MARGIN_HINT = "such as `--equivalent 2` (points for per cent) or `--equivalent tokens=50`"
+
+
+def compare(first: str, second: str, settings: Settings, *, show: int, as_json: bool) -> None:
     """Print each pair of cells side by side; agreement for two judge cells.
 
     Args:
         first: Folder or glob of cells.
         second: Folder or glob of the cells that they are compared with.
+        settings: How they are compared.
         show: Number of the most different questions to show.
-        resamples: Bootstrap resamples.
-        seed: Seed of the resamples.
         as_json: Print JSON.
+
+    Raises:
+        UsageError: Margins are given for judge cells.
     """
     out = printer()
     for left, right in pairs(cells_of(first), cells_of(second)):
         if are_verdicts(left, right):
+            if settings.margins != Margins():
+                raise UsageError(
+                    "`--equivalent` tests differences of metrics; these are judge cells",
+                    hint="compare the score cells that read these verdicts",
+                )
             found = agreement(left, right)
             if as_json:
                 typer.echo(agreement_json(left, right, found))
             else:
                 out.print(agreement_view(left, right, found))
             continue
-        comparison = compared(left, right, resamples=resamples, seed=seed)
+        comparison = compared(
+            left,
+            right,
+            resamples=settings.resamples,
+            seed=settings.seed,
+            margins=settings.margins,
+        )
         if as_json:
             typer.echo(comparison_json(left, right, comparison))
         else:

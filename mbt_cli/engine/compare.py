@@ -13,7 +13,7 @@ from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.errors import UsageError
 from mbt_cli.plugins import benchmark_of, judge_of
 from mbt_cli.registry import AnyScore
-from mbt_cli.scores.comparison import Comparison, compare
+from mbt_cli.scores.comparison import Comparison, Margins, compare
 from mbt_cli.scores.votes import both_parsed, cohens_kappa, confusion
 from mbt_cli.stages.inputs import as_scored, joined_with_questions
 from mbt_cli.stages.score import JudgedCell, judge_views, measures, verdicts_by_judge
@@ -21,6 +21,7 @@ from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import read_rows, require_lineage
 
 _METRICS: TypeAdapter[list[AnyScore]] = TypeAdapter(list[AnyScore])
+_RESAMPLES = 10_000
 _OF_ROLLOUTS = ("exact_match", "f1_score", "answer_rate", "degeneration", "tokens")
 
 
@@ -49,20 +50,39 @@ def pairs(first: Sequence[Path], second: Sequence[Path]) -> list[tuple[Path, Pat
     return found
 
 
-def compared(first: Path, second: Path, *, resamples: int, seed: int) -> Comparison:
+def compared(
+    first: Path, second: Path, *, resamples: int | None, seed: int | None, margins: Margins
+) -> Comparison:
     """Compare two rollout or score cells, metric by metric, paired by question.
 
     Args:
         first: Folder of a finished cell.
         second: Folder of another cell of the same kind.
-        resamples: Bootstrap resamples.
-        seed: The same seed gives the same intervals.
+        resamples: Bootstrap resamples; None for those of the first cell, so that the numbers are
+            those of tables, or 10,000 if it has no scores.
+        seed: The same seed gives the same intervals; None for the study's.
+        margins: Metrics with a margin are tested for equivalence.
 
     Raises:
-        UsageError: The cells are not rollout or score cells.
+        UsageError: The cells are not rollout or score cells, or a metric with a margin of its own
+            is not in both.
         MissingInputError: A cell, or one of its inputs, does not exist.
     """
-    return compare(_measures(first), _measures(second), resamples=resamples, seed=seed)
+    spec = require_lineage(first).spec
+    found = compare(
+        _measures(first),
+        _measures(second),
+        resamples=resamples or spec.get("resamples", _RESAMPLES),
+        seed=spec.get("seed", 0) if seed is None else seed,
+        margins=margins,
+    )
+    known = found.metrics["metric"].to_list()
+    if unknown := [name for name in margins.own if name not in known]:
+        raise UsageError(
+            f"`--equivalent {unknown[0]}=...`: the two cells have no metric `{unknown[0]}`",
+            hint=f"they have {', '.join(f'`{name}`' for name in known)}",
+        )
+    return found
 
 
 def _measures(folder: Path) -> list[Measure]:

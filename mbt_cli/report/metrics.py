@@ -21,12 +21,10 @@ from mbt_cli.report.notes import (
     with_missing,
 )
 from mbt_cli.report.seeds import SEED, seed_values
-from mbt_cli.scores.comparison import DIAGNOSTIC
+from mbt_cli.scores.comparison import DIAGNOSTIC, SIGNIFICANT
 from mbt_cli.scores.seeds import difference
 from mbt_cli.scores.statistics import Quantity, not_worse_than_best, paired_p
 
-SIGNIFICANT = 0.05
-"""Differences with a corrected p value below this are significant."""
 _SEEDS_NOTE = (
     "Means over the seeds of a training; the intervals count seeds and questions "
     "(`mbt help metrics`)."

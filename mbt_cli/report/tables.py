@@ -11,8 +11,9 @@ from mbt_cli.core.lineage_notes import TRAINING, funnel_rows, notes_of
 from mbt_cli.core.number_text import significant_decimals
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.interfaces import Table
-from mbt_cli.report.metrics import SIGNIFICANT, metric_table, missing_notes, present
+from mbt_cli.report.metrics import metric_table, missing_notes, present
 from mbt_cli.report.notes import ADDRESS
+from mbt_cli.scores.comparison import SIGNIFICANT
 from mbt_cli.scores.statistics import holm
 
 

@@ -1,14 +1,22 @@
 """Comparison of two cells on their common questions: differences per metric and per question."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Measure
-from mbt_cli.scores.statistics import Resampled, bootstrap, holm, paired_p
+from mbt_cli.scores.statistics import (
+    Interval,
+    Resampled,
+    bootstrap,
+    equivalence_p,
+    holm,
+    paired_p,
+)
 from mbt_cli.scores.summaries import Paired, finite, paired
 
 DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement")
@@ -30,6 +38,12 @@ METRICS = pl.Schema(
         "first_better": pl.Int64(),  # questions with a higher value in the first cell
         "second_better": pl.Int64(),
         "equal": pl.Int64(),
+        # two one-sided tests, null unless asked for
+        "margin": pl.Float64(),
+        "low_90": pl.Float64(),  # 90 % interval of the difference
+        "high_90": pl.Float64(),
+        "p_equivalent": pl.Float64(),
+        "p_equivalent_holm": pl.Float64(),  # over the same metrics as `p_holm`, if tested
     }
 )
 """Columns of `Comparison.metrics`."""
@@ -45,6 +59,28 @@ QUESTIONS = pl.Schema(
     }
 )
 """Columns of `Comparison.questions`."""
+
+
+SIGNIFICANT = 0.05
+"""Corrected p values below this are significant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """How far two cells may differ and still be called equivalent, in the units shown.
+
+    Args:
+        common: For every metric, None for those in `own` alone.
+        own: Metric to its margin.
+    """
+
+    common: float | None = None
+    own: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, measure: Measure) -> float | None:
+        """The margin in the unit that is stored; percentages are shown in points."""
+        found = self.own.get(measure.metric, self.common)
+        return found / 100 if found is not None and measure.unit == "percent" else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +99,12 @@ class Comparison:
 
 
 def compare(
-    first: Sequence[Measure], second: Sequence[Measure], *, resamples: int, seed: int
+    first: Sequence[Measure],
+    second: Sequence[Measure],
+    *,
+    resamples: int,
+    seed: int,
+    margins: Margins = Margins(),
 ) -> Comparison:
     """Compare two cells metric by metric, paired on their common questions.
 
@@ -72,6 +113,7 @@ def compare(
         second: Measures of the other. Metrics of only one cell are left out.
         resamples: Bootstrap resamples.
         seed: The same seed gives the same intervals.
+        margins: Metrics with a margin are tested for equivalence.
     """
     others = {measure.metric: measure for measure in second}
     pairs = [
@@ -82,18 +124,19 @@ def compare(
     pairs = [(measure, pair) for measure, pair in pairs if not pair.questions.is_empty()]
     quantities = [pair.difference for measure, pair in pairs if not pair.is_share(measure)]
     drawn = iter(bootstrap(quantities, resamples=resamples, seed=seed))
-    rows = [
-        _row(measure, pair, None if pair.is_share(measure) else next(drawn), seed)
-        for measure, pair in pairs
-    ]
-    asked = [row for row in rows if not DIAGNOSTIC.search(str(row["metric"]))]
-    corrected = holm([row["p"] for row in asked])
-    held = {row["metric"]: p for row, p in zip(asked, corrected, strict=True)}
-    rows = [{**row, "p_holm": held.get(row["metric"])} for row in rows]
+    rows = []
+    for measure, pair in pairs:
+        resampled = None if pair.is_share(measure) else next(drawn)
+        tested = _equivalence(measure, pair, resampled, margins.of(measure))
+        rows.append({**_row(measure, pair, resampled, seed), **tested})
+    for p in ("p", "p_equivalent"):
+        asked = [row for row in rows if not DIAGNOSTIC.search(str(row["metric"]))]
+        for row, corrected in zip(asked, holm([row[p] for row in asked]), strict=True):
+            row[f"{p}_holm"] = corrected
     return Comparison(pl.DataFrame(rows, schema=METRICS), _questions(pairs))
 
 
-def _row(measure: Measure, pair: Paired, drawn: Resampled | None, seed: int) -> dict[str, Json]:
+def _row(measure: Measure, pair: Paired, drawn: Resampled | None, seed: int) -> dict[str, Any]:
     first, second = finite(pair.own.value()), finite(pair.base.value())
     interval = pair.interval(measure, drawn)
     above, below, equal = _better(pair)
@@ -112,6 +155,24 @@ def _row(measure: Measure, pair: Paired, drawn: Resampled | None, seed: int) -> 
         "first_better": above,
         "second_better": below,
         "equal": equal,
+    }
+
+
+def _equivalence(
+    measure: Measure, pair: Paired, drawn: Resampled | None, margin: float | None
+) -> dict[str, Json]:
+    if margin is None:
+        return {"margin": None, "low_90": None, "high_90": None, "p_equivalent": None}
+
+    def interval(level: float) -> Interval | None:
+        return pair.interval(measure, drawn, level)
+
+    found = interval(0.9)
+    return {
+        "margin": margin,
+        "low_90": found.low if found else None,
+        "high_90": found.high if found else None,
+        "p_equivalent": equivalence_p(interval, margin),
     }
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,8 @@ Means = Mapping[str, Floats]
 
 _CELLS = 1 << 21  # counts in memory at a time: twice 16 MiB
 _ROUNDING = 1e-9
-NORMAL_95 = 1.959963984540054  # 97.5th percentile of the standard normal
+NORMAL_95 = NormalDist().inv_cdf(0.975)
+_POWER = 0.8
 _EXACT_UP_TO = 12
 _DRAWS = 1 << 16
 """Random patterns of a permutation test: enough for Holm's correction of 160 comparisons."""
@@ -112,8 +114,8 @@ class Resampled:
         """Share of the resamples in which the number is undefined."""
         return float(1 - np.isfinite(self.values).mean())
 
-    def interval(self) -> Interval | None:
-        """The studentized bootstrap interval, 95 %; None if there is no spread to estimate.
+    def interval(self, level: float = 0.95) -> Interval | None:
+        """The studentized bootstrap interval; None if there is no spread to estimate.
 
         Each resample gives (number - value) / its own standard error, and the percentiles of these
         take the place of those of Student's t (Efron and Tibshirani 1993, section 12.5). Where too
@@ -133,8 +135,9 @@ class Resampled:
         ratios = np.where(apart > 0, np.inf, -np.inf)
         ratios[np.abs(apart) <= _ROUNDING * self.error] = 0.0
         ratios[has_spread] = apart[has_spread] / errors[has_spread]
-        low, high = np.percentile(ratios, [2.5, 97.5], method="closest_observation")
-        t = t_quantile(self.size - 1)
+        tail = round(50 * (1 - level), 10)
+        low, high = np.percentile(ratios, [tail, 100 - tail], method="closest_observation")
+        t = t_quantile(self.size - 1, (1 + level) / 2)
         low, high = (low if np.isfinite(low) else -t), (high if np.isfinite(high) else t)
         return Interval(self.value - high * self.error, self.value - low * self.error)
 
@@ -198,34 +201,36 @@ def bootstrap(quantities: Sequence[Quantity], *, resamples: int, seed: int) -> l
     ]
 
 
-def share_interval(means: Floats, samples: Floats) -> Interval:
-    """Wilson's 95 % score interval of a share, on the effective number of samples.
+def share_interval(means: Floats, samples: Floats, level: float = 0.95) -> Interval:
+    """Wilson's score interval of a share, on the effective number of samples.
 
     Args:
         means: Share of each question, shape (questions,), from 0 to 1.
         samples: Number of samples of each question, shape (questions,).
+        level: Coverage of the interval.
 
-    With m the mean of the shares, n_eff = m (1 - m) / var(mean of the shares), times (1.96 / t)^2
-    for the t of n - 1 degrees of freedom, at least the number of questions n and at most the number
-    of samples (Korn and Graubard 1998, with the score interval in place of the exact one; Brown,
-    Cai and DasGupta 2001). At 0 and 1 n_eff is n.
+    With m the mean of the shares, n_eff = m (1 - m) / var(mean of the shares), times (z / t)^2 for
+    the t of n - 1 degrees of freedom, at least the number of questions n and at most the number of
+    samples (Korn and Graubard 1998, with the score interval in place of the exact one; Brown, Cai
+    and DasGupta 2001). At 0 and 1 n_eff is n.
     """
     n, m = len(means), float(means.mean())
     effective = float(n)
     if n > 1 and 0 < m < 1:
         variance = float(means.var(ddof=1)) / n
         if variance > 0:
-            effective = m * (1 - m) / variance * (NORMAL_95 / t_quantile(n - 1)) ** 2
+            corrected = (_normal(level) / t_quantile(n - 1, (1 + level) / 2)) ** 2
+            effective = m * (1 - m) / variance * corrected
         else:
             effective = math.inf
     effective = min(max(effective, n), max(float(samples.sum()), n))
-    return wilson(min(max(m, 0.0), 1.0) * effective, effective)
+    return wilson(min(max(m, 0.0), 1.0) * effective, effective, level)
 
 
 def paired_share_interval(
-    own: Floats, base: Floats, samples: Floats, base_samples: Floats
+    own: Floats, base: Floats, samples: Floats, base_samples: Floats, level: float = 0.95
 ) -> Interval:
-    """95 % interval of the difference of two shares on the same questions.
+    """Interval of the difference of two shares on the same questions.
 
     Newcombe's square-and-add of the two Wilson intervals with their correlation (1998, method 10);
     with one sample per question and positive association the covariance has his continuity
@@ -236,8 +241,10 @@ def paired_share_interval(
         base: Share of the same questions on the other side.
         samples: Number of samples of each question.
         base_samples: The same on the other side.
+        level: Coverage of the interval.
     """
-    first, second = share_interval(own, samples), share_interval(base, base_samples)
+    first = share_interval(own, samples, level)
+    second = share_interval(base, base_samples, level)
     p, q, n = float(own.mean()), float(base.mean()), len(own)
     spread = math.sqrt(float(own.var()) * float(base.var()))
     covariance = float(((own - p) * (base - q)).mean())
@@ -436,22 +443,79 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def wilson(successes: float, n: float) -> Interval:
-    """Wilson's 95 % score interval of a share.
+def wilson(successes: float, n: float, level: float = 0.95) -> Interval:
+    """Wilson's score interval of a share.
 
     Args:
         successes: Number of successes, from 0 to `n`.
         n: Number of independent trials, at least 1; need not be whole.
+        level: Coverage of the interval.
 
     Raises:
         ValueError: `n` is below 1 or `successes` is not in 0..n.
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} of {n} is not a share")
-    share, z2 = successes / n, NORMAL_95**2
+    z = _normal(level)
+    share, z2 = successes / n, z**2
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = NORMAL_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    half = z / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+
+def _normal(level: float) -> float:
+    """The quantile of the standard normal whose interval has this coverage."""
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def equivalence_p(interval: Callable[[float], Interval | None], margin: float) -> float | None:
+    """P value of two one-sided tests: is the difference within -margin and margin?
+
+    They are the tests that the intervals invert (Schuirmann 1987): at the level a both reject
+    exactly if the interval of coverage 1 - 2 a is within the margin, so p is the smallest such a.
+
+    Args:
+        interval: The interval of the difference at a coverage.
+        margin: In the unit of the difference, above 0.
+
+    Returns:
+        p; 1 if the difference itself is not within the margin, None without an interval.
+    """
+
+    def is_within(level: float) -> bool:
+        found = interval(1 - 2 * level)
+        return found is not None and -margin < found.low and found.high < margin
+
+    if interval(0.9) is None:
+        return None
+    # from 5 %, so that p says the same as the 90 % interval
+    low, high = (0.0, 0.05) if is_within(0.05) else (0.05, 0.5)
+    if high == 0.5 and not is_within(high):
+        return 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_within(middle) else (middle, high)
+    return high
+
+
+def smallest_difference(error: float, degrees: float, *, pairs: int | None = None) -> float:
+    """The true difference that a paired test at 5 %, two-sided, finds with 80 % power.
+
+    k x the standard error of the paired difference, with k = t at 0.975 + t at 0.8 (Bloom 1995).
+    For the exact McNemar test the difference d itself lowers the error: d solves
+    d = k sqrt(error^2 - d^2 / pairs). It is at least k^2 / (pairs + k^2), because only questions
+    that differ can make it; and 1 / pairs more, the test's continuity correction.
+
+    Args:
+        error: Standard error of the paired difference.
+        degrees: Its degrees of freedom.
+        pairs: Number of questions with a 0 or a 1 on both sides; None for other values.
+    """
+    k = t_quantile(degrees) + t_quantile(degrees, _POWER)
+    if pairs is None:
+        return k * error
+    found = k * error * math.sqrt(pairs / (pairs + k * k))
+    return max(found, k * k / (pairs + k * k)) + 1 / pairs
 
 
 @cache

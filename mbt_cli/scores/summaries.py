@@ -23,6 +23,7 @@ from mbt_cli.scores.statistics import (
 
 _SHARES = ("percent", "share")
 """Units of numbers from 0 to 1."""
+_NO_WIDTH = 1e-6
 NO_SPREAD = "every question has the same value"
 """Why a number of several questions has no interval."""
 _KEYS = ("question_id", "n", "failed")
@@ -63,14 +64,17 @@ class Paired:
         """Whether the difference is one of shares, whose interval needs no resamples."""
         return measure.binary and self.has_values()
 
-    def interval(self, measure: Measure, drawn: Resampled | None) -> Interval | None:
-        """The 95 % interval of the difference; `drawn` has its resamples unless it `is_share`."""
+    def interval(
+        self, measure: Measure, drawn: Resampled | None, level: float = 0.95
+    ) -> Interval | None:
+        """The interval of the difference; `drawn` has its resamples unless it `is_share`."""
         if not self.is_share(measure):
-            return None if drawn is None else drawn.interval()
-        counts = [self.questions[name].to_numpy().astype(np.float64) for name in ("n", "n_base")]
+            return None if drawn is None else drawn.interval(level)
+        n, n_base = (self.questions[name].to_numpy().astype(np.float64) for name in ("n", "n_base"))
         own, base = self.own.columns["value"], self.base.columns["value"]
-        found = paired_share_interval(own, base, *counts)
-        return found if found.low < found.high else None
+        found = paired_share_interval(own, base, n, n_base, level)
+        # of equal replies on both sides only rounding errors may be left
+        return found if found.high - found.low > _NO_WIDTH else None
 
 
 def summarise_all(

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 SECOND_JUDGE = """
 [models.hard]
 backend = { kind = "canned", replies = ['{"grade": "B"}'] }
@@ -67,3 +69,42 @@ def test_two_judges_over_the_same_rollouts_give_kappa_and_a_confusion_table(mbt,
     assert counts[("A", "B")] + counts.get(("B", "B"), 0) == found["read"] == 12
     assert found["same"] == counts.get(("B", "B"), 0)
     assert "Cohen's kappa" in shown.out
+
+
+def test_cells_are_tested_for_equivalence_in_the_unit_shown(mbt):
+    mbt("run", "study.toml")
+    cells = [SCORES.format(prompt) for prompt in ("answer", "metacognitive")]
+
+    told = mbt("compare", *cells, "--equivalent", "60", "--equivalent", "tokens=0.5", "--json")
+    shown = mbt("compare", *cells, "--equivalent", "answer_rate=60", COLUMNS="100")
+
+    assert told.code == 0, told.err
+    metrics = {row["metric"]: row for row in json.loads(told.out)["metrics"]}
+    rate = metrics["answer_rate"]
+    # points are hundredths; both cells have the same replies, two to each of six questions
+    assert rate["margin"] == 0.6
+    assert -0.6 < rate["low_90"] < 0 < rate["high_90"] < 0.6
+    assert rate["low"] < rate["low_90"]
+    assert rate["p_equivalent"] <= rate["p_equivalent_holm"] < 0.05
+    assert metrics["tokens"]["margin"] == 0.5
+    assert "within 60" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0", "`0` is not a number above 0"),
+        ("2 points", "`2 points` is not a number above 0"),
+        ("inf", "`inf` is not a number above 0"),
+        ("speed=2", "no metric `speed`"),
+    ],
+)
+def test_a_margin_that_cannot_be_tested_is_refused(mbt, text, message):
+    mbt("run", "study.toml", "--only", "base")
+    cells = [f"runs/small/base/**/prompt={prompt}" for prompt in ("answer", "metacognitive")]
+
+    ran = mbt("compare", *cells, "--equivalent", text)
+
+    assert ran.code == 2
+    assert message in ran.err

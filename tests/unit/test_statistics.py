@@ -1,5 +1,7 @@
 """Intervals and tests against scipy and by hand."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -7,12 +9,15 @@ from scipy import stats
 from mbt_cli.scores.statistics import (
     Quantity,
     bootstrap,
+    equivalence_p,
     holm,
     mcnemar_p,
     not_worse_than_best,
+    paired_p,
     paired_share_interval,
     resample_counts,
     share_interval,
+    smallest_difference,
     swap_p,
     t_quantile,
     t_tail,
@@ -257,3 +262,98 @@ def test_intervals_of_skewed_means_cover_the_truth(n):
         covers += found.low <= np.exp(0.125) <= found.high
 
     assert covers >= 270  # of 300: 93 %, less two standard errors
+
+
+def paired_shares(random, n, only_first, only_second, both=0.4):
+    """0 / 1 values of both sides, with these shares of questions that one side alone has right."""
+    kinds = random.choice(
+        4, n, p=[only_first, only_second, both, 1 - only_first - only_second - both]
+    )
+    return (np.isin(kinds, (0, 2)).astype(float), np.isin(kinds, (1, 2)).astype(float))
+
+
+def share_equivalence(own, base, margin):
+    ones = np.ones(len(own))
+    return equivalence_p(lambda level: paired_share_interval(own, base, ones, ones, level), margin)
+
+
+def test_the_p_value_of_equivalence_says_the_same_as_the_90_percent_interval():
+    random = np.random.default_rng(4)
+    ones, said = np.ones(150), set()
+    for _ in range(60):
+        own, base = paired_shares(random, 150, 0.06, 0.04)
+        interval = paired_share_interval(own, base, ones, ones, 0.9)
+        is_within = interval.low > -0.07 and interval.high < 0.07
+        said.add(is_within)
+
+        assert (share_equivalence(own, base, 0.07) <= 0.05) == is_within
+
+    assert said == {True, False}
+
+
+def test_equivalence_of_means_is_that_of_two_one_sided_t_tests():
+    apart = np.random.default_rng(2).normal(0.2, 1.0, 400)
+    (drawn,) = bootstrap([mean(apart)], resamples=20_000, seed=1)
+
+    p = equivalence_p(drawn.interval, 0.3)
+
+    error = apart.std(ddof=1) / 20
+    expected = max(
+        stats.t.sf((apart.mean() + 0.3) / error, 399),
+        stats.t.cdf((apart.mean() - 0.3) / error, 399),
+    )
+    assert p == pytest.approx(expected, rel=0.15)
+    assert equivalence_p(drawn.interval, abs(apart.mean()) / 2) == 1.0
+
+
+@pytest.mark.parametrize("n", [60, 300])
+def test_cells_that_differ_by_the_margin_are_called_equivalent_in_5_percent_at_most(n):
+    random = np.random.default_rng(n)
+    margin = 0.1
+
+    shown = sum(
+        share_equivalence(*paired_shares(random, n, 0.2, 0.1), margin) <= 0.05 for _ in range(400)
+    )
+
+    # 5 %, and two standard errors of 400 studies
+    assert shown / 400 <= 0.072
+
+
+def test_no_interval_shows_no_equivalence():
+    assert equivalence_p(lambda level: None, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("n", "only_first", "only_second"),
+    [(60, 0.15, 0.15), (200, 0.1, 0.1), (500, 0.02, 0.02), (120, 0.0, 0.0)],
+)
+def test_mcnemar_finds_the_smallest_difference_in_80_percent_of_studies(n, only_first, only_second):
+    random = np.random.default_rng(n)
+    apart = only_first + only_second
+    least = smallest_difference(math.sqrt(apart / n), n - 1, pairs=n)
+    # the same questions differ; more of them for the first side
+    share = max(apart, least)
+
+    found = 0
+    for _ in range(1500):
+        first, second = paired_shares(random, n, (share + least) / 2, (share - least) / 2, 0.1)
+        p, test = paired_p(mean(first), mean(second), seed=0)
+        assert test == "mcnemar"
+        found += p < 0.05
+
+    assert 0.77 <= found / 1500 <= 0.87
+
+
+@pytest.mark.parametrize("n", [10, 80])
+def test_a_paired_test_of_means_finds_the_smallest_difference_in_80_percent_of_studies(n):
+    random = np.random.default_rng(n)
+    least = smallest_difference(1.0 / math.sqrt(n), n - 1)
+
+    tests = [stats.ttest_1samp(random.normal(least, 1.0, n), 0).pvalue for _ in range(2000)]
+    swapped = [
+        paired_p(mean(random.normal(least, 1.0, n)), mean(np.zeros(n)), seed=0)[0]
+        for _ in range(150)
+    ]
+
+    assert np.mean(np.array(tests) < 0.05) == pytest.approx(0.8, abs=0.04)
+    assert np.mean(np.array(swapped) < 0.05) == pytest.approx(0.8, abs=0.1)

@@ -9,7 +9,7 @@ import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.core.measures import Measure
-from mbt_cli.scores.comparison import METRICS, compare
+from mbt_cli.scores.comparison import METRICS, Margins, compare
 from mbt_cli.scores.summaries import summarise_all
 from tests.unit.scoring import summarise
 
@@ -199,3 +199,19 @@ def test_equal_replies_of_several_samples_give_no_interval_of_no_width():
     row = summarise(own, baseline=own, resamples=100, seed=1)
 
     assert (row["difference"], row["difference_low"], row["difference_high"]) == (0.0, None, None)
+
+
+def test_p_values_of_equivalence_are_corrected_over_the_metrics_tested():
+    names = ("a", "b", "judge_unread", "c")
+    first = [measure([1.0, 0.0] * 30, metric=name, binary=True) for name in names]
+
+    margins = Margins(common=4.0, own={"c": 5.0})
+    rows = compare(first, first, resamples=100, seed=1, margins=margins).metrics
+    alone = compare(first, first, resamples=100, seed=1, margins=Margins(own={"a": 4.0})).metrics
+
+    p, held = rows["p_equivalent"].to_list(), rows["p_equivalent_holm"].to_list()
+    assert rows["margin"].to_list() == [0.04, 0.04, 0.04, 0.05]
+    assert p[0] == p[1] == p[2] > p[3]
+    # three metrics, the smallest first; that about the judge is left out
+    assert held == pytest.approx([2 * p[0], 2 * p[0], None, 3 * p[3]])
+    assert alone["p_equivalent_holm"].to_list() == [p[0], None, None, None]
