@@ -74,6 +74,8 @@ class ScoreStage(Stage):
         own = _judged_cell(work, "")
         if own is None:
             raise StageError("a score cell has no rollouts")
+        for verifier in self.verifiers_used(own[0].verifier, work.resolution):
+            verifier.prepare()
         read, seed = work.resolution.inputs, work.resolution.seed
         views = judge_views(own, _judged_cell(work, _BASELINE))
         is_baseline = read["rollouts"] == read.get(f"{_BASELINE}rollouts")
