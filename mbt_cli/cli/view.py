@@ -20,6 +20,7 @@ from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import foreign, printer
 from mbt_cli.cli.show import cells_below
 from mbt_cli.core.names import nearest
+from mbt_cli.core.rows import NO_TEXT
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
 from mbt_cli.errors import MissingInputError, UsageError
 from mbt_cli.manifest.presets import manifest_file
@@ -212,7 +213,9 @@ def _trace_view(cell: TraceCell, trace: Trace, question: dict[str, Any]) -> Rend
     )
     parts = paragraphs(trace_of(row["reasoning"], row["reply"]))
     answer = foreign(f"answer: {row['answer'] or '(none)'}", "bold")
-    failure = [foreign(f"failed: {row['failure']}", "red")] if row["failure"] else []
+    is_reply = (row["failure"] or "").startswith(NO_TEXT)
+    words = f"no text: {row['failure']}" if is_reply else f"failed: {row['failure']}"
+    failure = [foreign(words, "red")] if row["failure"] else []
     return Group(head, *failure, *_marked(cell, trace, parts), answer, *_verdicts(cell, trace), "")
 
 

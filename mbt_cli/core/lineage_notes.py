@@ -2,7 +2,9 @@
 
 A stage that filters data writes `notes["funnel"]`: step to count in order, such as
 `{"rollouts": 100, "kept": 60, "traces": 240, "passed": 200}`. A train stage writes
-`notes["training"]`: facts such as steps, epochs and last loss, and the curve.
+`notes["training"]`: facts such as steps, epochs and last loss, and the curve. A score stage writes
+`notes["no_text"]` if replies came without usable text: the count of each kind, and `replies`, the
+number of all that came.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +15,7 @@ import polars as pl
 
 FUNNEL = "funnel"
 TRAINING = "training"
+NO_TEXT = "no_text"
 
 FUNNEL_ROWS = pl.Schema(
     {

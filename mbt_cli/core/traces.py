@@ -11,6 +11,7 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 _FINISHED = ("stop", "tool_calls", "function_call")
 _OPENING = re.compile(r"\s*(?:<think(?:ing)?>|\[THINK\])", re.IGNORECASE)
 _CLOSING = re.compile(r"</think(?:ing)?>|\[/THINK\]", re.IGNORECASE)
+_OPENED = re.compile(r"(<think(?:ing)?>|\[THINK\])\s*$", re.IGNORECASE)
 THINKING_TAG = re.compile(r"</?think(?:ing)?>|\[/?THINK\]", re.IGNORECASE)
 """What opens or closes a think block in text."""
 
@@ -36,6 +37,17 @@ def think_block(text: str) -> tuple[str, str] | None:
     start = opening.end() if opening else 0
     end, rest = (closing.start(), closing.end()) if closing else (len(text), len(text))
     return text[start:end].strip(), text[rest:]
+
+
+def opened_thinking(prompt: str) -> str | None:
+    r"""The tag by which a prompt, as the chat template renders it, opens the reply's think block.
+
+    Example:
+        >>> opened_thinking("<|assistant|>\n<think>\n"), opened_thinking("<think></think>\n")
+        ('<think>', None)
+    """
+    found = _OPENED.search(prompt)
+    return found[1] if found else None
 
 
 def outside_thinking(reply: str) -> str:

@@ -15,6 +15,7 @@ from mbt_cli.report.formats import formatted_rows
 from mbt_cli.report.notes import (
     ADDRESS,
     bounds_note,
+    empty_note,
     interval_notes,
     question_scores,
     with_bounds,
@@ -199,6 +200,7 @@ def metric_table(
         *notes,
         *_question_notes(table),
         *_failed_notes(table),
+        *(empty_note(inputs.cells) if metrics else []),
         *bounds_note(table),
         *interval_notes(shown, table.columns),
         *missing_notes(inputs),

@@ -1,11 +1,13 @@
 """Notes below a table of metrics: what is missing, and what the numbers can show."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import truediv
 from typing import Any
 
 import orjson
 import polars as pl
 
+from mbt_cli.core.lineage_notes import NO_TEXT, notes_of
 from mbt_cli.core.number_text import number_text
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.report.seeds import SEED
@@ -114,6 +116,28 @@ def _widest(table: TableData, column: Column) -> str:
     count = f"{row[f'{column.key}_missing']} missing"
     others = f", the widest of {known.height} rows" if known.height > 1 else ""
     return f"{column.title} {low} or {high} ({labels}: {count}{others})"
+
+
+def empty_note(cells: pl.DataFrame) -> list[str]:
+    """How many replies came without text, over all rollouts that are scored.
+
+    Args:
+        cells: `tables.CELLS`.
+    """
+    scored = cells.filter(pl.col("kind") == "score")
+    reads = (tuple(read.get("rollouts", ())) for _, read in notes_of(scored, "reads"))
+    counts = (count for _, count in notes_of(scored, NO_TEXT))
+    # several score cells may read the same rollouts
+    found = [count for count in dict(zip(reads, counts, strict=True)).values() if count]
+    if not found:
+        return []
+    replies = [count.pop("replies") for count in found]
+    empty = [sum(count.values()) for count in found]
+    share = number_text(max(map(truediv, empty, replies)), unit="percent")
+    return [
+        "Empty, refused and filtered replies are wrong in every accuracy: "
+        f"{sum(empty):,} replies, at most {share} % of a cell's."
+    ]
 
 
 def interval_notes(summary: pl.DataFrame, columns: Sequence[Column]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.judge_scales import CORRECTNESS
+from mbt_cli.core.rows import replies_without_text
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
 from mbt_cli.errors import UsageError
 from mbt_cli.interfaces import Judge, Verifier
@@ -96,16 +97,17 @@ def signs(
         answer_votes: The parsed votes on its answer, as verdict and as number from 0 to 1.
     """
     right, half = sum(number for _, number in answer_votes), len(answer_votes) / 2
+    has_no_text = (row["failure"] or "").startswith(rows.NO_TEXT)
     held = {
         "judged": right != half,
         "judge_right": right > half,
         "matched": value is not None,
         "match_right": value == 1,
         "cut": is_cut(row["finish_reason"]),
-        "failed": row["failure"] is not None,
+        "failed": row["failure"] is not None and not has_no_text,
         "votes_differ": len({said for said, _ in answer_votes}) > 1,
         "unread": any(v["failure"] and not v["failure"].startswith(_INHERITED) for v in verdicts),
-        "no_answer": not (row["answer"] or "").strip(),
+        "no_answer": has_no_text or not (row["answer"] or "").strip(),
     }
     return sum(1 << bit for bit, sign in enumerate(SIGNS) if held[sign])
 
@@ -219,7 +221,7 @@ def _traces(
     verifier: Verifier,
 ) -> Iterator[Trace]:
     try:
-        values: Sequence[float | None] = verifier.values(frame).to_list()
+        values: Sequence[float | None] = verifier.values(replies_without_text(frame)).to_list()
     except UsageError:  # a package of the verifier is not installed
         values = [None] * frame.height
     keys = frame.select(_KEY)

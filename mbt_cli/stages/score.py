@@ -10,6 +10,7 @@ from pydantic import Field
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
+from mbt_cli.core.lineage_notes import NO_TEXT
 from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
 from mbt_cli.core.traces import cut_column
 from mbt_cli.core.verifier import Verifier
@@ -89,6 +90,7 @@ class ScoreStage(Stage):
         found = measures(self.metrics, views)
         _sample_rows(found, own[0].rollouts).sink_parquet(work.files / "samples.parquet")
         work.result.notes.update(_models_behind(work))
+        work.result.notes.update(_without_text(own[0].rollouts))
         work.result.notes["reads"] = {k: list(v) for k, v in read.items()}
         for measure in found:
             yield _score_rows(measure)
@@ -187,12 +189,12 @@ def verdicts_by_judge(
                 hint="read one of them per score: "
                 'verdicts = { stage = "...", where = { judge = "..." } }',
             )
-        found_rows = _with_definite(frame.drop("messages").collect(), judge, rollouts)
+        found_rows = with_definite(frame.drop("messages").collect(), judge, rollouts)
         found[key] = (lineage.address, Verdicts(found_rows, judge.scale))
     return {key: verdicts for key, (_, verdicts) in found.items()}
 
 
-def _with_definite(verdicts: pl.DataFrame, judge: Judge, rollouts: pl.DataFrame) -> pl.DataFrame:
+def with_definite(verdicts: pl.DataFrame, judge: Judge, rollouts: pl.DataFrame) -> pl.DataFrame:
     """The verdicts, with those that hold by definition for replies without text or answer.
 
     Judge cells have a failure, or a verdict of a model, where the reply was empty, refused or
@@ -228,6 +230,12 @@ def _judged_cell(work: Work, prefix: str) -> JudgedCell | None:
         if cell.lineage is not None
     ]
     return inputs, verdicts_by_judge(judged, rollouts)
+
+
+def _without_text(rollouts: pl.DataFrame) -> dict[str, Json]:
+    """How many replies came without usable text, for the notes of tables; empty if all have one."""
+    kinds = dict(rollouts["no_text"].drop_nulls().value_counts().sort("no_text").iter_rows())
+    return {NO_TEXT: {"replies": rollouts["failure"].null_count(), **kinds}} if kinds else {}
 
 
 def _judges_of(quantity: str) -> list[str]:

@@ -27,6 +27,7 @@ from mbt_cli.core.chat import Json
 from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.request_keys import sha256_of
+from mbt_cli.core.traces import opened_thinking
 from mbt_cli.core.training_job import EVALUATIONS, REPLIES, TrainingJob, log_lines
 from mbt_cli.core.verifier import plugin_from
 from mbt_cli.training.mask import IGNORED
@@ -38,7 +39,6 @@ from mbt_cli.verifiers.text import extract_answer
 VALIDATION_SET = "validation_set.parquet"
 """In the artifact's files: the exact rows of the held-out loss."""
 _TOKENS = "validation_tokens.parquet"
-_OPENED = "<think>"
 _SHARE_OF_STEPS = 0.1
 _ABOUT = re.compile("benchmark=[^/]+/split=[^/]+")
 
@@ -179,8 +179,7 @@ class Asked:
         """
         end = next((n for n, token in enumerate(tokens) if token in self._ends), None)
         text = self.tokenizer.decode(tokens[:end], skip_special_tokens=True)
-        opened = _OPENED if question["prompt"].rstrip().endswith(_OPENED) else ""
-        reply = f"{opened}{text}"
+        reply = f"{opened_thinking(question['prompt']) or ''}{text}"
         gold, *aliases = question["references"]
         value = 0.0
         if end is not None:

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from mbt_cli.core.traces import opened_thinking
 from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training.mask import ChatFormat, UntrainableError
 from mbt_cli.training.problems import exit_code_of
 from mbt_cli.training.shards import write_rows
 from mbt_cli.training.tokenizer import ModelTokenizer
-from mbt_cli.verifiers.rewards import opens_thinking
 
 
 class GrpoRows:
@@ -43,7 +43,7 @@ class GrpoRows:
         if len(tokens) > self._max_length:
             return {**texts, "dropped": f"over_long: {len(tokens)} tokens"}, None
         kept = {name: example[name] for name in ("source", "question_id", "references")}
-        is_open = opens_thinking(prompt)
+        is_open = opened_thinking(prompt) is not None
         return texts, {"prompt": example["messages"], **kept, "opens_thinking": is_open}
 
 

@@ -19,7 +19,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from mbt_cli.core.chat import Json, Message
-from mbt_cli.core.traces import THINKING_TAG
+from mbt_cli.core.traces import THINKING_TAG, opened_thinking
 
 IGNORED = -100
 """Label of a token that is not trained, as torch's cross entropy knows it."""
@@ -44,7 +44,6 @@ _TAGS = ("<think>\n", "\n</think>\n\n")
 """The form of models that have none of their own."""
 _MARKS = {"<|channel>": ("<|channel>thought\n", "\n<channel|>"), "[THINK]": ("[THINK]", "[/THINK]")}
 """Thinking of Gemma 4 and Mistral: not every version of their templates writes it."""
-_OPENED = re.compile(r"(<think(?:ing)?>|\[THINK\])\s*$")
 _CLOSED = re.compile(r"(?:</think(?:ing)?>|\[/THINK\]|<channel\|>)\s*$")
 _PRINTED = re.compile(r"""["'](?:thinking|text)["']""")
 """Keys of a part of a message, printed by a template that expects text."""
@@ -226,7 +225,7 @@ class ChatFormat:
         before, found, after = whole.partition(_TEXT)
         if not found:
             raise ChatTemplateError("the chat template omits an assistant's reply")
-        opens, closes = _OPENED.search(prompt), _CLOSED.search(prompt)
+        opens, closes = opened_thinking(prompt), _CLOSED.search(prompt)
         text = before[len(prompt) :] if before.startswith(prompt) else None
         if text is None and not opens:
             raise ChatTemplateError(_first_difference(prompt, before))
@@ -246,8 +245,8 @@ class ChatFormat:
             return found
         if found := self._written(messages, prompt, _reply(chunks)):
             return found
-        if opened := _OPENED.search(prompt):
-            return "", f"\n{opened[1][0]}/{opened[1][1:]}\n\n"
+        if opened := opened_thinking(prompt):
+            return "", f"\n{opened[0]}/{opened[1:]}\n\n"
         for mark, own in _MARKS.items():
             if mark in marks:
                 return own

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mbt_cli.core.questions import Question
+from mbt_cli.core.traces import THINKING_TAG
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.verifiers import text
 
-_OPEN, _CLOSE = "<think>", "</think>"
-_THINK_TAG = re.compile(r"</?think>", re.IGNORECASE)
 _ANSWER_TAG = re.compile(r"</?answer>", re.IGNORECASE)
 
 
@@ -67,24 +66,14 @@ def well_formed(reply: GradedReply) -> float:
 
 def _after_thinking(reply: str, *, is_open: bool) -> str | None:
     """What follows the think block, or all of a reply without one; None if it is not closed."""
-    tags = list(_THINK_TAG.finditer(reply))
-    names = [tag[0].lower() for tag in tags]
+    tags = list(THINKING_TAG.finditer(reply))
+    closes = ["/" in tag[0] for tag in tags]
     if is_open:
-        return reply[tags[0].end() :] if names == [_CLOSE] else None
+        return reply[tags[0].end() :] if closes == [True] else None
     if not tags:
         return reply
     is_first = not reply[: tags[0].start()].strip()
-    return reply[tags[1].end() :] if names == [_OPEN, _CLOSE] and is_first else None
-
-
-def opens_thinking(prompt: str) -> bool:
-    r"""Whether a prompt as the chat template renders it ends inside a think block.
-
-    Example:
-        >>> opens_thinking("<|assistant|>\n<think>\n"), opens_thinking("<think></think>\n")
-        (True, False)
-    """
-    return prompt.rstrip().endswith(_OPEN)
+    return reply[tags[1].end() :] if closes == [False, True] and is_first else None
 
 
 def length(reply: GradedReply) -> float:

@@ -5,6 +5,10 @@ import json
 import polars as pl
 import pytest
 
+from mbt_cli.judges.answer_match import AnswerMatch
+from mbt_cli.stages.inputs import as_scored
+from mbt_cli.stages.score import with_definite
+
 QUESTIONS = 12
 """The first six are answered, each of the others meets one of the ends below."""
 
@@ -183,6 +187,54 @@ def test_scores_read_finished_rollouts_and_verdicts_without_asking_again(mbt, si
     assert replaced.code == 0, replaced.err
     assert all(path.read_bytes() == content for path, content in before.items())
     assert summary(silent)["exact_match"]["value"] == pytest.approx(6 / 11)
+
+
+def test_tables_and_traces_tell_of_them(mbt, silent):
+    ran = mbt("run", "silent.toml")
+    seen = mbt("view", "--terminal", "--limit", "12", str(silent / "base"))
+
+    notes = " ".join(mbt("report", "silent.toml").out.split())
+    assert ran.code == seen.code == 0
+    assert "wrong in every accuracy: 5 replies, at most 45.5 % of a cell's." in notes
+    assert "no text: content_filter" in seen.out
+    assert "failed: no_reply" in seen.out
+    (lineage,) = silent.glob("scores/**/lineage.json")
+    assert json.loads(lineage.read_text())["notes"]["no_text"] == {
+        "replies": 11,
+        "empty": 3,
+        "content_filter": 2,
+    }
+
+
+THINKING = "so <answer>Nile</answer> or"
+
+
+def test_rollouts_of_earlier_versions_have_no_answer_in_thinking_that_was_cut():
+    rollouts = pl.DataFrame(
+        {
+            "question_id": ["own", "closed", "imported", "whole"],
+            "sample": 0,
+            "answer": "Nile",
+            "reply": [
+                f"<think>{THINKING}",
+                f"<think>a</think>{THINKING}",
+                *[f"<think>{THINKING}"] * 2,
+            ],
+            "reasoning": THINKING,
+            "finish_reason": ["length", "length", "length", "stop"],
+            "failure": pl.Series([None] * 4, dtype=pl.String),
+            "request_key": ["key", "key", None, "key"],
+        }
+    )
+    verdicts = rollouts.select(
+        "question_id", "sample", "failure", vote=pl.lit(0), grade=pl.lit("A"), asked=pl.lit(True)
+    )
+
+    scored = as_scored(rollouts)
+    found = with_definite(verdicts, AnswerMatch(), scored)
+
+    assert scored["answer"].to_list() == [None, "Nile", "Nile", "Nile"]
+    assert found["grade"].to_list() == ["B", "A", "A", "A"]
 
 
 def test_mbt_compare_counts_them_alike(mbt, silent):

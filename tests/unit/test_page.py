@@ -76,6 +76,14 @@ def test_a_failed_rollout_has_no_unparsed_verdict():
     assert names_of(signs(row, None, [verdict])) == {"failed", "no_answer"}
 
 
+@pytest.mark.parametrize("failure", ["empty", "refusal: no", "content_filter"])
+def test_a_reply_without_text_is_a_wrong_answer_and_no_failure(failure):
+    row = {**ROLLOUT, "failure": failure}
+    verdict = {"grade": None, "failure": f"rollout_failed: {failure}"}
+
+    assert names_of(signs(row, 0.0, [verdict])) == {"matched", "no_answer"}
+
+
 def test_a_cut_rollout_has_the_sign():
     row = {**ROLLOUT, "finish_reason": "length", "answer": " "}
 

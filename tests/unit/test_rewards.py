@@ -5,13 +5,14 @@ import pytest
 
 from mbt_cli.core.measures import ScoreInputs
 from mbt_cli.core.questions import Question
+from mbt_cli.core.traces import opened_thinking
 from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.core.verifier import plugin_reference
 from mbt_cli.plugins import use_study_plugins
 from mbt_cli.registry import BENCHMARKS
 from mbt_cli.scores.scoring import answer_values, math_values
 from mbt_cli.training.grading import Grader, KeptReplies
-from mbt_cli.verifiers.rewards import GradedReply, opens_thinking, well_formed
+from mbt_cli.verifiers.rewards import GradedReply, well_formed
 from mbt_cli.verifiers.text import TextVerifier, extract_answer
 from tests.cli.test_answer_extraction import PLUGIN
 
@@ -53,7 +54,10 @@ def sampled(text, *, cut=False):
         ("<think>We look.</think><answer>Oslo</answer>", True, 0),
         ("We look.</think>Again.</think><answer>Oslo</answer>", True, 0),
         ("We look.</think><answer>Oslo</answer>", False, 0),
+        ("[THINK]maybe <answer>Rome</answer>[/THINK]<answer>Oslo</answer>", False, 1),
+        ("We look.</thinking><answer>Oslo</answer>", True, 1),
         # not closed, not first, not once
+        ("[THINK]We look. <answer>Oslo</answer>", False, 0),
         ("<think>We look. <answer>Oslo</answer>", False, 0),
         ("So: <think>We look.</think><answer>Oslo</answer>", False, 0),
         ("<think>a</think><think>b</think><answer>Oslo</answer>", False, 0),
@@ -77,14 +81,15 @@ def test_a_reply_is_well_formed(reply, is_open, value):
 @pytest.mark.parametrize(
     ("prompt", "opens"),
     [
-        ("<|im_start|>assistant\n", False),
-        ("<|im_start|>assistant\n<think>\n", True),
-        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
-        ("say <think> first<|im_end|>\n<|im_start|>assistant\n", False),
+        ("<|im_start|>assistant\n", None),
+        ("<|im_start|>assistant\n<think>\n", "<think>"),
+        ("[/INST][THINK]", "[THINK]"),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", None),
+        ("say <think> first<|im_end|>\n<|im_start|>assistant\n", None),
     ],
 )
 def test_the_prompt_says_whether_it_has_opened_the_think_block(prompt, opens):
-    assert opens_thinking(prompt) == opens
+    assert opened_thinking(prompt) == opens
 
 
 REPLIES = (
@@ -95,6 +100,8 @@ REPLIES = (
     "<answer>Oslo, the capital of Norway</answer>",
     "<answer>Christiania</answer> <answer>",
     "<think>never closed <answer>Oslo</answer>",
+    "[THINK]Rome? <answer>Rome</answer>[/THINK]It is <answer>Oslo</answer>",
+    "<answer>Oslo</answer> <answer></answer>",
     "Oslo",
     "",
     r"so \boxed{72}",
