@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import base_spec_of, growth_of, spec_of
 from mbt_cli.interfaces import Benchmark
 from mbt_cli.stages.base import Resolution, Stage
 from mbt_cli.stages.imports import source_spec
+from mbt_cli.store.disk import file_sha256
 from mbt_cli.store.questions import source_fingerprint
 
 _NOT_IN_SPEC = ("kind", "name", "sampling", "baseline")
@@ -51,6 +53,9 @@ class Cell:
         stage, found = self.stage, self.resolution
         named = {*_NOT_IN_SPEC, *stage.inputs, *stage.models, *stage.prompts, *stage.resolved}
         spec: dict[str, Json] = {k: v for k, v in as_json(stage).items() if k not in named}
+        for field in stage.files:
+            if (name := getattr(stage, field)) is not None:
+                spec[field] = {"sha256": file_sha256(Path(name).expanduser())}
         spec["models"] = {role: model.spec() for role, model in found.models.items()}
         spec["templates"] = {name: t.sha256 for name, t in found.templates.items()}
         if found.judge is not None:

@@ -1,6 +1,6 @@
 """From drafts to cells: resolve every name in a stage."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,6 +87,9 @@ class Resolver:
         kinds_read = {name: {d.kind for d in drafts} for name, drafts in draft.inputs.items()}
         for field, what in stage.problems(kinds_read):
             self._problems.add(f"{where}.{field}", what)
+        if stage.files:
+            for field, what in stage.axis_problems(self._axis_values(axes_read)):
+                self._problems.add(f"{where}.{field}", what)
         if isinstance(stage, TrainStage) and "model" in models:
             for field, what in stage.model_problems(models["model"]):
                 self._problems.add(f"models.{models['model'].name}.{field}", f"{what} ({where})")
@@ -118,6 +121,17 @@ class Resolver:
             manifest=self._text,
         )
         return Cell(stage, resolution)
+
+    def _axis_values(self, cells: Iterable[Mapping[str, str]]) -> Mapping[str, Collection[str]]:
+        """Axis to its values in these cells, with every model and benchmark of the manifest."""
+        found: dict[str, set[str]] = {
+            "model": set(self._document.models),
+            "benchmark": set(self._document.benchmarks),
+        }
+        for axes in cells:
+            for axis, value in axes.items():
+                found.setdefault(axis, set()).add(value)
+        return found
 
     def check_without_cells(self, block: Block) -> None:
         """Check the fields of a stage that has no cells."""

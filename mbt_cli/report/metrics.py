@@ -99,6 +99,8 @@ _DISPLAYS = {
     "judge_accuracy_if_unread_right": Display("if unparsed were right", best="none"),
     "judge_vote_agreement": Display("votes agree", best="none"),
 }
+METRIC_NAMES = frozenset(_DISPLAYS)
+"""Metrics with a heading of their own."""
 PHASES = tuple(f"mqi_phase_{number}" for number in range(1, 6))
 """Metrics of the five phases, in order."""
 

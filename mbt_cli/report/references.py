@@ -1,39 +1,120 @@
 """Published numbers in a CSV file, shown next to the study's own."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
+from mbt_cli.core.names import nearest
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.errors import UsageError
 
 _HINT = "the first line names the columns: axes such as benchmark and model, then metric and value"
+_LINE = "line"
+_REMARKS = ("source", "note")
+"""Columns for the reader of the file."""
 
 
 def read_reference(path: Path) -> pl.DataFrame:
-    """A reference file: axes and `metric` as text, `value` as a number.
+    """A reference file: axes and `metric` as text, `value` as a number, `line` in the file.
 
     Raises:
         UsageError: The file cannot be read as CSV, a column is missing, or a value is not a
             number.
     """
     if not path.is_file():
-        raise UsageError(f"no file `{path}` for `reference`", hint=_HINT)
+        raise UsageError(f"no file `{path}` (relative to {Path.cwd()})", hint=_HINT)
     try:
-        frame = pl.read_csv(path, infer_schema=False, comment_prefix="#")
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"cannot read the reference `{path}`: {reason}", hint=_HINT) from error
-    missing = [name for name in ("metric", "value") if name not in frame.columns]
-    if missing:
-        raise UsageError(f"the reference `{path}` has no column `{missing[0]}`", hint=_HINT)
-    numbers = frame["value"].str.strip_chars().cast(pl.Float64, strict=False)
-    for line, (text, number) in enumerate(zip(frame["value"], numbers, strict=True), start=1):
-        if number is None:
-            raise UsageError(f"`{path}`, row {line}: `{text}` is not a number", hint=_HINT)
-    return frame.with_columns(numbers.alias("value"))
+    lines = [
+        (number, [value.strip() for value in next(csv.reader([line]))])
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
+    if not lines:
+        raise UsageError(f"cannot read the reference `{path}`: it is empty", hint=_HINT)
+    (_, columns), *rows = lines
+    for name in ("metric", "value"):
+        if name not in columns:
+            raise UsageError(f"the reference `{path}` has no column `{name}`", hint=_HINT)
+    if len(set(columns)) < len(columns):
+        raise UsageError(f"the reference `{path}` has a column twice", hint=_HINT)
+    found: dict[str, list[str | float | int]] = {name: [] for name in (*columns, _LINE)}
+    for number, values in rows:
+        where = f"`{path}`, line {number}"
+        if len(values) != len(columns):
+            what = f"has {len(values)} values for {len(columns)} columns"
+            raise UsageError(f"{where}: {what}", hint=_HINT)
+        for name, value in zip(columns, values, strict=True):
+            found[name].append(_number(value, where) if name == "value" else value)
+        found[_LINE].append(number)
+    schema = {name: pl.Float64 if name == "value" else pl.String for name in columns}
+    return pl.DataFrame(found, schema={**schema, _LINE: pl.Int64})
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{where}: `{text}` is not a number", hint=_HINT)
+    return number
+
+
+def reference_problems(
+    path: Path, axes: Mapping[str, Collection[str]], metrics: Collection[str]
+) -> Iterator[str]:
+    """What is wrong with a reference file: that it cannot be read, or each unknown name.
+
+    Args:
+        path: The file.
+        axes: Axis to the values that it has in the study.
+        metrics: Names of metrics; others count as known if they have an `@`, or begin with one of
+            these and `_` or `:`.
+    """
+    try:
+        reference = read_reference(path)
+    except UsageError as error:
+        yield f"{error.message}; {error.hint}"
+        return
+    names = [name for name in reference.columns if name not in ("metric", "value", _LINE)]
+    for name in names:
+        if name not in axes and name not in _REMARKS:
+            yield f"`{path}`: no axis `{name}`; {nearest(name, [*axes, *_REMARKS])}"
+    for row in reference.iter_rows(named=True):
+        where, metric = f"`{path}`, line {row[_LINE]}", row["metric"]
+        if not _is_known(metric, metrics):
+            yield f"{where}: no metric `{metric}`; {nearest(metric, metrics)}"
+        for axis in (name for name in names if name in axes and row[name]):
+            if row[axis] not in axes[axis]:
+                yield f"{where}: no {axis} `{row[axis]}`; {nearest(row[axis], axes[axis])}"
+
+
+def _is_known(metric: str, metrics: Collection[str]) -> bool:
+    is_part = any(metric.startswith((f"{known}_", f"{known}:")) for known in metrics)
+    return metric in metrics or "@" in metric or is_part
+
+
+def lines_without_number(
+    reference: pl.DataFrame, tables: Sequence[TableData], axes: Sequence[str]
+) -> list[int]:
+    """Lines of a reference that stand beside no number of any table."""
+    shown: set[int] = set()
+    for table in tables:
+        keys = [column.key for column in table.columns if column.kind == "number"]
+        shared = [axis for axis in axes if axis in reference and axis in table.rows]
+        cells = table.rows.select(shared).unique().rows(named=True) if shared else [{}]
+        for line in reference.filter(pl.col("metric").is_in(keys)).iter_rows(named=True):
+            if any(all(line[a] in (None, "", cell[a]) for a in shared) for cell in cells):
+                shown.add(line[_LINE])
+    return [line for line in reference[_LINE] if line not in shown]
 
 
 def with_reference(table: TableData, reference: pl.DataFrame, axes: Sequence[str]) -> TableData:

@@ -286,6 +286,8 @@ class Stage(Settings, ABC):
     """Placeholders that its templates may use."""
     needed: ClassVar[tuple[str, ...]] = ()
     """Fields that it needs, unless it has a `source`."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Fields that name a file whose content, not its name, enters the spec."""
     resolved: ClassVar[tuple[str, ...]] = ()
     """Fields that enter the spec resolved, not as written."""
     swept: ClassVar[tuple[str, ...]] = ()
@@ -308,6 +310,10 @@ class Stage(Settings, ABC):
         Args:
             read: Input field to the kinds of the cells that it reads.
         """
+        return iter(())
+
+    def axis_problems(self, axes: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
+        """Problems of fields with the values that axes have in what it reads, as `problems`."""
         return iter(())
 
     def uses_verifier(self, resolution: Resolution) -> bool:

@@ -1,6 +1,6 @@
 """Report: tables, figures and a page from every score of the study."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,10 +12,16 @@ from pydantic import Field
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.tables import CELLS, STAGE, ReportInputs, TableData
 from mbt_cli.errors import UsageError
-from mbt_cli.registry import BACKENDS, AnyFigure, AnyTable
+from mbt_cli.registry import BACKENDS, SCORES, AnyFigure, AnyTable
 from mbt_cli.report.files import write_tables
+from mbt_cli.report.metrics import METRIC_NAMES
 from mbt_cli.report.page import PageInputs, write_page
-from mbt_cli.report.references import read_reference, with_reference
+from mbt_cli.report.references import (
+    lines_without_number,
+    read_reference,
+    reference_problems,
+    with_reference,
+)
 from mbt_cli.report.seeds import merged_seeds
 from mbt_cli.stages.base import InputRule, LoadedInput, Resolution, Stage, StageInput, Work
 from mbt_cli.store.reading import finished_cells, read_parquet_file
@@ -36,7 +42,7 @@ class ReportStage(Stage):
     figures: list[AnyFigure] = Field(default_factory=list)
     """Figures to make, each by name or as a TOML table with settings."""
     reference: str | None = None
-    """CSV file with published numbers, shown next to those of the study."""
+    """CSV file with published numbers, shown next to those of the study; its content counts."""
     traces: Annotated[int, Field(ge=0)] | Literal["all", "auto"] = "auto"
     """Traces per rollout cell on the page, in the order of the questions; `auto` divides 10,000
     among the cells, 0 shows none."""
@@ -46,13 +52,23 @@ class ReportStage(Stage):
         "scores": InputRule(kinds=("score",), many=True, partial=True)
     }
 
+    files: ClassVar[tuple[str, ...]] = ("reference",)
+
+    def axis_problems(self, axes: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
+        if self.reference is not None:
+            metrics = {*SCORES.kinds(), *METRIC_NAMES}
+            path = Path(self.reference).expanduser()
+            for what in reference_problems(path, axes, metrics):
+                yield "reference", what
+
     def columns(self, resolution: Resolution) -> pl.Schema:
         return _ROWS
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         inputs = merged_seeds(report_inputs(work))
         built = [table.build(inputs) for table in self.tables]
-        shown = _noted(self._beside_reference(built, inputs), work.inputs.get("scores", ()))
+        beside = self._beside_reference(built, inputs, work)
+        shown = _noted(beside, work.inputs.get("scores", ()))
         write_tables(work.files, shown)
         for figure in self.figures:
             if not figure.draw(inputs, work.files):
@@ -74,10 +90,17 @@ class ReportStage(Stage):
             traces=self.traces,
         )
 
-    def _beside_reference(self, built: list[TableData], inputs: ReportInputs) -> list[TableData]:
+    def _beside_reference(
+        self, built: list[TableData], inputs: ReportInputs, work: Work
+    ) -> list[TableData]:
         if self.reference is None:
             return built
-        published = read_reference(Path(self.reference))
+        published = read_reference(Path(self.reference).expanduser())
+        metric_tables = [t for k, t in zip(self.tables, built, strict=True) if k.shows_metrics]
+        if left := lines_without_number(published, metric_tables, inputs.axes):
+            listed = ", ".join(str(line) for line in left)
+            work.progress.note(f"`{self.reference}`: no table has the numbers of lines {listed}")
+        work.result.notes["reference"] = {"file": self.reference, "lines_without_number": left}
         try:
             return [
                 with_reference(table, published, inputs.axes) if kind.shows_metrics else table

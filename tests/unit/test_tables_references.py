@@ -2,9 +2,15 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.tables import Column, TableData
-from mbt_cli.errors import UsageError
+from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.report.formats import formatted_rows
-from mbt_cli.report.references import read_reference, with_reference
+from mbt_cli.report.references import (
+    lines_without_number,
+    read_reference,
+    reference_problems,
+    with_reference,
+)
+from tests.conftest import SMALL_STUDY
 
 AXES = ("benchmark", "model")
 TABLE = TableData(
@@ -71,7 +77,7 @@ def test_two_values_for_one_number_are_refused(tmp_path):
     ("text", "message"),
     [
         ("model,value\na,1\n", "has no column `metric`"),
-        ("metric,value\nexact_match,many\n", "row 1: `many` is not a number"),
+        ("metric,value\nexact_match,many\n", "line 2: `many` is not a number"),
         ("", "cannot read the reference"),
     ],
 )
@@ -83,3 +89,55 @@ def test_a_reference_that_cannot_be_read_says_why(tmp_path, text, message):
 def test_a_missing_reference_says_where(tmp_path):
     with pytest.raises(UsageError, match=r"nowhere\.csv"):
         read_reference(tmp_path / "nowhere.csv")
+
+
+def test_unknown_names_are_found_with_their_lines(tmp_path):
+    path = tmp_path / "published.csv"
+    path.write_text(
+        "# the paper\nbenchmark,modell,metric,value,source\nmusiqe,small,exact_mach,1,p. 3\n"
+        "musique,small,pass@4,2,\n,,rrp_new,3,\n"
+    )
+    axes = {"benchmark": {"musique"}, "model": {"small"}}
+
+    assert list(reference_problems(path, axes, {"exact_match", "rrp"})) == [
+        f"`{path}`: no axis `modell`; did you mean `model`?",
+        f"`{path}`, line 3: no metric `exact_mach`; did you mean `exact_match`?",
+        f"`{path}`, line 3: no benchmark `musiqe`; did you mean `musique`?",
+    ]
+
+
+def test_lines_that_no_table_shows_are_listed(tmp_path):
+    found = reference(
+        tmp_path, "model,metric,value\nsmall,tokens,1\nother,tokens,2\nsmall,mqi,3\n,tokens,4\n"
+    )
+
+    assert lines_without_number(found, [TABLE], AXES) == [3, 4]
+
+
+REPORT = 'tables = ["main_results"]\n'
+
+
+def test_the_content_of_a_reference_is_in_the_fingerprint(load, tmp_path):
+    path = tmp_path / "published.csv"
+    text = SMALL_STUDY.replace(REPORT, f'{REPORT}reference = "{path}"\n')
+
+    def spec(content):
+        path.write_text(content)
+        return load(text).cells["tables"].spec
+
+    one = spec("metric,value\nexact_match,40\n")
+
+    assert one == spec("metric,value\nexact_match,40\n")
+    assert one != spec("metric,value\nexact_match,41.5\n")
+    assert "reference" not in {k for k, v in load().cells["tables"].spec.items() if v}
+
+
+def test_a_manifest_names_what_is_wrong_with_its_reference(load, tmp_path):
+    path = tmp_path / "published.csv"
+    text = SMALL_STUDY.replace(REPORT, f'{REPORT}reference = "{path}"\n')
+
+    with pytest.raises(ManifestError, match=r"stage\.tables\.reference.*no file"):
+        load(text)
+    path.write_text("model,metric,value\nparot,exact_match,1\n")
+    with pytest.raises(ManifestError, match=r"line 2: no model `parot`; did you mean `parrot`"):
+        load(text)
