@@ -8,7 +8,8 @@ the mean over k seeds and n questions is estimated from mean squares (Searle, Ca
     V = S_q / n + max(0, S_s / k - S_e / (k n))
 
 S_q is the variance of the questions' means over seeds, S_s that of the seeds' means over questions,
-S_e the mean square of the rest. Its degrees of freedom are Satterthwaite's (1946).
+S_e the mean square of the rest. Its degrees of freedom are Satterthwaite's (1946). Clusters of
+questions take the place of questions, with the values of `per_cluster` for each seed.
 """
 
 import math
@@ -17,7 +18,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mbt_cli.scores.statistics import NORMAL_95, Floats, Interval, t_quantile, t_tail, wilson
+from mbt_cli.scores.statistics import (
+    NORMAL_95,
+    Clusters,
+    Floats,
+    Interval,
+    per_cluster,
+    t_quantile,
+    t_tail,
+    wilson,
+)
 
 Piece = tuple[float, float]
 """A part of a variance, negative if it is subtracted, and its degrees of freedom."""
@@ -38,11 +48,11 @@ class Estimate:
         half = t_quantile(self.degrees) * self.error
         return Interval(self.value - half, self.value + half)
 
-    def share_interval(self, *, questions: int, samples: float) -> Interval:
+    def share_interval(self, *, questions: float, samples: float) -> Interval:
         """Wilson's 95 % interval of a share, on the effective number of samples.
 
         That is m (1 - m) / V, times (1.96 / t)^2, at most the number of samples; at 0 and 1 it is
-        the number of questions.
+        the number of questions, for clusters that of `effective_clusters`.
         """
         m, effective = min(max(self.value, 0.0), 1.0), float(questions)
         if 0 < m < 1:
@@ -56,22 +66,26 @@ class Estimate:
         return t_tail(abs(self.value) / self.error, self.degrees) if self.error > 0 else None
 
 
-def over_seeds(values: Floats) -> Estimate:
+def over_seeds(values: Floats, clusters: Clusters | None = None) -> Estimate:
     """The mean over seeds and questions.
 
     Args:
         values: Shape (seeds, questions), at least two of each.
+        clusters: The cluster of each question, at least two; None if questions are independent.
     """
+    values = per_cluster(values, clusters)
     return _estimate(float(values.mean()), [_of_questions(values.mean(axis=0)), *_of_seeds(values)])
 
 
-def difference(first: Floats, second: Floats) -> Estimate:
+def difference(first: Floats, second: Floats, clusters: Clusters | None = None) -> Estimate:
     """The difference of two means on the same questions; each side has its own seeds.
 
     Args:
         first: Shape (seeds, questions), at least two questions; one seed adds no seed variance.
         second: Shape (other seeds, questions).
+        clusters: The cluster of each question, at least two; None if questions are independent.
     """
+    first, second = per_cluster(first, clusters), per_cluster(second, clusters)
     apart = first.mean(axis=0) - second.mean(axis=0)
     pieces = [_of_questions(apart), *_of_seeds(first), *_of_seeds(second)]
     return _estimate(float(apart.mean()), pieces)
@@ -86,7 +100,7 @@ def of_estimates(values: Sequence[float], errors: Sequence[float], *, questions:
     Args:
         values: The number of each seed, at least two.
         errors: Its standard error over questions.
-        questions: Number of questions, at least two.
+        questions: Number of questions, or of their clusters, at least two.
     """
     found = np.asarray(values, dtype=np.float64)
     seeds = (float(found.var(ddof=1)) / len(found), len(found) - 1.0)
