@@ -82,6 +82,9 @@ def comparison_view(first: Path, second: Path, comparison: Comparison, show: int
         table,
         *(Text(note, style="dim") for note in notes),
     ]
+    if clusters := comparison.metrics.drop_nulls("clusters").sort("clusters")[-1:].to_dicts():
+        n, m = clusters[0]["questions"], clusters[0]["clusters"]
+        parts.append(Text(f"{n:,} questions in {m:,} clusters, the unit of intervals and tests"))
     if show:
         parts.append(_questions(comparison, show))
     return Group(*parts)

@@ -1,7 +1,7 @@
 """What a score reads, and what it returns: per-question columns and an estimator."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -95,3 +95,28 @@ class Measure:
     settings: Mapping[str, Json] = field(default_factory=dict)
     binary: bool = False
     values: npt.NDArray[np.float64] | None = None
+
+
+CLUSTER = "cluster"
+"""Column of `Measure.questions` with the name of each question's cluster, where there are some."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionClusters:
+    """The clusters that the questions of a cell come in, such as the document they are about.
+
+    Args:
+        column: Where the manifest takes them from.
+        names: `question_id` and `cluster`, one row per question.
+    """
+
+    column: str
+    names: pl.DataFrame
+
+    def on(self, measure: Measure) -> Measure:
+        """The measure, whose intervals and tests count clusters."""
+        questions = measure.questions.join(
+            self.names, on="question_id", how="left", maintain_order="left"
+        )
+        settings = {**measure.settings, CLUSTER: self.column}
+        return replace(measure, questions=questions, settings=settings)

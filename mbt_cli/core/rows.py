@@ -82,7 +82,7 @@ TRACES = pl.Schema(
 # in addition to the judge's own columns
 VERDICTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "vote": _COUNT, **REPLY})
 
-SCORES = pl.Schema(
+SCORES = pl.Schema(  # and CLUSTER, if the score stage has `cluster`
     {
         "question_id": _TEXT,
         "metric": _TEXT,

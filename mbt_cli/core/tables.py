@@ -38,7 +38,8 @@ class ReportInputs:
     Args:
         summary: `rows.SUMMARY` of every scored cell, with `address` and the cell's axes as string
             columns.
-        scores: `rows.SCORES` in the same form, lazy because it can be large.
+        scores: `rows.SCORES` in the same form, lazy because it can be large; `cluster` is null or
+            missing where questions are independent.
         axes: Names of the axes, in the order of addresses.
         missing: Addresses of cells in the manifest that are not finished.
         missing_seeds: Number of unfinished cells of rows that have other seeds.

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.judge_scales import Scale
-from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.measures import CLUSTER, Measure, QuestionClusters, ScoreInputs
 from mbt_cli.errors import UsageError
 from mbt_cli.plugins import benchmark_of, judge_of
 from mbt_cli.registry import AnyScore
@@ -107,7 +107,11 @@ def _measures(folder: Path) -> list[Measure]:
     if reads.get("baseline_rollouts"):
         verdicts = reads.get("baseline_verdicts", ())
         baseline = _judged_cell(study, reads["baseline_rollouts"][0], verdicts)
-    return measures(_METRICS.validate_python(written), judge_views(own, baseline))
+    clusters = None
+    if CLUSTER in (scores := read_rows(folder, lineage)).collect_schema():
+        names = scores.select("question_id", CLUSTER).unique().collect()
+        clusters = QuestionClusters("", names)
+    return measures(_METRICS.validate_python(written), judge_views(own, baseline), clusters)
 
 
 def _judged_cell(study: Path, rollouts: str, verdicts: Sequence[str]) -> JudgedCell:

@@ -23,6 +23,7 @@ from mbt_cli.registry import BACKENDS, JUDGES, TRAINERS
 from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage, axis_text
 from mbt_cli.stages.kinds import IMPLICIT
 from mbt_cli.stages.questions import QUESTIONS
+from mbt_cli.stages.score import ScoreStage
 from mbt_cli.stages.train import TrainStage, evaluation_problems
 from mbt_cli.trainers.known_keys import known_keys, wrong_setting
 
@@ -90,6 +91,11 @@ class Resolver:
         if stage.files:
             for field, what in stage.axis_problems(self._axis_values(axes_read)):
                 self._problems.add(f"{where}.{field}", what)
+        if isinstance(stage, ScoreStage) and isinstance(stage.cluster, dict):
+            known = self._document.benchmarks
+            for name in sorted(stage.cluster.keys() - known.keys()):
+                what = f"no benchmark `{name}`; {nearest(name, known)}"
+                self._problems.add(f"{where}.cluster", what)
         if isinstance(stage, TrainStage) and "model" in models:
             for field, what in stage.model_problems(models["model"]):
                 self._problems.add(f"models.{models['model'].name}.{field}", f"{what} ({where})")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.addresses import axes_of
-from mbt_cli.core.measures import JUDGED_BY, mean_of_value
+from mbt_cli.core.measures import CLUSTER, JUDGED_BY, mean_of_value
 from mbt_cli.core.tables import STAGE, Column, ReportInputs, TableData
 from mbt_cli.report.formats import formatted_rows
 from mbt_cli.report.notes import (
@@ -21,10 +21,10 @@ from mbt_cli.report.notes import (
     with_bounds,
     with_missing,
 )
-from mbt_cli.report.seeds import SEED, seed_values
+from mbt_cli.report.seeds import SEED, clusters_of, seed_values
 from mbt_cli.scores.comparison import DIAGNOSTIC, SIGNIFICANT
 from mbt_cli.scores.seeds import difference
-from mbt_cli.scores.statistics import Quantity, not_worse_than_best, paired_p
+from mbt_cli.scores.statistics import Clusters, Quantity, not_worse_than_best, paired_p
 
 _SEEDS_NOTE = (
     "Means over the seeds of a training; the intervals count seeds and questions "
@@ -198,6 +198,7 @@ def metric_table(
         *([f"All rows: {', '.join(constant)}."] if constant else []),
         *([_COUNTS_NOTE] if metrics else []),
         *([_SEEDS_NOTE] if has_seeds else []),
+        *_cluster_notes(inputs, metrics),
         *_toy_notes(inputs, metrics),
         *notes,
         *_question_notes(table),
@@ -306,6 +307,33 @@ def _toy_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
     return [f"The judge is {judges}, a toy: its accuracy only shows that the pipeline works."]
 
 
+def _cluster_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
+    """How many questions come in how many clusters, by the column that names them."""
+    whole = inputs.summary.filter(pl.col("by").is_null(), pl.col("metric").is_in(list(metrics)))
+    counts = (
+        whole.select(
+            ADDRESS,
+            "n",
+            pl.col("settings").str.json_path_match("$.cluster").alias(CLUSTER),
+            pl.col("settings").str.json_path_match("$.clusters").cast(pl.Int64).alias("clusters"),
+        )
+        .drop_nulls()
+        .group_by(CLUSTER, ADDRESS, maintain_order=True)
+        .agg(pl.col("n", "clusters").max())
+    )
+    notes = []
+    for (column,), part in counts.group_by(CLUSTER, maintain_order=True):
+        sizes = [
+            f"{n:,} questions in {clusters:,} clusters"
+            for n, clusters in part.select("n", "clusters").unique(maintain_order=True).rows()
+        ]
+        notes.append(
+            f"Questions with the same {column} are one cluster: {', '.join(sizes)}. Intervals, "
+            "tests and † count clusters; no test is McNemar's."
+        )
+    return notes
+
+
 def _question_notes(table: TableData) -> list[str]:
     """Warnings about numbers over other questions than those of other rows or columns."""
     uneven, fewer = [], []
@@ -395,7 +423,7 @@ def _values(scores: pl.DataFrame) -> Mapping[str, _Scores]:
     """The values of each metric and address."""
     found: dict[str, dict[str, pl.DataFrame]] = {}
     known = scores.filter(pl.col("value").is_not_null()).select(
-        "metric", ADDRESS, SEED, "question_id", "value"
+        "metric", ADDRESS, SEED, "question_id", "value", CLUSTER
     )
     parts = known.partition_by("metric", ADDRESS, as_dict=True, include_key=False)
     for (metric, address), part in parts.items():
@@ -420,16 +448,16 @@ def _tied(table: TableData, column: Column, scores: _Scores) -> list[bool]:
             ):
                 tied[row] = is_tied and row not in best
             continue
-        values = _common(parts)
+        values, clusters = _common(parts)
         if column.best == "low":
             values = -values
-        found = not_worse_than_best(values, resamples=_PATTERNS, seed=0)
-        first = _mean_of(values[rows.index(best[0])])
+        found = not_worse_than_best(values, resamples=_PATTERNS, seed=0, clusters=clusters)
+        first = _mean_of(values[rows.index(best[0])], clusters)
         for row, own, is_tied in zip(rows, values, found, strict=True):
             if row in best:
                 continue
             # what `mbt compare` of the two cells says counts as well
-            p = None if is_tied else paired_p(first, _mean_of(own), seed=0)[0]
+            p = None if is_tied else paired_p(first, _mean_of(own, clusters), seed=0)[0]
             tied[row] = p is None or p >= SIGNIFICANT
     return tied
 
@@ -451,19 +479,26 @@ def _tied_over_seeds(parts: Sequence[pl.DataFrame], best: int) -> list[bool]:
             .T
             for frame in (wide[best], other)
         )
-        p = difference(first, second).p() if shared.height > 1 else None
+        ids = wide[best].join(shared, on="question_id", how="semi")["question_id"]
+        clusters = clusters_of(ids, parts)
+        units = shared.height if clusters is None else int(clusters.max()) + 1
+        p = difference(first, second, clusters).p() if units > 1 else None
         found.append(p is None or p * pairs >= SIGNIFICANT)
     return found
 
 
-def _mean_of(values: npt.NDArray[np.float64]) -> Quantity:
-    return Quantity({"value": values}, mean_of_value)
+def _mean_of(values: npt.NDArray[np.float64], clusters: Clusters | None) -> Quantity:
+    return Quantity({"value": values}, mean_of_value, clusters)
 
 
-def _common(parts: Sequence[pl.DataFrame]) -> npt.NDArray[np.float64]:
-    """Values of each row on the questions that all have, shape (rows, questions)."""
+def _common(
+    parts: Sequence[pl.DataFrame],
+) -> tuple[npt.NDArray[np.float64], Clusters | None]:
+    """Values of each row on the questions that all have, shape (rows, questions), and clusters."""
     both = parts[0].select("question_id", pl.col("value").alias("0"))
     for number, part in enumerate(parts[1:], start=1):
         own = part.select("question_id", pl.col("value").alias(str(number)))
         both = both.join(own, on="question_id")
-    return both.sort("question_id").drop("question_id").to_numpy().T
+    both = both.sort("question_id")
+    clusters = clusters_of(both["question_id"], parts)
+    return both.drop("question_id").to_numpy().T, clusters

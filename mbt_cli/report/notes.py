@@ -8,6 +8,7 @@ import orjson
 import polars as pl
 
 from mbt_cli.core.lineage_notes import NO_TEXT, notes_of
+from mbt_cli.core.measures import CLUSTER
 from mbt_cli.core.number_text import number_text
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.report.seeds import SEED
@@ -22,21 +23,25 @@ def question_scores(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFram
     """Values per question of these metrics, in one pass: opening the files takes longest.
 
     Returns:
-        `metric`, `address`, `seed`, `question_id`, `value` and `missing`, the number of samples
-        without a value that should have one; `n` counts the others. No rows without scores.
+        `metric`, `address`, `seed`, `question_id`, `cluster` (null if questions come in none),
+        `value` and `missing`, the number of samples without a value that should have one; `n`
+        counts the others. No rows without scores.
     """
     columns = inputs.scores.collect_schema().names()
-    texts = dict.fromkeys(("metric", ADDRESS, SEED, "question_id"), pl.String())
+    texts = dict.fromkeys(("metric", ADDRESS, SEED, "question_id", CLUSTER), pl.String())
     empty = pl.DataFrame(
         schema={**texts, "value": pl.Float64(), "n": pl.Int64(), "missing": pl.Int64()}
     )
     if not columns:
         return empty
     families = {metric: _NOT_JUDGED.get(metric.partition("_")[0]) for metric in metrics}
-    seed = pl.col(SEED) if SEED in columns else pl.lit(None, pl.String).alias(SEED)
+    seed, cluster = (
+        pl.col(name) if name in columns else pl.lit(None, pl.String).alias(name)
+        for name in (SEED, CLUSTER)
+    )
     found = (
         inputs.scores.filter(pl.col("metric").is_in([*metrics, *_NOT_JUDGED.values()]))
-        .select("metric", ADDRESS, seed, "question_id", "value", "n", "failed")
+        .select("metric", ADDRESS, seed, "question_id", cluster, "value", "n", "failed")
         .collect()
     )
     keys = [ADDRESS, SEED, "question_id"]

@@ -8,9 +8,18 @@ import numpy as np
 import orjson
 import polars as pl
 
+from mbt_cli.core.measures import CLUSTER
 from mbt_cli.core.tables import ReportInputs
 from mbt_cli.scores import seeds
-from mbt_cli.scores.statistics import NORMAL_95, Floats, Interval
+from mbt_cli.scores.statistics import (
+    NORMAL_95,
+    Clusters,
+    Floats,
+    Interval,
+    cluster_numbers,
+    effective_clusters,
+    per_cluster,
+)
 
 SEED = "seed"
 """The axis over which the mean is taken."""
@@ -57,32 +66,50 @@ def seed_values(scores: pl.DataFrame) -> pl.DataFrame:
     return wide.drop_nulls().sort("question_id")
 
 
-def _values(scores: pl.LazyFrame, address: pl.Expr) -> Mapping[tuple[str, str], Floats]:
-    """Address without the seed and metric to the values, shape (seeds, questions)."""
-    if not scores.collect_schema().names():
+def clusters_of(ids: pl.Series, scores: Sequence[pl.DataFrame]) -> Clusters | None:
+    """The clusters of questions that rows of scores name; None if they name none."""
+    named = [part.select("question_id", CLUSTER) for part in scores if CLUSTER in part.columns]
+    if not named:
+        return None
+    known = pl.concat(named).drop_nulls().unique("question_id", keep="first", maintain_order=True)
+    names = ids.to_frame().join(known, on="question_id", how="left", maintain_order="left")
+    return None if names[CLUSTER].null_count() else cluster_numbers(names[CLUSTER])
+
+
+_Values = Mapping[tuple[str, str], tuple[Floats, Clusters | None]]
+"""Address without the seed and metric to the values, shape (seeds, questions), and clusters."""
+
+
+def _values(scores: pl.LazyFrame, address: pl.Expr) -> _Values:
+    names = scores.collect_schema().names()
+    if not names:
         return {}
     wanted = scores.filter(pl.col("value").is_not_null(), pl.col(SEED).is_not_null())
-    frame = wanted.select(address, "metric", SEED, "question_id", "value").collect()
+    columns = ["metric", SEED, "question_id", "value", *({CLUSTER} & {*names})]
+    frame = wanted.select(address, *columns).collect()
     parts = frame.partition_by(_ADDRESS, "metric", as_dict=True, include_key=False)
-    return {
-        (str(key[0]), str(key[1])): seed_values(part).drop("question_id").to_numpy().T
-        for key, part in parts.items()
-    }
+    found = {}
+    for key, part in parts.items():
+        wide = seed_values(part)
+        clusters = clusters_of(wide["question_id"], [part])
+        values = wide.drop("question_id").to_numpy().T
+        found[str(key[0]), str(key[1])] = values, clusters
+    return found
 
 
-def _merged(
-    rows: Sequence[Mapping[str, Any]], values: Mapping[tuple[str, str], Floats]
-) -> dict[str, Any]:
+def _merged(rows: Sequence[Mapping[str, Any]], values: _Values) -> dict[str, Any]:
     """One row of the summary for all seeds of a metric."""
     first = rows[0]
     if len(rows) == 1:
         return {**first, "seeds": 1}
-    known = values.get((first[_ADDRESS], first["metric"])) if first["by"] is None else None
+    here = (first[_ADDRESS], first["metric"]) if first["by"] is None else None
+    known, clusters = values.get(here, (None, None)) if here else (None, None)
     interval = None
-    if known is not None and known.shape[0] == len(rows) and known.shape[1] > 1:
-        estimate = seeds.over_seeds(known)
+    if known is not None and len(known) == len(rows) and per_cluster(known, clusters).shape[1] > 1:
+        estimate = seeds.over_seeds(known, clusters)
         if orjson.loads(first["settings"]).get("interval") == "wilson":
-            interval = estimate.share_interval(questions=known.shape[1], samples=known.size)
+            least = known.shape[1] if clusters is None else effective_clusters(clusters)
+            interval = estimate.share_interval(questions=least, samples=known.size)
         else:
             interval = estimate.interval()
     elif found := _of_summaries(rows, "value", "low", "high"):
@@ -114,7 +141,8 @@ def _of_summaries(
     if any(row[name] is None for row in rows for name in (value, low, high)):
         return None
     errors = [(row[high] - row[low]) / 2 / NORMAL_95 for row in rows]
-    questions = max(2, min(row["n"] for row in rows))
+    units = (orjson.loads(row["settings"]).get("clusters", row["n"]) for row in rows)
+    questions = max(2, min(units))
     return seeds.of_estimates([row[value] for row in rows], errors, questions=questions)
 
 

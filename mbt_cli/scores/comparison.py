@@ -27,6 +27,7 @@ METRICS = pl.Schema(
         "metric": pl.String(),
         "unit": pl.String(),
         "questions": pl.Int64(),  # with a value in both cells
+        "clusters": pl.Int64(),  # of these questions, null if they come in none
         "first": pl.Float64(),
         "second": pl.Float64(),
         "difference": pl.Float64(),  # first - second
@@ -144,7 +145,8 @@ def _row(measure: Measure, pair: Paired, drawn: Resampled | None, seed: int) -> 
     return {
         "metric": measure.metric,
         "unit": measure.unit,
-        "questions": pair.own.size,
+        "questions": pair.own.questions,
+        "clusters": pair.clusters,
         "first": first,
         "second": second,
         "difference": None if first is None or second is None else first - second,

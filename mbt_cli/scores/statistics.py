@@ -8,7 +8,7 @@ rule for each case; their coverage and errors are measured by tests/bench/covera
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
@@ -45,10 +45,10 @@ class Interval:
         return Interval(min(max(self.low, low), high), max(min(self.high, high), low))
 
 
-def cluster_numbers(names: Sequence[str]) -> Clusters | None:
+def cluster_numbers(names: Iterable[str]) -> Clusters | None:
     """The clusters of questions, in the order of first appearance; None if each is one question."""
     found, first, inverse = np.unique(
-        np.asarray(names, dtype=str), return_index=True, return_inverse=True
+        np.array(list(names), dtype=str), return_index=True, return_inverse=True
     )
     if len(found) == len(inverse):
         return None
@@ -77,6 +77,13 @@ def per_cluster(values: Floats, clusters: Clusters | None) -> Floats:
     means = values.mean(axis=-1, keepdims=True)
     sums = _sums(values - means, clusters)
     return np.asarray(means + sums * (sums.shape[-1] / len(clusters)))
+
+
+def _weights(clusters: Clusters | None, units: int) -> Floats:
+    """Size of each unit relative to the mean size, shape (units,)."""
+    if clusters is None:
+        return np.ones(units)
+    return np.asarray(np.bincount(clusters) * (units / len(clusters)))
 
 
 def effective_clusters(clusters: Clusters) -> float:
@@ -125,9 +132,9 @@ class Quantity:
             return self.questions
         return int(self.clusters.max()) + 1
 
-    def totals(self) -> tuple[Floats, Floats]:
+    def totals(self, names: Sequence[str] | None = None) -> tuple[Floats, Floats]:
         """Sums of the values of each unit, and their numbers, shapes (columns, units)."""
-        stacked = np.stack(list(self.columns.values()))
+        stacked = np.stack([self.columns[name] for name in names or self.columns])
         there = ~np.isnan(stacked)
         filled = np.where(there, stacked, 0.0)
         return _sums(filled, self.clusters), _sums(there.astype(np.float64), self.clusters)
@@ -252,11 +259,12 @@ def bootstrap(quantities: Sequence[Quantity], *, resamples: int, seed: int) -> l
         totals = [quantities[i].totals() for i in same]
         sums, numbers = (np.concatenate(parts).T for parts in zip(*totals, strict=True))
         moved = np.stack([influences[i] for i in same], axis=1)
+        weights = np.stack([_weights(quantities[i].clusters, size) for i in same], axis=1)
         start = 0
         for counts in resample_counts(size, resamples=resamples, seed=seed):
             means = iter(_means(counts, sums, numbers))
             stop = start + len(counts)
-            found = _standard_errors(counts @ moved / size, counts @ moved**2 / size, size)
+            found = _resampled_errors(counts, moved, weights)
             for place, i in enumerate(same):
                 mine = {name: next(means) for name in quantities[i].columns}
                 values[i][start:stop] = _estimated(quantities[i], mine)
@@ -386,10 +394,7 @@ def swap_p(own: Quantity, base: Quantity, *, seed: int) -> float | None:
         p; None if the difference is undefined.
     """
     names = list(own.columns)
-    mine = own.totals()
-    other = Quantity(
-        {name: base.columns[name] for name in names}, base.estimate, own.clusters
-    ).totals()
+    mine, other = own.totals(), base.totals(names)
     observed = abs(own.value() - base.value())
     differ = ((mine[0] != other[0]) | (mine[1] != other[1])).any(axis=0)
     n = int(differ.sum())
@@ -509,6 +514,7 @@ def not_worse_than_best(
     """
     values = per_cluster(values, clusters)
     rows, n = values.shape
+    weights = _weights(clusters, n)
     if rows < 2 or n < 2:
         return np.ones(rows, dtype=bool)
     means = values.mean(axis=1)
@@ -526,8 +532,11 @@ def not_worse_than_best(
         signs = random.integers(0, 2, (count, n)).astype(np.float64) * 2 - 1
         flipped = signs @ apart.T / n  # (count, rows)
         between = flipped[:, None, :] - flipped[:, :, None]
-        # the sum of squares about 0 stays the same under any signs
-        about = spread - n * between**2
+        weighted = signs @ (weights * apart).T / n
+        leaning = weighted[:, None, :] - weighted[:, :, None]
+        # the sum of squares about 0 stays the same under any signs; a unit's share of the mean
+        # that it is compared with is its weight
+        about = spread - between * (2 * n * leaning - (weights @ weights) * between)
         largest[start : start + count] = _t_values(between, about, n).max(axis=(1, 2))
     critical = np.percentile(largest, 95, method="higher")
     found: npt.NDArray[np.bool_] = ahead.max(axis=1) <= max(critical, t_quantile(n - 1, 0.95))
@@ -679,6 +688,28 @@ def _standard_errors(means: Floats, squares: Floats, size: int) -> Floats:
         return np.zeros_like(means)
     found: Floats = np.sqrt(np.maximum(squares - means**2, 0.0) / (size - 1))
     return found
+
+
+def _resampled_errors(counts: Floats, moved: Floats, weights: Floats) -> Floats:
+    """Standard errors of numbers in each resample, shape (resamples, numbers).
+
+    Clusters of other sizes make a resample of another size: the influence of a unit is about that
+    of the resample's own mean, of which each unit has its weight.
+
+    Args:
+        counts: How often each unit is drawn, shape (resamples, units).
+        moved: Influence of each unit on each number, shape (units, numbers).
+        weights: Sizes of the units relative to their mean, in the same shape.
+    """
+    size = len(moved)
+    means, squares = counts @ moved / size, counts @ moved**2 / size
+    if (weights == 1).all():
+        return _standard_errors(means, squares, size)
+    whole = counts @ weights / size
+    apart = means / whole
+    leaning, even = counts @ (moved * weights) / size, counts @ weights**2 / size
+    squares = np.maximum(squares - apart * (2 * leaning - apart * even), 0.0)
+    return _standard_errors(np.zeros_like(means), squares, size) / whole
 
 
 def _means(counts: Floats, sums: Floats, numbers: Floats) -> list[Floats]:

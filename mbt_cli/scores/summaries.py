@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 import polars as pl
 
-from mbt_cli.core.measures import Measure
+from mbt_cli.core.measures import CLUSTER, Measure
 from mbt_cli.scores.statistics import (
     Floats,
     Interval,
@@ -16,6 +16,7 @@ from mbt_cli.scores.statistics import (
     Quantity,
     Resampled,
     bootstrap,
+    cluster_numbers,
     paired_p,
     paired_share_interval,
     share_interval,
@@ -26,7 +27,7 @@ _SHARES = ("percent", "share")
 _NO_WIDTH = 1e-6
 NO_SPREAD = "every question has the same value"
 """Why a number of several questions has no interval."""
-_KEYS = ("question_id", "n", "failed")
+_KEYS = ("question_id", "n", "failed", CLUSTER)
 _OF_DIFFERENCE = ("baseline", "difference", "difference_low", "difference_high", "p")
 
 
@@ -35,13 +36,18 @@ class Paired:
     """Two measures on their common questions, in the same order.
 
     Args:
-        questions: `question_id`, the numbers of samples `n` and `n_base`, and each column of the
-            two measures as `own.X` and `base.X`.
+        questions: `question_id`, the numbers of samples `n` and `n_base`, each column of the two
+            measures as `own.X` and `base.X`, and `cluster` where questions come in clusters.
     """
 
     questions: pl.DataFrame
     own: Quantity
     base: Quantity
+
+    @property
+    def clusters(self) -> int | None:
+        """Number of clusters of the questions; None if they come in none."""
+        return _cluster_count(self.questions)
 
     def has_values(self) -> bool:
         """Whether each question has a value of its own."""
@@ -58,7 +64,7 @@ class Paired:
             mine = own.estimate({name: means[f"own.{name}"] for name in own.columns})
             return mine - base.estimate({name: means[f"base.{name}"] for name in base.columns})
 
-        return Quantity(columns, estimate)
+        return Quantity(columns, estimate, own.clusters)
 
     def is_share(self, measure: Measure) -> bool:
         """Whether the difference is one of shares, whose interval needs no resamples."""
@@ -72,7 +78,7 @@ class Paired:
             return None if drawn is None else drawn.interval(level)
         n, n_base = (self.questions[name].to_numpy().astype(np.float64) for name in ("n", "n_base"))
         own, base = self.own.columns["value"], self.base.columns["value"]
-        found = paired_share_interval(own, base, n, n_base, level)
+        found = paired_share_interval(own, base, n, n_base, self.own.clusters, level)
         # of equal replies on both sides only rounding errors may be left
         return found if found.high - found.low > _NO_WIDTH else None
 
@@ -100,9 +106,10 @@ def summarise_all(
 
 def paired(own: Measure, base: Measure) -> Paired:
     """Two measures, joined on the questions for which both have all columns."""
-    keys = pl.col("question_id", "n")
-    left = _known(own).select(keys, pl.exclude("question_id", "n").name.prefix("own."))
-    right = _known(base).select(keys, pl.exclude("question_id", "n").name.prefix("base."))
+    left = _known(own).select(
+        pl.col("question_id", "n", f"^{CLUSTER}$"), pl.exclude(_KEYS).name.prefix("own.")
+    )
+    right = _known(base).select("question_id", "n", pl.exclude(_KEYS).name.prefix("base."))
     both = left.join(right, on="question_id", suffix="_base").drop_nulls().sort("question_id")
     return Paired(both, _quantity(own, both, "own."), _quantity(base, both, "base."))
 
@@ -118,7 +125,7 @@ class _Part:
     def __init__(self, measure: Measure, baseline: Measure | None) -> None:
         self.measure = measure
         known = _known(measure)
-        self.n = len(known)
+        self.n, self.clusters = len(known), _cluster_count(known)
         self.samples = known["n"].to_numpy().astype(np.float64)
         self.own = _quantity(measure, known, "") if self.n else None
         self.pair = paired(measure, baseline) if baseline is not None else None
@@ -138,6 +145,8 @@ class _Part:
             value = finite(self.own.value())
         if self.own is not None and value is not None:
             interval = self._interval(drawn, settings)
+        if self.clusters is not None:
+            settings["clusters"] = self.clusters
         row = {
             "metric": self.measure.metric,
             "value": value,
@@ -156,19 +165,22 @@ class _Part:
         own = self.own
         return self.measure.binary and own is not None and list(own.columns) == ["value"]
 
+    def _unit(self) -> str:
+        return "question" if self.clusters is None else "cluster"
+
     def _interval(
         self, resampled: Sequence[Resampled], settings: dict[str, Any]
     ) -> Interval | None:
         assert self.own is not None
         if self._is_share():
             settings["interval"] = "wilson"
-            return share_interval(self.own.columns["value"], self.samples)
+            return share_interval(self.own.columns["value"], self.samples, self.own.clusters)
         drawn = resampled[0]
         interval = drawn.interval()
         if drawn.undefined:
             settings["undefined_resamples"] = round(drawn.undefined, 4)
         if interval is None:
-            settings["no_interval"] = why_no_interval(drawn)
+            settings["no_interval"] = why_no_interval(drawn, self._unit())
         is_share = self.measure.unit in _SHARES
         return interval.within(0.0, 1.0) if interval and is_share else interval
 
@@ -182,7 +194,9 @@ class _Part:
         difference = finite(self.pair.difference.value())
         if difference is None:
             return row
-        settings["paired_questions"] = self.pair.own.size
+        settings["paired_questions"] = self.pair.own.questions
+        if (clusters := self.pair.clusters) is not None:
+            settings["paired_clusters"] = clusters
         p, settings["test"] = paired_p(self.pair.own, self.pair.base, seed=seed)
         row |= {"difference": difference, "p": p}
         resampled = drawn[1] if drawn else None
@@ -192,18 +206,22 @@ class _Part:
             row |= {"difference_low": interval.low, "difference_high": interval.high}
         else:
             settings["no_interval_of_difference"] = (
-                why_no_interval(resampled) if resampled else NO_SPREAD
+                why_no_interval(resampled, self._unit()) if resampled else NO_SPREAD
             )
         return row
 
 
-def why_no_interval(drawn: Resampled) -> str:
+def why_no_interval(drawn: Resampled, unit: str = "question") -> str:
     """Why a number has no interval, in words."""
     if drawn.size < 2:
-        return "one question"
+        return f"one {unit}"
     if np.isfinite(drawn.error):
-        return NO_SPREAD
-    return "undefined with a few other questions"
+        return f"every {unit} has the same value"
+    return f"undefined with a few other {unit}s"
+
+
+def _cluster_count(questions: pl.DataFrame) -> int | None:
+    return questions[CLUSTER].n_unique() if CLUSTER in questions.columns else None
 
 
 def _known(measure: Measure) -> pl.DataFrame:
@@ -212,7 +230,7 @@ def _known(measure: Measure) -> pl.DataFrame:
     return (
         measure.questions.filter(pl.any_horizontal(pl.col(columns).is_not_null()))
         .sort("question_id")
-        .select("question_id", "n", *columns)
+        .drop("failed")
     )
 
 
@@ -222,4 +240,6 @@ def _quantity(measure: Measure, questions: pl.DataFrame, prefix: str) -> Quantit
         for name in questions.columns
         if name not in _KEYS and name.startswith(prefix)
     }
-    return Quantity(columns, measure.estimate)
+    has_clusters = CLUSTER in questions.columns
+    clusters = cluster_numbers(questions[CLUSTER]) if has_clusters else None
+    return Quantity(columns, measure.estimate, clusters)

@@ -1,12 +1,17 @@
 """What stages read: rollouts with their questions, those that `keep` selects, rows by number."""
 
+from collections.abc import Iterator, Mapping
+
+import orjson
 import polars as pl
 
+from mbt_cli.core.chat import Json
 from mbt_cli.core.judge_scales import CORRECTNESS
-from mbt_cli.core.measures import Verdicts
+from mbt_cli.core.measures import CLUSTER, QuestionClusters, Verdicts
+from mbt_cli.core.names import nearest
 from mbt_cli.core.rows import replies_without_text
 from mbt_cli.core.traces import cut_column, with_answering_text
-from mbt_cli.errors import StageError
+from mbt_cli.errors import StageError, UsageError
 from mbt_cli.interfaces import Verifier
 from mbt_cli.plugins import judge_of
 from mbt_cli.stages.base import Keep, LoadedInput, Work
@@ -72,6 +77,68 @@ def as_scored(rollouts: pl.DataFrame) -> pl.DataFrame:
     is_own = pl.col("request_key").is_not_null()
     is_thinking = cut_column() & (with_answering_text(found)["reply"] == "")
     return found.with_columns(pl.when(~(is_own & is_thinking)).then("answer").alias("answer"))
+
+
+METADATA = "metadata."
+"""Before the key of a record's other fields in the name of a column of questions."""
+CLUSTER_COLUMNS = ("context", "question_type", "hops", "difficulty", "answer")
+"""Columns of questions, besides the metadata, whose equal values can make a cluster."""
+
+
+def question_clusters(
+    questions: pl.LazyFrame, column: str, asked: pl.Series, where: str
+) -> QuestionClusters:
+    """The clusters of questions: those with equal values of a column.
+
+    Args:
+        questions: `rows.QUESTIONS`.
+        column: One of `CLUSTER_COLUMNS`, or `metadata.KEY`, where KEY may lead into tables.
+        asked: Ids of the questions that need a cluster.
+        where: The benchmark and split, for the message.
+
+    Raises:
+        UsageError: A question has no value.
+    """
+    name = "metadata" if column.startswith(METADATA) else column
+    ids = asked.unique().alias("question_id").to_frame().lazy()
+    found = questions.select("question_id", name).join(ids, on="question_id", how="semi").collect()
+    if name == "metadata":
+        records = [dict(_leaves(orjson.loads(text or "{}"))) for text in found["metadata"]]
+        key = column.removeprefix(METADATA)
+        values = [record.get(key) for record in records]
+        if all(value is None for value in values):
+            known = {f"{METADATA}{other}" for record in records for other in record}
+            raise UsageError(
+                f"`cluster`: no question of `{where}` has `{column}`; "
+                f"{nearest(column, {*known, *CLUSTER_COLUMNS})}"
+            )
+        names = pl.Series(CLUSTER, values, pl.String())
+    elif name == "context":
+        # documents in another order are the same documents
+        names = found["context"].list.sort().hash().cast(pl.String())
+        names = pl.select(pl.when(found["context"].list.len() > 0).then(names)).to_series()
+    else:
+        names = found[name].cast(pl.String())
+    lacking = found.filter(names.is_null() | (names == ""))["question_id"].sort()
+    if len(lacking):
+        raise UsageError(
+            f"`cluster`: {len(lacking):,} of {found.height:,} questions of `{where}` have no "
+            f"`{column}`, such as `{lacking[0]}`",
+            hint="give each question one in the data (its own id for one that stands alone), or "
+            "take another column",
+        )
+    return QuestionClusters(column, found.select("question_id", names.alias(CLUSTER)))
+
+
+def _leaves(record: Mapping[str, Json], path: str = "") -> Iterator[tuple[str, str]]:
+    """Key paths and texts of the values of a record; empty values have none."""
+    for key, value in record.items():
+        at = f"{path}.{key}" if path else key
+        if value is None or value == "":
+            continue
+        yield at, value if isinstance(value, str) else orjson.dumps(value).decode()
+        if isinstance(value, Mapping):
+            yield from _leaves(value, at)
 
 
 def kept(

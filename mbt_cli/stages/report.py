@@ -133,7 +133,7 @@ def report_inputs(work: Work) -> ReportInputs:
     notes = [cell.lineage.notes for cell in cells if cell.lineage is not None]
     return ReportInputs(
         summary=pl.concat([_summary(cell, axes) for cell in cells]).collect(),
-        scores=pl.concat([_with_axes(cell.rows, cell, axes) for cell in cells]),
+        scores=pl.concat([_with_axes(cell.rows, cell, axes) for cell in cells], how="diagonal"),
         axes=axes,
         missing=missing,
         toy_judges=_toy_judges(notes),

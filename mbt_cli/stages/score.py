@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import Field
@@ -11,7 +11,16 @@ from pydantic import Field
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.lineage_notes import NO_TEXT
-from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
+from mbt_cli.core.measures import (
+    CLUSTER,
+    JUDGED_BY,
+    Measure,
+    QuestionClusters,
+    ScoreInputs,
+    Verdicts,
+)
+from mbt_cli.core.names import nearest
+from mbt_cli.core.plugin import AbsentByDefault
 from mbt_cli.core.traces import cut_column
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.errors import StageError
@@ -20,7 +29,13 @@ from mbt_cli.plugins import judge_of
 from mbt_cli.registry import BACKENDS, JUDGES, AnyScore
 from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work
-from mbt_cli.stages.inputs import as_scored, with_questions
+from mbt_cli.stages.inputs import (
+    CLUSTER_COLUMNS,
+    METADATA,
+    as_scored,
+    question_clusters,
+    with_questions,
+)
 from mbt_cli.stages.judge import seen_by_judge
 from mbt_cli.store.lineage import Lineage
 
@@ -44,6 +59,9 @@ class ScoreStage(Stage):
     """Columns of the questions to break every metric down by."""
     resamples: int = Field(default=2_000, ge=100)
     """Number of bootstrap resamples."""
+    cluster: Annotated[str | dict[str, str] | None, AbsentByDefault] = None
+    """Column of the questions that says which belong together, such as `metadata.document`, or a
+    table of benchmark to column. Intervals and tests then count these clusters, not questions."""
 
     summary: ClassVar[str] = "compute metrics with intervals and paired differences"
     axes: ClassVar[tuple[str, ...]] = ("benchmark", "split")
@@ -54,9 +72,22 @@ class ScoreStage(Stage):
     reads_questions: ClassVar[bool] = True
 
     def columns(self, resolution: Resolution) -> pl.Schema:
-        return rows.SCORES
+        more = {CLUSTER: pl.String()} if self.cluster_column(resolution.axes) else {}
+        return pl.Schema({**rows.SCORES, **more})
+
+    def cluster_column(self, axes: Mapping[str, str]) -> str | None:
+        """Where the clusters of a cell's questions are; None if questions are independent."""
+        if isinstance(self.cluster, str):
+            return self.cluster
+        return (self.cluster or {}).get(axes.get("benchmark", ""))
 
     def problems(self, read: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
+        table = {"cluster": self.cluster} if isinstance(self.cluster, str) else self.cluster or {}
+        for key, column in table.items():
+            if column not in CLUSTER_COLUMNS and not column.startswith(METADATA):
+                known = [*CLUSTER_COLUMNS, f"{METADATA}KEY"]
+                field = key if isinstance(self.cluster, str) else f"cluster.{key}"
+                yield field, f"no column `{column}` of questions; {nearest(column, known)}"
         for number, metric in enumerate(self.metrics):
             quantities = sorted({*metric.needs()} - {"baseline"})
             if quantities and self.verdicts is None:
@@ -80,14 +111,23 @@ class ScoreStage(Stage):
         read, seed = work.resolution.inputs, work.resolution.seed
         views = judge_views(own, _judged_cell(work, _BASELINE))
         is_baseline = read["rollouts"] == read.get(f"{_BASELINE}rollouts")
-        summaries = self._summaries(views, is_baseline, seed)
+        clusters = None
+        if column := self.cluster_column(work.resolution.axes):
+            asked = own[0].rollouts["question_id"]
+            where = work.input("questions").address
+            clusters = question_clusters(work.lazy("questions"), column, asked, where)
+
+        def summaries_of(views: JudgeViews) -> list[dict[str, Any]]:
+            return self._summaries(views, clusters, seed, is_baseline=is_baseline)
+
+        summaries = summaries_of(views)
         for by in self.by:
             for group in own[0].rollouts[by].drop_nulls().unique().sort():
                 part = {model: _only(inputs, by, group) for model, inputs in views.items()}
-                grouped = self._summaries(part, is_baseline, seed)
+                grouped = summaries_of(part)
                 summaries += [{**row, "by": by, "group": str(group)} for row in grouped]
         pl.DataFrame(summaries, schema=rows.SUMMARY).write_parquet(work.files / "summary.parquet")
-        found = measures(self.metrics, views)
+        found = measures(self.metrics, views, clusters)
         _sample_rows(found, own[0].rollouts).sink_parquet(work.files / "samples.parquet")
         work.result.notes.update(_models_behind(work))
         work.result.notes.update(_without_text(own[0].rollouts))
@@ -95,13 +135,21 @@ class ScoreStage(Stage):
         for measure in found:
             yield _score_rows(measure)
 
-    def _summaries(self, views: "JudgeViews", is_baseline: bool, seed: int) -> list[dict[str, Any]]:
+    def _summaries(
+        self,
+        views: "JudgeViews",
+        clusters: QuestionClusters | None,
+        seed: int,
+        *,
+        is_baseline: bool,
+    ) -> list[dict[str, Any]]:
         """Rows of `rows.SUMMARY`, with the difference from the baseline unless this is it."""
         below = {}
         baselines = {k: view.baseline for k, view in views.items() if view.baseline is not None}
         if baselines and not is_baseline:
             below = {m.metric: m for m in measures(self.metrics, baselines)}
-        pairs = [(m, below.get(m.metric)) for m in measures(self.metrics, views)]
+        own = measures(self.metrics, views, clusters)
+        pairs = [(m, below.get(m.metric)) for m in own]
         return summarise_all(pairs, resamples=self.resamples, seed=seed)
 
 
@@ -137,7 +185,9 @@ def judge_views(own: JudgedCell, baseline: JudgedCell | None) -> JudgeViews:
     }
 
 
-def measures(metrics: Sequence[AnyScore], views: JudgeViews) -> list[Measure]:
+def measures(
+    metrics: Sequence[AnyScore], views: JudgeViews, clusters: QuestionClusters | None = None
+) -> list[Measure]:
     """Every measure of a cell; those that depend on the choice of a judge model, once per model.
 
     The name of the model follows the name of the metric, as in `judge_accuracy:gpt-oss-20b`.
@@ -158,7 +208,7 @@ def measures(metrics: Sequence[AnyScore], views: JudgeViews) -> list[Measure]:
             for measure in metric.measure(inputs)
             if measure.metric not in names
         ]
-    return found
+    return found if clusters is None else [clusters.on(measure) for measure in found]
 
 
 def verdicts_by_judge(
@@ -295,4 +345,5 @@ def _score_rows(measure: Measure) -> pl.DataFrame:
         value.cast(pl.Float64).alias("value"),
         pl.col("n").cast(pl.Int64),
         pl.col("failed").cast(pl.Int64),
+        *([CLUSTER] if CLUSTER in questions.columns else []),
     )

@@ -52,6 +52,18 @@ def test_the_error_of_summaries_adds_seeds_and_questions():
     assert found.error == pytest.approx(math.sqrt(1 / 3 + 0.25))
 
 
+def test_clusters_take_the_place_of_questions():
+    # clusters of 1 and 3 questions; each seed answers a cluster alike
+    values, clusters = np.array([[2.0, 4, 4, 4], [4.0, 6, 6, 6]]), np.array([0, 1, 1, 1])
+
+    found = over_seeds(values, clusters)
+
+    # by cluster 4.5 + 2 / 4 * (-1.5, 1.5) for both seeds, which differ by 2 more
+    assert found.value == 4.5
+    assert found.error == pytest.approx(math.sqrt(1.5**2 / 2 / 2 + 2 / 2))
+    assert difference(values, values - 1, clusters).value == 1.0
+
+
 def studies(random, *, questions, share, seed_spread, seeds=3):
     """0 / 1 values of seeds and questions; both shift the log-odds of a right answer."""
     hard = random.normal(size=(1, questions)) * 1.5
@@ -117,14 +129,15 @@ def summary(values, **more):
     )
 
 
-def report(values, **more):
+def report(values, per_cluster=None, **more):
     long = [
         {"address": cell(*key), "metric": "exact_match", "question_id": f"q{n}", "value": value}
         | {"seed": key[1], "n": int(value is not None), "failed": int(value is None)}
+        | {"cluster": per_cluster and f"d{n // per_cluster}"}
         for key, column in values.items()
         for n, value in enumerate([*column, None])
     ]
-    texts = dict.fromkeys(("address", "seed"), pl.String())
+    texts = dict.fromkeys(("address", "seed", "cluster"), pl.String())
     scores = pl.LazyFrame(long, schema={**texts, **rows.SCORES})
     return ReportInputs(summary=summary(values, **more), scores=scores, axes=AXES)
 
@@ -164,6 +177,31 @@ def test_a_table_has_one_row_for_all_seeds_of_a_training():
     assert "| seeds |" in text
     assert "the intervals count seeds and questions" in text
     assert table.rows["exact_match_tied"].to_list() == [False, False]
+
+
+def test_the_seeds_of_clustered_questions_have_wider_intervals_and_more_marks():
+    # of 12 documents, four are right in `a` alone and one in `b` alone
+    alike = {"a": [1.0] * 9 + [0.0] * 3, "b": [1.0] * 5 + [0.0] * 4 + [1.0] + [0.0] * 2}
+    noise = np.random.default_rng(2)
+    values = {
+        (variant, str(seed)): np.abs(np.repeat(right, 5) - (noise.random(60) < 0.05))
+        for variant, right in alike.items()
+        for seed in (1, 2, 3)
+    }
+    settings = '{"cluster":"metadata.document","clusters":12,"interval":"wilson"}'
+
+    alone = MainResults().build(merged_seeds(report(values)))
+    table = MainResults().build(merged_seeds(report(values, 5, settings=settings)))
+
+    def widths(table):
+        return (table.rows["exact_match_high"] - table.rows["exact_match_low"]).to_list()
+
+    for wide, narrow in zip(widths(table), widths(alone), strict=True):
+        assert wide > 1.5 * narrow
+    assert alone.rows["exact_match_tied"].to_list() == [False, False]
+    assert table.rows["exact_match_tied"].to_list() == [False, True]
+    (note,) = [note for note in table.notes if "cluster" in note]
+    assert "the same metadata.document are one cluster: 60 questions in 12 clusters" in note
 
 
 def test_seeds_that_scatter_keep_the_mark_that_questions_alone_would_take():

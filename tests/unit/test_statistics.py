@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from mbt_cli.scores.seeds import over_seeds
 from mbt_cli.scores.statistics import (
     Quantity,
     bootstrap,
+    cluster_numbers,
+    effective_clusters,
     equivalence_p,
     holm,
     mcnemar_p,
     not_worse_than_best,
     paired_p,
     paired_share_interval,
+    per_cluster,
     resample_counts,
     share_interval,
     smallest_difference,
@@ -25,8 +29,9 @@ from mbt_cli.scores.statistics import (
 )
 
 
-def mean(values):
-    return Quantity({"value": np.asarray(values, dtype=float)}, lambda means: means["value"])
+def mean(values, clusters=None):
+    columns = {"value": np.asarray(values, dtype=float)}
+    return Quantity(columns, lambda means: means["value"], clusters)
 
 
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (1, 5), (7, 7), (3, 40), (120, 90)])
@@ -357,3 +362,135 @@ def test_a_paired_test_of_means_finds_the_smallest_difference_in_80_percent_of_s
 
     assert np.mean(np.array(tests) < 0.05) == pytest.approx(0.8, abs=0.04)
     assert np.mean(np.array(swapped) < 0.05) == pytest.approx(0.8, abs=0.1)
+
+
+def test_clusters_are_numbered_as_they_appear_and_single_questions_are_none():
+    assert cluster_numbers(["b", "a", "b", "c"]).tolist() == [0, 1, 0, 2]
+    assert cluster_numbers(["b", "a", "c"]) is None
+
+
+def test_the_error_of_a_mean_over_clusters_is_the_clustered_standard_error():
+    values, clusters = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 4.0]), np.array([0, 0, 1, 1, 1, 2])
+    # mean 7 / 6; by cluster the deviations add up to -8 / 6, -9 / 6 and 17 / 6
+    by_hand = np.sqrt((8**2 + 9**2 + 17**2) / 36) / 6 * np.sqrt(3 / 2)
+
+    drawn = bootstrap([mean(values, clusters)], resamples=10, seed=1)[0]
+
+    assert (drawn.value, drawn.size) == (pytest.approx(7 / 6), 3)
+    assert drawn.error == pytest.approx(by_hand)
+    reduced = per_cluster(values, clusters)
+    assert reduced.mean() == pytest.approx(7 / 6)
+    assert stats.sem(reduced) == pytest.approx(by_hand)
+
+
+def test_a_cluster_of_equal_questions_is_worth_one():
+    clusters = np.repeat(np.arange(40), 5)
+    alike = np.repeat(np.arange(40) % 2, 5).astype(float)
+
+    found = share_interval(alike, np.ones(200), clusters)
+
+    assert effective_clusters(clusters) == 40
+    assert effective_clusters(np.array([0, 0, 0, 1])) == pytest.approx(16 / 10)
+    assert found == wilson(20, 40)
+    assert share_interval(np.zeros(200), np.ones(200), clusters) == wilson(0, 40)
+
+
+def ratio_of(columns, clusters):
+    return Quantity(columns, lambda means: means["tokens"] / means["right"], clusters)
+
+
+def test_one_question_per_cluster_is_as_no_clusters():
+    random = np.random.default_rng(5)
+    own, base = random.random(60).round(1), random.random(60).round(1)
+    zeros, ones, alone = (own > 0.6) * 1.0, np.ones(60), np.arange(60)
+    tokens = np.where(random.random(60) < 0.1, np.nan, 50 * random.random(60))
+    columns = {"tokens": tokens, "right": zeros}
+
+    def of(clusters):
+        quantities = [mean(own, clusters), ratio_of(columns, clusters)]
+        drawn = [one.interval() for one in bootstrap(quantities, resamples=300, seed=1)]
+        ends = [[one.low, one.high] for one in drawn]
+        pairs = ((own, base), (zeros, (base > 0.5) * 1.0))
+        tests = [paired_p(mean(a, clusters), mean(b, clusters), seed=1)[0] for a, b in pairs]
+        both = np.stack([own, base, zeros])
+        kept = not_worse_than_best(both, resamples=200, seed=1, clusters=clusters)
+        share = share_interval(zeros, ones, clusters)
+        apart = paired_share_interval(*pairs[1], ones, ones, clusters)
+        seeds = over_seeds(both, clusters)
+        return np.concatenate(
+            [*ends, tests, kept, [share.low, share.high, apart.low, apart.high, seeds.error]]
+        )
+
+    assert of(alone) == pytest.approx(of(None), rel=1e-9)
+
+
+def test_whole_clusters_are_exchanged():
+    clusters = np.repeat(np.arange(6), [1, 2, 3, 1, 2, 3])
+    random = np.random.default_rng(6)
+    first, second = random.random(12), random.random(12) + 0.2
+    sums = np.bincount(clusters, weights=first - second)
+    expected = stats.permutation_test(
+        (sums,), np.sum, permutation_type="samples", n_resamples=np.inf
+    ).pvalue
+
+    found = swap_p(mean(first, clusters), mean(second, clusters), seed=1)
+
+    assert found == pytest.approx(expected)
+    whole = np.repeat([1.0, 0.0, 1.0, 1.0, 0.0, 1.0], [1, 2, 3, 1, 2, 3])
+    p, test = paired_p(mean(whole, clusters), mean(0 * whole, clusters), seed=1)
+    assert test == "permutation"
+    assert p == pytest.approx(2 / 2**4)  # of the four clusters that differ
+
+
+class Clustered:
+    """Questions in 30 clusters of 1 to 10 with a correlation of 0.3 within them."""
+
+    def __init__(self, random):
+        self.random = random
+        self.of = np.repeat(np.arange(30), random.integers(1, 11, 30))
+
+    def share(self, p):
+        easy = self.random.beta(p * 7 / 3, (1 - p) * 7 / 3, 30)[self.of]
+        return (self.random.random(len(self.of)) < easy) * 1.0
+
+    def normal(self):
+        common, own = self.random.normal(size=30)[self.of], self.random.normal(size=len(self.of))
+        return np.sqrt(0.3) * common + np.sqrt(0.7) * own
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_intervals_of_clustered_shares_cover_the_truth(p):
+    random = np.random.default_rng(4)
+    with_clusters = without = 0
+    for _ in range(1_000):
+        drawn = Clustered(random)
+        values = drawn.share(p)
+        ones = np.ones(len(values))
+        found, narrow = share_interval(values, ones, drawn.of), share_interval(values, ones)
+        with_clusters += found.low <= p <= found.high
+        without += narrow.low <= p <= narrow.high
+
+    assert 925 <= with_clusters <= 985  # 93 to 98 %, and what chance adds to 1,000 studies
+    assert without < 850
+
+
+def test_clustered_differences_means_and_tests_hold():
+    random = np.random.default_rng(9)
+    apart = skewed = rejected = lost = 0
+    for _ in range(400):
+        drawn = Clustered(random)
+        n, common = len(drawn.of), drawn.normal()
+        first, second = ((0.7 * common + 0.71 * drawn.normal() < 0) * 1.0 for _ in range(2))
+        found = paired_share_interval(first, second, np.ones(n), np.ones(n), drawn.of)
+        apart += found.low <= 0 <= found.high
+        values = mean(np.exp(0.5 * drawn.normal()), drawn.of)
+        found = bootstrap([values], resamples=400, seed=0)[0].interval()
+        skewed += found.low <= np.exp(0.125) <= found.high
+        rejected += swap_p(mean(first, drawn.of), mean(second, drawn.of), seed=0) < 0.05
+        rows = np.stack([first, second, (common < 0) * 1.0, (drawn.normal() < 0) * 1.0])
+        lost += not not_worse_than_best(rows, resamples=200, seed=0, clusters=drawn.of).all()
+
+    assert apart >= 363  # of 400: 93 %, less two standard errors
+    assert skewed >= 363
+    assert rejected <= 29  # 5 %, and two standard errors
+    assert lost <= 33

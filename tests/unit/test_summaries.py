@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from mbt_cli.core import rows
-from mbt_cli.core.measures import Measure
+from mbt_cli.core.measures import Measure, QuestionClusters
 from mbt_cli.scores.comparison import METRICS, Margins, compare
 from mbt_cli.scores.summaries import summarise_all
 from tests.unit.scoring import summarise
@@ -26,6 +26,13 @@ def measure(values, *, ids=None, metric="exact_match", **more):
         schema_overrides={"value": pl.Float64},
     )
     return Measure(metric=metric, unit="percent", questions=questions, **more)
+
+
+def clustered(values, names, **more):
+    one = measure(values, **more)
+    ids = one.questions["question_id"]
+    clusters = pl.DataFrame({"question_id": ids, "cluster": names})
+    return QuestionClusters("metadata.document", clusters).on(one)
 
 
 def ratio(means):
@@ -215,3 +222,52 @@ def test_p_values_of_equivalence_are_corrected_over_the_metrics_tested():
     # three metrics, the smallest first; that about the judge is left out
     assert held == pytest.approx([2 * p[0], 2 * p[0], None, 3 * p[3]])
     assert alone["p_equivalent_holm"].to_list() == [p[0], None, None, None]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_clusters_widen_intervals_and_are_counted(binary):
+    values, base = [1.0, 1.0, 0.0, 0.0] * 5, [0.0, 0.0, 0.0, 1.0] * 5
+    names = [f"d{i // 2}" for i in range(20)]
+
+    alone = summarise(measure(values, binary=binary), baseline=measure(base), resamples=200, seed=1)
+    row = summarise(
+        clustered(values, names, binary=binary), baseline=measure(base), resamples=200, seed=1
+    )
+
+    assert row["high"] - row["low"] > alone["high"] - alone["low"]
+    assert (row["value"], row["difference"]) == (alone["value"], alone["difference"])
+    settings = json.loads(row["settings"])
+    assert (settings["cluster"], settings["clusters"]) == ("metadata.document", 10)
+    assert (settings["test"], settings["paired_clusters"]) == ("permutation", 10)
+    assert json.loads(alone["settings"])["test"] == "mcnemar"
+
+
+def test_one_question_per_cluster_gives_the_same_row():
+    values, base = [1.0, 0.0, 0.25, 1.0, 0.5] * 4, [0.0, 0.0, 1.0, 1.0, 0.5] * 4
+
+    plain = summarise(measure(values), baseline=measure(base), resamples=200, seed=1)
+    row = summarise(
+        clustered(values, [f"d{i}" for i in range(20)]),
+        baseline=clustered(base, ["any"] * 20),
+        resamples=200,
+        seed=1,
+    )
+
+    assert {**row, "settings": None} == {**plain, "settings": None}
+    assert json.loads(row["settings"])["clusters"] == 20
+
+
+def test_equal_values_in_one_cluster_have_a_reason_for_no_interval():
+    row = summarise(clustered([0.5, 0.7], ["d", "d"]), resamples=100, seed=1)
+
+    assert (row["low"], json.loads(row["settings"])["no_interval"]) == (None, "one cluster")
+
+
+def test_a_comparison_counts_clusters():
+    first = [clustered([1.0, 1.0, 0.0, 1.0], ["a", "a", "b", "b"], binary=True)]
+    second = [measure([0.0, 0.0, 0.0, 0.0], binary=True)]
+
+    (row,) = compare(first, second, resamples=100, seed=1).metrics.to_dicts()
+
+    assert (row["questions"], row["clusters"], row["test"]) == (4, 2, "permutation")
+    assert row["p"] == pytest.approx(2 / 4)
