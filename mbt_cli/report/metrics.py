@@ -15,6 +15,7 @@ from mbt_cli.report.formats import formatted_rows
 from mbt_cli.report.notes import (
     ADDRESS,
     bounds_note,
+    cluster_notes,
     empty_note,
     interval_notes,
     question_scores,
@@ -198,7 +199,7 @@ def metric_table(
         *([f"All rows: {', '.join(constant)}."] if constant else []),
         *([_COUNTS_NOTE] if metrics else []),
         *([_SEEDS_NOTE] if has_seeds else []),
-        *_cluster_notes(inputs, metrics),
+        *cluster_notes(inputs.summary, metrics),
         *_toy_notes(inputs, metrics),
         *notes,
         *_question_notes(table),
@@ -305,33 +306,6 @@ def _toy_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
         return []
     judges = ", ".join(inputs.toy_judges)
     return [f"The judge is {judges}, a toy: its accuracy only shows that the pipeline works."]
-
-
-def _cluster_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
-    """How many questions come in how many clusters, by the column that names them."""
-    whole = inputs.summary.filter(pl.col("by").is_null(), pl.col("metric").is_in(list(metrics)))
-    counts = (
-        whole.select(
-            ADDRESS,
-            "n",
-            pl.col("settings").str.json_path_match("$.cluster").alias(CLUSTER),
-            pl.col("settings").str.json_path_match("$.clusters").cast(pl.Int64).alias("clusters"),
-        )
-        .drop_nulls()
-        .group_by(CLUSTER, ADDRESS, maintain_order=True)
-        .agg(pl.col("n", "clusters").max())
-    )
-    notes = []
-    for (column,), part in counts.group_by(CLUSTER, maintain_order=True):
-        sizes = [
-            f"{n:,} questions in {clusters:,} clusters"
-            for n, clusters in part.select("n", "clusters").unique(maintain_order=True).rows()
-        ]
-        notes.append(
-            f"Questions with the same {column} are one cluster: {', '.join(sizes)}. Intervals, "
-            "tests and † count clusters; no test is McNemar's."
-        )
-    return notes
 
 
 def _question_notes(table: TableData) -> list[str]:

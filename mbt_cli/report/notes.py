@@ -178,6 +178,32 @@ def interval_notes(summary: pl.DataFrame, columns: Sequence[Column]) -> Iterator
         yield f"Undefined bootstrap resamples, left out of intervals: {'; '.join(left_out)}."
 
 
+def cluster_notes(summary: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
+    """How many questions come in how many clusters, by the column that names them."""
+    settings = pl.col("settings").str
+    counts = (
+        summary.filter(pl.col("by").is_null(), pl.col("metric").is_in(list(metrics)))
+        .select(
+            ADDRESS,
+            "n",
+            settings.json_path_match(f"$.{CLUSTER}").alias(CLUSTER),
+            settings.json_path_match("$.clusters").cast(pl.Int64).alias("clusters"),
+        )
+        .drop_nulls()
+        .group_by(CLUSTER, ADDRESS, maintain_order=True)
+        .agg(pl.col("n", "clusters").max())
+    )
+    notes = []
+    for (column,), part in counts.group_by(CLUSTER, maintain_order=True):
+        sizes = part.select("n", "clusters").unique(maintain_order=True).rows()
+        found = ", ".join(f"{n:,} questions in {clusters:,} clusters" for n, clusters in sizes)
+        notes.append(
+            f"Questions with the same {column} are one cluster: {found}. Intervals, tests and † "
+            "count clusters; no test is McNemar's."
+        )
+    return notes
+
+
 def _settings(text: str | None) -> Mapping[str, Any]:
     found: Mapping[str, Any] = orjson.loads(text) if text else {}
     return found

@@ -219,6 +219,13 @@ class Efficiency(Table):
         )
 
 
+_OF_DIFFERENCE = {
+    "no_interval_of_difference": "no_interval",
+    "undefined_resamples_of_difference": "undefined_resamples",
+    "cluster": "cluster",
+    "paired_clusters": "clusters",
+}
+"""Settings of a difference to those of a value."""
 _OF_SEEDS = "; Student's t over seeds and questions for several seeds"
 
 
@@ -244,8 +251,8 @@ class PairedDifferences(Table):
             pl.col("difference_high").alias("high"),
             pl.col("settings").str.json_path_match("$.paired_questions").cast(pl.Int64).alias("n"),
             settings=pl.struct(
-                pl.col("settings").str.json_path_match(f"$.{key}_of_difference").alias(key)
-                for key in ("no_interval", "undefined_resamples")
+                pl.col("settings").str.json_path_match(f"$.{key}").alias(name)
+                for key, name in _OF_DIFFERENCE.items()
             ).struct.json_encode(),
         )
         table = metric_table(
