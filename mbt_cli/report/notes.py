@@ -199,7 +199,7 @@ def cluster_notes(summary: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
         found = ", ".join(f"{n:,} questions in {clusters:,} clusters" for n, clusters in sizes)
         notes.append(
             f"Questions with the same {column} are one cluster: {found}. Intervals, tests and † "
-            "count clusters; no test is McNemar's."
+            "count clusters; McNemar's test is not used where a cluster has several questions."
         )
     return notes
 

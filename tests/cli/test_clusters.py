@@ -5,6 +5,10 @@ import json
 import polars as pl
 import pytest
 
+from mbt_cli.core import rows
+from mbt_cli.errors import UsageError
+from mbt_cli.stages.inputs import question_clusters
+
 STUDY = """
 [study]
 name = "documents"
@@ -157,3 +161,23 @@ def test_questions_without_a_cluster_are_counted_and_one_is_named(mbt, study):
     assert told.code == 2
     assert "2 of 24 questions" in told.err
     assert "have no `metadata.info.source`, such as `q7`" in told.err
+
+
+def about(**documents):
+    """Questions by id, each about documents with these titles."""
+    found = [
+        {"question_id": name, "context": [{"title": t, "sentences": [t]} for t in titles]}
+        for name, titles in documents.items()
+    ]
+    return rows.frame_of_rows(found, rows.QUESTIONS).lazy()
+
+
+def test_questions_with_the_same_documents_in_any_order_are_one_cluster():
+    ids = pl.Series(["a", "b", "c"])
+
+    found = question_clusters(about(a="xy", b="yx", c="x"), "context", ids, "mine").names
+
+    a, b, c = found.sort("question_id")["cluster"]
+    assert a == b != c
+    with pytest.raises(UsageError, match="1 of 3 questions of `mine` have no `context`"):
+        question_clusters(about(a="xy", b="", c="x"), "context", ids, "mine")
