@@ -279,7 +279,9 @@ def paired_shares(random, n, only_first, only_second, both=0.4):
 
 def share_equivalence(own, base, margin):
     ones = np.ones(len(own))
-    return equivalence_p(lambda level: paired_share_interval(own, base, ones, ones, level), margin)
+    return equivalence_p(
+        lambda level: paired_share_interval(own, base, ones, ones, level=level), margin
+    )
 
 
 def test_the_p_value_of_equivalence_says_the_same_as_the_90_percent_interval():
@@ -287,7 +289,7 @@ def test_the_p_value_of_equivalence_says_the_same_as_the_90_percent_interval():
     ones, said = np.ones(150), set()
     for _ in range(60):
         own, base = paired_shares(random, 150, 0.06, 0.04)
-        interval = paired_share_interval(own, base, ones, ones, 0.9)
+        interval = paired_share_interval(own, base, ones, ones, level=0.9)
         is_within = interval.low > -0.07 and interval.high < 0.07
         said.add(is_within)
 
