@@ -165,17 +165,22 @@ def _questions(comparison: Comparison, show: int) -> RenderableType:
 
 
 def agreement_json(first: Path, second: Path, found: JudgeAgreement) -> str:
-    """One JSON object: both folders, kappa, and the confusion table."""
+    """One JSON object: both folders, kappa with its interval, and the confusion table."""
     content = {
         "first": str(first),
         "second": str(second),
         "column": found.scale.column,
-        "kappa": found.kappa,
+        "kappa": found.kappa["value"],
+        "low": found.kappa["low"],
+        "high": found.kappa["high"],
+        "weights": found.settings["weights"],
+        "missing": _why_missing(found),
+        "questions": found.kappa["n"],
         "read": found.parsed,
         "same": found.same,
         "confusion": found.table.to_dicts(),
     }
-    return orjson.dumps(content).decode()
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def agreement_view(first: Path, second: Path, found: JudgeAgreement) -> RenderableType:
@@ -192,9 +197,20 @@ def agreement_view(first: Path, second: Path, found: JudgeAgreement) -> Renderab
     for row in values:
         table.add_row(Text(row), *(str(counts.get((row, column), 0)) for column in values))
     share = number_text(found.same / found.parsed, unit="percent")
-    kappa = number_text(found.kappa, decimals=3)
-    line = f"Cohen's kappa {kappa}; the same in {found.same} of {found.parsed} ({share} %)"
+    value, low, high = (number_text(found.kappa[k], decimals=3) for k in ("value", "low", "high"))
+    name = "Weighted kappa (quadratic)" if found.scale.is_ordered else "Cohen's kappa"
+    interval = f"[{low}, {high}]"
+    if why := _why_missing(found):
+        interval = f"(no interval: {why})" if found.kappa["value"] is not None else f"({why})"
+    line = f"{name} {value} {interval}; the same in {found.same} of {found.parsed} ({share} %)"
     return Group(Text(f"first:  {first}\nsecond: {second}"), Text(line), table)
+
+
+def _why_missing(found: JudgeAgreement) -> str | None:
+    """Why kappa or its interval is missing."""
+    settings = found.settings
+    why = settings.get("undefined") or settings.get("no_interval")
+    return None if why is None else str(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +275,7 @@ def compare(first: str, second: str, settings: Settings, *, show: int, as_json: 
                     "`--equivalent` tests differences of metrics; these are judge cells",
                     hint="compare the score cells that read these verdicts",
                 )
-            found = agreement(left, right)
+            found = agreement(left, right, resamples=settings.resamples, seed=settings.seed)
             if as_json:
                 typer.echo(agreement_json(left, right, found))
             else:

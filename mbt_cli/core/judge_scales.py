@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import polars as pl
 
@@ -26,6 +26,9 @@ class Scale(ABC):
         high: The largest.
         combine: How several votes on one rollout become one value.
     """
+
+    is_ordered: ClassVar[bool] = False
+    """Whether a larger difference of two values is a larger disagreement."""
 
     column: str
     low: float = field(default=0.0, kw_only=True)
@@ -90,6 +93,8 @@ class Points(Scale):
         >>> Points("points", high=10).ordered(["10", "9", "0"])
         ['0', '9', '10']
     """
+
+    is_ordered: ClassVar[bool] = True
 
     combine: Combine = field(default="mean", kw_only=True)
 

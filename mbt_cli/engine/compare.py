@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import orjson
 import polars as pl
 from pydantic import TypeAdapter
 
@@ -13,8 +15,10 @@ from mbt_cli.core.measures import CLUSTER, Measure, QuestionClusters, ScoreInput
 from mbt_cli.errors import UsageError
 from mbt_cli.plugins import benchmark_of, judge_of
 from mbt_cli.registry import AnyScore
+from mbt_cli.scores.agreement import kappa_measure
 from mbt_cli.scores.comparison import Comparison, Margins, compare
-from mbt_cli.scores.votes import both_parsed, cohens_kappa, confusion
+from mbt_cli.scores.summaries import summarise_all
+from mbt_cli.scores.votes import both_parsed, confusion, paired_votes
 from mbt_cli.stages.inputs import as_scored, joined_with_questions
 from mbt_cli.stages.score import JudgedCell, judge_views, measures, verdicts_by_judge
 from mbt_cli.store.lineage import Lineage
@@ -134,17 +138,24 @@ class JudgeAgreement:
 
     Args:
         scale: The scale of both judges.
-        kappa: Cohen's kappa over the votes that both parsed; NaN if it is undefined.
+        kappa: Cohen's kappa over the votes that both parsed, a row of `rows.SUMMARY` with its 95 %
+            interval over questions; `settings` has the weights, and why a number is missing.
         parsed: Number of those votes.
         same: Number of those votes on which the judges agree.
         table: `first`, `second`, `count`, see `scores.votes.confusion`.
     """
 
     scale: Scale
-    kappa: float
+    kappa: Mapping[str, Any]
     parsed: int
     same: int
     table: pl.DataFrame
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """How kappa was computed."""
+        found: Mapping[str, Any] = orjson.loads(self.kappa["settings"])
+        return found
 
 
 def are_verdicts(first: Path, second: Path) -> bool:
@@ -152,8 +163,16 @@ def are_verdicts(first: Path, second: Path) -> bool:
     return require_lineage(first).kind == require_lineage(second).kind == "judge"
 
 
-def agreement(first: Path, second: Path) -> JudgeAgreement:
+def agreement(
+    first: Path, second: Path, *, resamples: int | None, seed: int | None
+) -> JudgeAgreement:
     """Cohen's kappa and the confusion table of two judge cells.
+
+    Args:
+        first: Folder of a judge cell.
+        second: Folder of another one on the same rollouts.
+        resamples: Bootstrap resamples; None for 10,000.
+        seed: The same seed gives the same interval; None for the study's.
 
     Raises:
         UsageError: The judges have different scales, or no rollout with two parsed verdicts.
@@ -172,14 +191,18 @@ def agreement(first: Path, second: Path) -> JudgeAgreement:
         .collect()
         for folder, lineage in zip((first, second), lineages, strict=True)
     )
-    table = confusion(left, right, scale.column)
-    parsed = both_parsed(table)
+    pairs = paired_votes(left, right, scale.column)
+    parsed = both_parsed(pairs)
     if parsed.is_empty():
         raise UsageError("no rollout has a parsed verdict of both judges")
-    same = parsed.filter(pl.col("first") == pl.col("second"))
-    return JudgeAgreement(
-        scale, cohens_kappa(table), int(parsed["count"].sum()), int(same["count"].sum()), table
+    measure = kappa_measure("kappa", pairs, is_ordered=scale.is_ordered)
+    (kappa,) = summarise_all(
+        [(measure, None)],
+        resamples=resamples or _RESAMPLES,
+        seed=lineages[0].spec.get("seed", 0) if seed is None else seed,
     )
+    same = int((parsed["first"] == parsed["second"]).sum())
+    return JudgeAgreement(scale, kappa, parsed.height, same, confusion(pairs))
 
 
 def _scale(lineage: Lineage) -> Scale:

@@ -22,8 +22,8 @@ from mbt_cli.scores.statistics import (
     share_interval,
 )
 
-_SHARES = ("percent", "share")
-"""Units of numbers from 0 to 1."""
+_LIMITS = {"percent": (0.0, 1.0), "share": (0.0, 1.0), "kappa": (-1.0, 1.0)}
+"""Units of numbers with limits, to these limits."""
 _NO_WIDTH = 1e-6
 NO_SPREAD = "every question has the same value"
 """Why a number of several questions has no interval."""
@@ -175,14 +175,16 @@ class _Part:
         if self._is_share():
             settings["interval"] = "wilson"
             return share_interval(self.own.columns["value"], self.samples, self.own.clusters)
+        if "no_interval" in settings:
+            return None
         drawn = resampled[0]
         interval = drawn.interval()
         if drawn.undefined:
             settings["undefined_resamples"] = round(drawn.undefined, 4)
         if interval is None:
             settings["no_interval"] = why_no_interval(drawn, self._unit())
-        is_share = self.measure.unit in _SHARES
-        return interval.within(0.0, 1.0) if interval and is_share else interval
+        limits = _LIMITS.get(self.measure.unit)
+        return interval.within(*limits) if interval and limits else interval
 
     def _difference(
         self, drawn: Sequence[Resampled], settings: dict[str, Any], seed: int

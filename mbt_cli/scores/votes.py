@@ -85,8 +85,8 @@ def _per_rollout(rollouts: pl.DataFrame, verdicts: pl.DataFrame, **found: pl.Exp
     return joined.select(pl.col(list(found)).cast(pl.Float64).fill_null(np.nan))
 
 
-def confusion(first: pl.DataFrame, second: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Confusion table of two judges on the same rollouts.
+def paired_votes(first: pl.DataFrame, second: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The votes of two judges on the same rollouts, joined by question, sample and vote.
 
     Args:
         first: Verdicts of one judge, `rows.VERDICTS` with its columns.
@@ -94,8 +94,8 @@ def confusion(first: pl.DataFrame, second: pl.DataFrame, column: str) -> pl.Data
         column: The column to compare, such as `grade` or `hit`.
 
     Returns:
-        Columns `first`, `second` (values as text; `unread` for an unparsed vote, `missing` for no
-        vote) and `count`, sorted.
+        `question_id`, `sample`, `vote`, and `first` and `second`: values as text, `unread` for an
+        unparsed vote, `missing` for no vote.
 
     Raises:
         StageError: A vote on a rollout is repeated.
@@ -107,35 +107,30 @@ def confusion(first: pl.DataFrame, second: pl.DataFrame, column: str) -> pl.Data
         text = pl.when(parsed).then(pl.col(column).cast(pl.String)).otherwise(pl.lit("unread"))
         sides.append(verdicts.select(*_VOTE, text.alias(name)))
     both = sides[0].join(sides[1], on=_VOTE, how="full", coalesce=True)
+    return both.with_columns(pl.col("first", "second").fill_null("missing"))
+
+
+def repeated_votes(verdicts: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Every ordered pair of one judge's parsed votes on a rollout, in the form of `paired_votes`.
+
+    `weight` makes each vote count once: 1 / (votes on the rollout - 1).
+    """
+    refuse_repeats(verdicts, _VOTE, "verdicts")
+    parsed = verdicts.filter(pl.col("failure").is_null(), pl.col(column).is_not_null())
+    own = parsed.select(*_VOTE, pl.col(column).cast(pl.String).alias("first"))
+    own = own.with_columns(weight=1 / (pl.len().over(_ROLLOUT) - 1))
+    other = own.select(*_ROLLOUT, pl.col("vote").alias("other"), second="first")
+    pairs = own.join(other, on=_ROLLOUT).filter(pl.col("vote") != pl.col("other"))
+    return pairs.drop("other")
+
+
+def confusion(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Confusion table of `paired_votes`: `first`, `second` and `count`, sorted."""
     return (
-        both.with_columns(pl.col("first", "second").fill_null("missing"))
-        .group_by("first", "second")
-        .agg(count=pl.len().cast(pl.Int64))
-        .sort("first", "second")
+        pairs.group_by("first", "second").agg(count=pl.len().cast(pl.Int64)).sort("first", "second")
     )
 
 
-def both_parsed(table: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a confusion table in which both judges gave a value."""
-    return table.filter(~pl.any_horizontal(pl.col("first", "second").is_in(NO_VERDICT)))
-
-
-def cohens_kappa(table: pl.DataFrame) -> float:
-    """Cohen's kappa of a confusion table: the agreement of two judges beyond chance.
-
-    (observed - expected) / (1 - expected) over the votes that both judges parsed; NaN if there are
-    none, or if the expected agreement is 1.
-    """
-    parsed = both_parsed(table)
-    total = int(parsed["count"].sum())
-    if not total:
-        return float("nan")
-    same = parsed.filter(pl.col("first") == pl.col("second"))
-    observed = int(same["count"].sum()) / total
-    sides = [
-        parsed.group_by(side).agg(share=pl.col("count").sum() / total).rename({side: "value"})
-        for side in ("first", "second")
-    ]
-    both = sides[0].join(sides[1], on="value", suffix="_other")
-    expected = float((both["share"] * both["share_other"]).sum())
-    return float("nan") if expected >= 1 else (observed - expected) / (1 - expected)
+def both_parsed(pairs: pl.DataFrame) -> pl.DataFrame:
+    """The rows of `paired_votes` or of their confusion table in which both judges gave a value."""
+    return pairs.filter(~pl.any_horizontal(pl.col("first", "second").is_in(NO_VERDICT)))

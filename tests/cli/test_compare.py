@@ -68,7 +68,10 @@ def test_two_judges_over_the_same_rollouts_give_kappa_and_a_confusion_table(mbt,
     assert counts.get(("A", "A"), 0) == 0
     assert counts[("A", "B")] + counts.get(("B", "B"), 0) == found["read"] == 12
     assert found["same"] == counts.get(("B", "B"), 0)
-    assert "Cohen's kappa" in shown.out
+    # one judge calls everything wrong: no agreement beyond chance, which has no spread
+    assert abs(found["kappa"]) < 1e-9
+    assert (found["low"], found["weights"], found["questions"]) == (None, "none", 6)
+    assert f"0.000 (no interval: {found['missing']})" in " ".join(shown.out.split())
 
 
 def test_cells_are_tested_for_equivalence_in_the_unit_shown(mbt):
