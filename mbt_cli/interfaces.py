@@ -100,6 +100,10 @@ class Backend(Plugin):
     def identity(self) -> Mapping[str, Json]:
         """The identity of the model, independent of the machine; enters every request key."""
 
+    def weights_name(self) -> str | None:
+        """The name of its weights, on the hub or of a file; None if the model's `id` names them."""
+        return None
+
     def origin(self) -> str | None:
         """The name by which the endpoint is known: its address, or another that the user gave it.
 
@@ -215,6 +219,8 @@ class Score(Plugin):
     family: ClassVar[str] = "scores"
     uses_verifier: ClassVar[bool] = False
     """Whether the verifier of the benchmark enters the fingerprint."""
+    reads_labels: ClassVar[bool] = False
+    """Whether it reads the human labels of the score stage."""
 
     def verifier(self, own: Verifier) -> Verifier | None:
         """The verifier that decides what is right, and so enters the fingerprint; None without one.

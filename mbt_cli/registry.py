@@ -33,6 +33,7 @@ from mbt_cli.judges.redundancy import Redundancy
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.launchers.slurm import SlurmLauncher
 from mbt_cli.plugins import Family
+from mbt_cli.report.agreement_table import JudgeAgreementTable
 from mbt_cli.report.figures import (
     AccuracyTokens,
     AnswerInclusiveErrorsFigure,
@@ -68,6 +69,7 @@ from mbt_cli.scores.answers import (
     SubstringMatch,
 )
 from mbt_cli.scores.at_k import AvgAtK, MajAtK, PassAtK
+from mbt_cli.scores.judge_agreement import JudgeAgreement
 from mbt_cli.scores.judged import AnswerHitRate, AnswerInclusiveErrors, JudgeAccuracy
 from mbt_cli.scores.lengths import AES, Degeneration, Tokens, TokensPerCorrect
 from mbt_cli.scores.mqi import MQI
@@ -118,6 +120,7 @@ SCORES = Family[Score](
     ExactMatch,
     F1Score,
     JudgeAccuracy,
+    JudgeAgreement,
     MajAtK,
     MathMatch,
     MQI,
@@ -154,6 +157,7 @@ TABLES = Family[Table](
     DegenerationTable,
     Difficulty,
     Efficiency,
+    JudgeAgreementTable,
     JudgeHealth,
     MainResults,
     MQITable,

@@ -93,6 +93,9 @@ class LlamaCppBackend(Backend):
     def download(self, cache: Path) -> Download | None:
         return Download(_cached(cache), SIZE_BYTES) if self.model == NAME else None
 
+    def weights_name(self) -> str:
+        return self.model
+
     def identity(self) -> Mapping[str, Json]:
         return {"weights": self._sha256(), "context": self.context}
 

@@ -166,6 +166,9 @@ class OpenAIBackend(Backend):
             raise ValueError(f"`{value}` needs a port from 1 to 65535, or none")
         return value.rstrip("/")
 
+    def weights_name(self) -> str | None:
+        return self.id
+
     def identity(self) -> Mapping[str, Json]:
         own = {} if self.id is None else {"id": self.id}
         return {"base_url": address_of(self.origin()), **own}

@@ -62,6 +62,9 @@ class TransformersBackend(Backend):
     place: Annotated[TransformersPlace, RunOnly] = Field(default_factory=TransformersPlace)
     """Where it is served."""
 
+    def weights_name(self) -> str:
+        return self.model
+
     def identity(self) -> Mapping[str, Json]:
         weights = weights_identity(self.model, self.revision, self.weights_sha256)
         return {**weights, "context": self.context, "serve": self.serve}

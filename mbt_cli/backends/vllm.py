@@ -145,6 +145,9 @@ class VLLMBackend(Backend):
             raise ValueError("; ".join(problems))
         return serve
 
+    def weights_name(self) -> str:
+        return self.model
+
     def identity(self) -> Mapping[str, Json]:
         weights = weights_identity(self.model, self.revision, self.weights_sha256)
         return {**weights, "serve": self.serve, **self._template()}

@@ -19,6 +19,7 @@ from mbt_cli.engine.states import States
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.docs import schema_text
 from mbt_cli.manifest.load import Manifest, load_plugins
+from mbt_cli.manifest.self_preference import related_judges
 from mbt_cli.manifest.toml import read_manifest_tree
 
 
@@ -46,7 +47,7 @@ def check(
         if as_json:
             typer.echo(checked_json(manifest, found))
         else:
-            lines = [*notes(manifest, machine.environment), *found]
+            lines = [*notes(manifest, machine.environment), *_self_preferences(manifest), *found]
             printer().print(stage_counts(manifest, lines))
 
 
@@ -70,6 +71,11 @@ def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
         count = len(manifest.left_out)
         lines.append(f"{count} optional cells are excluded: their source does not exist")
     return Group(table, *(Text(line, style="yellow") for line in (*lines, *notes)))
+
+
+def _self_preferences(manifest: Manifest) -> list[str]:
+    """Judge models that judge replies of their own kind."""
+    return [str(pair) for pair in related_judges(manifest.cells, manifest.cells.values())]
 
 
 def _unused_line(group: UnusedCells) -> str:
@@ -96,5 +102,6 @@ def checked_json(manifest: Manifest, shared: Sequence[str]) -> str:
         "unread": [address for group in unused_cells(manifest) for address in group.addresses],
         "left_out": list(manifest.left_out),
         "contamination": list(shared),
+        "self_preference": _self_preferences(manifest),
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()

@@ -16,6 +16,13 @@ CORRECTNESS = "correctness"
 """The quantity of judges that grade the final answer."""
 
 
+_WORDS = {
+    **dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), 1.0),
+    **dict.fromkeys(("0", "0.0", "false", "no", "wrong", "incorrect"), 0.0),
+}
+"""What people write for right and wrong."""
+
+
 @dataclass(frozen=True)
 class Scale(ABC):
     """The values that a judge's verdict can take.
@@ -49,6 +56,19 @@ class Scale(ABC):
         """Values of the column, as text, in the order of the scale."""
         return sorted(values)
 
+    def read_label(self, label: str) -> float | None:
+        """The verdict of a person as a share of the scale; None if it is none.
+
+        Example:
+            >>> [YesNo("hit").read_label(label) for label in ("Right", "0", "maybe")]
+            [1.0, 0.0, None]
+        """
+        return _WORDS.get(label.strip().casefold())
+
+    def label_words(self) -> str:
+        """What `read_label` reads, for messages."""
+        return ", ".join(f"`{word}`" for word in _WORDS if "." not in word)
+
 
 @dataclass(frozen=True)
 class YesNo(Scale):
@@ -80,6 +100,15 @@ class Labels(Scale):
     def number(self) -> pl.Expr:
         return (pl.col(self.column) == self.right).cast(pl.Float64)
 
+    def read_label(self, label: str) -> float | None:
+        own = {one.casefold(): float(one == self.right) for one in self.labels}
+        found = own.get(label.strip().casefold())
+        return super().read_label(label) if found is None else found
+
+    def label_words(self) -> str:
+        own = ", ".join(f"`{label}`" for label in self.labels)
+        return f"{own}, {super().label_words()}"
+
     def ordered(self, values: Iterable[str]) -> list[str]:
         known = {label: place for place, label in enumerate(self.labels)}
         return sorted(values, key=lambda value: (known.get(value, len(known)), value))
@@ -100,6 +129,17 @@ class Points(Scale):
 
     def number(self) -> pl.Expr:
         return pl.col(self.column).cast(pl.Float64)
+
+    def read_label(self, label: str) -> float | None:
+        try:
+            points = float(label)
+        except ValueError:
+            return None
+        inside = self.low <= points <= self.high
+        return (points - self.low) / (self.high - self.low) if inside else None
+
+    def label_words(self) -> str:
+        return f"the numbers from {self.low:g} to {self.high:g}"
 
     def ordered(self, values: Iterable[str]) -> list[str]:
         return sorted(values, key=float)

@@ -41,6 +41,10 @@ class ScoreInputs:
             wrong; only what never came has a `failure`, and no value.
         verifier: The benchmark's own: decides whether a reply is right.
         verdicts: What a judge measures (`Judge.quantity`) to its verdicts on these rollouts.
+        judges: Every judge's verdicts, by what they measure and by the name of the judge model, for
+            scores that compare judges; empty where one judge is looked at.
+        human: `question_id`, `sample` and `label` of the answers that humans judged; None without
+            labels.
         baseline: The same for the baseline cell, on the same benchmark and split.
         official: How the benchmark's own scorer compares words, if it does.
         made: Results that scores of this cell share, see `once`.
@@ -49,6 +53,8 @@ class ScoreInputs:
     rollouts: pl.DataFrame
     verifier: Verifier
     verdicts: Mapping[str, Verdicts] = field(default_factory=dict)
+    judges: Mapping[tuple[str, str], Verdicts] = field(default_factory=dict)
+    human: pl.DataFrame | None = None
     baseline: "ScoreInputs | None" = None
     official: OfficialScorer | None = None
     # not an argument: a copy with other rows must not share these results
@@ -86,6 +92,7 @@ class Measure:
             interval.
         values: One value per rollout, in the order of the rollouts, NaN for no value; the column
             `value` is their mean over each question's samples. None if samples have no value.
+        interval: Low and high of the 95 % interval, if the score computed it itself.
     """
 
     metric: str
@@ -95,6 +102,7 @@ class Measure:
     settings: Mapping[str, Json] = field(default_factory=dict)
     binary: bool = False
     values: npt.NDArray[np.float64] | None = None
+    interval: tuple[float, float] | None = None
 
 
 CLUSTER = "cluster"
@@ -114,7 +122,9 @@ class QuestionClusters:
     names: pl.DataFrame
 
     def on(self, measure: Measure) -> Measure:
-        """The measure, whose intervals and tests count clusters."""
+        """The measure, whose intervals and tests count clusters unless it has its own interval."""
+        if measure.interval is not None:
+            return measure
         questions = measure.questions.join(
             self.names, on="question_id", how="left", maintain_order="left"
         )

@@ -45,6 +45,7 @@ class ReportInputs:
         missing_seeds: Number of unfinished cells of rows that have other seeds.
         toy_judges: Manifest names of the judge models that are toys.
         cells: `CELLS` of every finished cell of the study.
+        related_judges: Sentences about judges of replies of their own kind.
     """
 
     summary: pl.DataFrame
@@ -54,6 +55,7 @@ class ReportInputs:
     missing_seeds: int = 0
     toy_judges: Sequence[str] = ()
     cells: pl.DataFrame = field(default_factory=CELLS.to_frame)
+    related_judges: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.fingerprint import base_spec_of, growth_of, spec_of
@@ -53,9 +52,7 @@ class Cell:
         stage, found = self.stage, self.resolution
         named = {*_NOT_IN_SPEC, *stage.inputs, *stage.models, *stage.prompts, *stage.resolved}
         spec: dict[str, Json] = {k: v for k, v in as_json(stage).items() if k not in named}
-        for field in stage.files:
-            if (name := getattr(stage, field)) is not None:
-                spec[field] = {"sha256": file_sha256(Path(name).expanduser())}
+        spec |= {name: {"sha256": file_sha256(p)} for name, p in stage.files_read().items()}
         spec["models"] = {role: model.spec() for role, model in found.models.items()}
         spec["templates"] = {name: t.sha256 for name, t in found.templates.items()}
         if found.judge is not None:

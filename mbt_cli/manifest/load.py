@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mbt_cli.core.judge_scales import CORRECTNESS
 from mbt_cli.core.secrets import HELD, hold, mask
 from mbt_cli.errors import ManifestError, MissingInputError, Problem, UsageError
 from mbt_cli.manifest.cell import Cell
@@ -17,8 +18,11 @@ from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import Document, read_document
+from mbt_cli.manifest.self_preference import with_related_judges
 from mbt_cli.manifest.toml import manifest_text, read_manifest_tree
 from mbt_cli.plugins import use_study_plugins
+from mbt_cli.stages.labels import label_problems
+from mbt_cli.stages.score import ScoreStage
 from mbt_cli.store.questions import check_split
 from mbt_cli.store.records import data_files
 
@@ -84,8 +88,10 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
         if block.name not in with_cells:
             resolver.check_without_cells(block)
     _check_splits(cells, problems)
+    by_address = {cell.address: cell for cell in cells}
+    _check_labels(by_address, problems)
     stop_if_wrong()
-    return Manifest(path, document, {c.address: c for c in cells}, left_out, tree)
+    return Manifest(path, document, with_related_judges(by_address), left_out, tree)
 
 
 def _check_head(path: Path, tree: Mapping[str, Any]) -> None:
@@ -166,3 +172,18 @@ def _check_splits(cells: Sequence[Cell], problems: Problems) -> None:
             where = f"benchmarks.{cell.resolution.axes['benchmark']}"
             hint = f"; {error.hint}" if error.hint else ""
             problems.add(where, f"{error.message}{hint}")
+
+
+def _check_labels(cells: Mapping[str, Cell], problems: Problems) -> None:
+    """Human labels of score stages: their file, and whether a label belongs to one rollout."""
+    labelled: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells.values():
+        if isinstance(cell.stage, ScoreStage) and cell.stage.human is not None:
+            labelled.setdefault((cell.stage.name, cell.stage.human), []).append(cell)
+    for (name, human), scored in labelled.items():
+        read = {a for cell in scored for a in cell.resolution.inputs.get("verdicts", ())}
+        judges = [cells[address].resolution.judge for address in sorted(read) if address in cells]
+        scales = [judge.scale for judge in judges if judge and judge.quantity == CORRECTNESS]
+        axes = [cell.resolution.axes for cell in scored]
+        for what in label_problems(human, axes, list(dict.fromkeys(scales))):
+            problems.add(f"stage.{name}.human", what)

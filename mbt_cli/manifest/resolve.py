@@ -88,7 +88,7 @@ class Resolver:
         kinds_read = {name: {d.kind for d in drafts} for name, drafts in draft.inputs.items()}
         for field, what in stage.problems(kinds_read):
             self._problems.add(f"{where}.{field}", what)
-        if stage.files:
+        if stage.files_read():
             for field, what in stage.axis_problems(self._axis_values(axes_read)):
                 self._problems.add(f"{where}.{field}", what)
         if isinstance(stage, ScoreStage) and isinstance(stage.cluster, dict):

@@ -1,5 +1,6 @@
 """Tables with one row per scored cell and one column per metric, with marks and notes."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -57,6 +58,7 @@ _DISPLAYS = {
     "containment": Display("whole-word match"),
     "math_match": Display("math match"),
     "judge_accuracy": Display("judge accuracy"),
+    "judge_accuracy_corrected": Display("corrected accuracy"),
     "answer_rate": Display("answer rate"),
     "tokens": Display("mean tokens", "tokens", 0, "low"),
     "degeneration": Display("cut at the limit", best="low"),
@@ -201,6 +203,7 @@ def metric_table(
         *([_SEEDS_NOTE] if has_seeds else []),
         *cluster_notes(inputs.summary, metrics),
         *_toy_notes(inputs, metrics),
+        *(inputs.related_judges if _is_judged(inputs, metrics) else ()),
         *notes,
         *_question_notes(table),
         *_failed_notes(table),
@@ -306,6 +309,21 @@ def _toy_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
         return []
     judges = ", ".join(inputs.toy_judges)
     return [f"The judge is {judges}, a toy: its accuracy only shows that the pipeline works."]
+
+
+_BY_JUDGE = re.compile(
+    r"(judge|rrp|mqi)_|mqi$|answer_hit(_unread|_not_judged)?$|answer_inclusive_errors"
+)
+"""Metrics that are computed from verdicts; others name them in their setting `accuracy`."""
+
+
+def _is_judged(inputs: ReportInputs, metrics: Sequence[str]) -> bool:
+    """Whether one of the metrics is computed from verdicts."""
+    if any(_BY_JUDGE.match(metric) or JUDGED_BY in metric for metric in metrics):
+        return True
+    settings = inputs.summary.filter(pl.col("metric").is_in(list(metrics)))["settings"]
+    accuracies = settings.str.json_path_match("$.accuracy")
+    return _JUDGED in accuracies.to_list()
 
 
 def _question_notes(table: TableData) -> list[str]:

@@ -7,7 +7,7 @@ import polars as pl
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Means, Measure
-from mbt_cli.scores.statistics import Floats
+from mbt_cli.scores.statistics import Floats, effective_share_interval
 from mbt_cli.scores.votes import both_parsed
 
 KAPPA = "kappa"
@@ -115,3 +115,57 @@ def _of_counts(means: Means) -> Floats:
 def _beyond_chance(disagreement: Floats, chance: Floats) -> Floats:
     possible = chance > 1e-12
     return np.asarray(np.where(possible, 1 - disagreement / np.where(possible, chance, 1), np.nan))
+
+
+def share_measure(metric: str, hits: pl.DataFrame, *, settings: Mapping[str, Json]) -> Measure:
+    """The share of hits among all rows, with Wilson's interval.
+
+    The effective number of rows is that of the clustered variance of the ratio over questions, see
+    `statistics.effective_share_interval`.
+
+    Args:
+        metric: Name of the number.
+        hits: `question_id`, `hit` (true or false) and, if rows count differently, `weight`.
+        settings: What a reader needs to recompute it; `undefined` is added if there are no rows.
+    """
+    if "weight" not in hits.columns:
+        hits = hits.with_columns(weight=pl.lit(1.0))
+    questions = (
+        hits.group_by("question_id")
+        .agg(
+            n=_WEIGHT.sum().round().cast(pl.Int64),
+            failed=pl.lit(0, dtype=pl.Int64),
+            hits=(_WEIGHT * pl.col("hit")).sum(),
+            rows=_WEIGHT.sum(),
+        )
+        .sort("question_id")
+    )
+    found: dict[str, Json] = {**settings, "pairs": int(questions["n"].sum())}
+    interval = None
+    if questions.is_empty():
+        found["undefined"] = "there is no such verdict"
+    else:
+        inside, rows = (questions[name].to_numpy() for name in ("hits", "rows"))
+        n, share = len(rows), float(inside.sum() / rows.sum())
+        moved = (inside - share * rows) / rows.mean()
+        ends = effective_share_interval(
+            share,
+            float(moved @ moved) / max(n - 1, 1) / n,
+            degrees=n - 1,
+            fewest=n,
+            most=max(float(rows.sum()), n),
+        )
+        interval = (ends.low, ends.high)
+        found["interval"] = "wilson"
+    return Measure(
+        metric=metric,
+        unit="percent",
+        questions=questions,
+        estimate=_of_hits,
+        settings=found,
+        interval=interval,
+    )
+
+
+def _of_hits(means: Means) -> Floats:
+    return means["hits"] / means["rows"]

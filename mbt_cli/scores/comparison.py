@@ -19,7 +19,7 @@ from mbt_cli.scores.statistics import (
 )
 from mbt_cli.scores.summaries import Paired, finite, paired
 
-DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement")
+DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement|_kappa|_same|judge_sens|judge_spec")
 """Metrics about the judge itself, which the correction of p values leaves out."""
 
 METRICS = pl.Schema(

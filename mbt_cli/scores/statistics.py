@@ -311,8 +311,30 @@ def share_interval(
         least, effective = float(n), _per_variance(m, variance, n, level)
     if not 0 < m < 1:
         effective = least
-    effective = min(max(effective, least), max(float(samples.sum()), n))
-    return wilson(min(max(m, 0.0), 1.0) * effective, effective, level)
+    return _on_effective(m, effective, least, max(float(samples.sum()), n), level)
+
+
+def effective_share_interval(
+    share: float, variance: float, *, degrees: int, fewest: float, most: float
+) -> Interval:
+    """Wilson's 95 % score interval of a share whose variance is known, as in `share_interval`.
+
+    Args:
+        share: From 0 to 1.
+        variance: Of the share; 0 if no cluster differs.
+        degrees: Degrees of freedom of the variance; below 1 it is not used.
+        fewest: Number of clusters.
+        most: Number of samples.
+    """
+    effective = _per_variance(share, variance, degrees + 1, 0.95) if 0 < share < 1 else fewest
+    return _on_effective(share, effective, fewest, most, 0.95)
+
+
+def _on_effective(
+    share: float, effective: float, fewest: float, most: float, level: float
+) -> Interval:
+    effective = min(max(effective, fewest), most)
+    return wilson(min(max(share, 0.0), 1.0) * effective, effective, level)
 
 
 def _per_variance(m: float, variance: float, units: int, level: float) -> float:

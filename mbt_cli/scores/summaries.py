@@ -136,7 +136,9 @@ class _Part:
         """What is resampled: nothing for shares."""
         if self.own is None or self._is_share():
             return []
-        return [self.own] if self.pair is None else [self.own, self.pair.difference]
+        if self.pair is None:
+            return [] if self.measure.interval else [self.own]
+        return [self.own, self.pair.difference]
 
     def row(self, drawn: Sequence[Resampled], seed: int) -> dict[str, Any]:
         settings = dict(self.measure.settings)
@@ -172,10 +174,12 @@ class _Part:
         self, resampled: Sequence[Resampled], settings: dict[str, Any]
     ) -> Interval | None:
         assert self.own is not None
+        if self.measure.interval is not None:
+            return Interval(*self.measure.interval)
         if self._is_share():
             settings["interval"] = "wilson"
             return share_interval(self.own.columns["value"], self.samples, self.own.clusters)
-        if "no_interval" in settings:
+        if "no_interval" in settings or not resampled:
             return None
         drawn = resampled[0]
         interval = drawn.interval()

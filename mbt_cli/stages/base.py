@@ -14,6 +14,7 @@ from pydantic import Field
 from mbt_cli.core.chat import Endpoint, Json, Responder, template_arguments
 from mbt_cli.core.column_maps import ColumnMap
 from mbt_cli.core.fingerprint import spec_of
+from mbt_cli.core.model_families import RelatedJudge
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.progress import Progress
@@ -63,6 +64,11 @@ class Model:
             "request": dict(self.request),
         }
 
+    @property
+    def weights_name(self) -> str | None:
+        """The name that its weights are known by; None if it has none, as for canned replies."""
+        return (self.backend.weights_name() or self.id) if self.backend.has_model else None
+
     def sampling_body(self) -> dict[str, Json]:
         """Every field of a request that changes the reply, including the token limit."""
         return {
@@ -89,6 +95,7 @@ class Resolution:
         benchmarks: Every benchmark that the cell reads, by name.
         source_map: How the source's columns are read, for stages of rows.
         manifest: Text of the manifest, for a report to show.
+        related_judges: Judge models that judge replies of their own kind, for a report to note.
         recipe: Settings of a training that all methods share, for train stages.
         trainer: The method of the training, for train stages.
     """
@@ -108,6 +115,7 @@ class Resolution:
     recipe: Recipe | None = None
     trainer: Trainer | None = None
     manifest: str = ""
+    related_judges: tuple[RelatedJudge, ...] = ()
 
     @property
     def verifiers(self) -> Mapping[str, Verifier]:
@@ -286,8 +294,6 @@ class Stage(Settings, ABC):
     """Placeholders that its templates may use."""
     needed: ClassVar[tuple[str, ...]] = ()
     """Fields that it needs, unless it has a `source`."""
-    files: ClassVar[tuple[str, ...]] = ()
-    """Fields that name a file whose content, not its name, enters the spec."""
     resolved: ClassVar[tuple[str, ...]] = ()
     """Fields that enter the spec resolved, not as written."""
     swept: ClassVar[tuple[str, ...]] = ()
@@ -323,6 +329,10 @@ class Stage(Settings, ABC):
     def verifiers_used(self, own: Verifier, resolution: Resolution) -> Sequence[Verifier]:
         """The verifiers on which the rows of a benchmark with the verifier `own` depend."""
         return [own] if self.uses_verifier(resolution) else []
+
+    def files_read(self) -> Mapping[str, Path]:
+        """Field to the local file that it names: its content is part of the spec, not its name."""
+        return {}
 
     def part_read(self, spec: Json, resolution: Resolution) -> Json:
         """The part of a cell's spec that can change the rows; only this enters its fingerprint."""

@@ -52,7 +52,8 @@ class ReportStage(Stage):
         "scores": InputRule(kinds=("score",), many=True, partial=True)
     }
 
-    files: ClassVar[tuple[str, ...]] = ("reference",)
+    def files_read(self) -> Mapping[str, Path]:
+        return {} if self.reference is None else {"reference": Path(self.reference).expanduser()}
 
     def axis_problems(self, axes: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
         if self.reference is not None:
@@ -138,6 +139,7 @@ def report_inputs(work: Work) -> ReportInputs:
         missing=missing,
         toy_judges=_toy_judges(notes),
         cells=study_cells(work.study_folder),
+        related_judges=[str(pair) for pair in work.resolution.related_judges],
     )
 
 

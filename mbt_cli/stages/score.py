@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import polars as pl
@@ -26,7 +27,7 @@ from mbt_cli.core.verifier import Verifier
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Judge
 from mbt_cli.plugins import judge_of
-from mbt_cli.registry import BACKENDS, JUDGES, AnyScore
+from mbt_cli.registry import BACKENDS, JUDGES, SCORES, AnyScore
 from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work
 from mbt_cli.stages.inputs import (
@@ -37,6 +38,7 @@ from mbt_cli.stages.inputs import (
     with_questions,
 )
 from mbt_cli.stages.judge import seen_by_judge
+from mbt_cli.stages.labels import label_file, labels_of_cell, labels_of_questions, read_labels
 from mbt_cli.store.lineage import Lineage
 
 _BASELINE = "baseline_"
@@ -53,6 +55,11 @@ class ScoreStage(Stage):
     """Judge stages with verdicts on these rollouts."""
     baseline: dict[str, str] | None = None
     """Axis values that lead from a cell to its baseline."""
+    human: Annotated[str | None, AbsentByDefault] = None
+    """Human verdicts on answers, for the metric `judge_agreement`: a file (.csv, .jsonl, .parquet)
+    with the columns `question_id`, `sample`, `label` (`1` or `0`, `right` or `wrong`, or a value of
+    the judge's scale; empty: not labelled) and the axes in which the stage's cells differ, such as
+    `model`; or `metadata.KEY`, one verdict per question in the benchmark's metadata."""
     metrics: list[AnyScore] = Field(min_length=1)
     """Metrics to compute: names, or tables with settings."""
     by: list[Literal["difficulty", "hops", "question_type"]] = Field(default_factory=list)
@@ -98,6 +105,14 @@ class ScoreStage(Stage):
                 what = f"`{metric.kind}` compares with a baseline"
                 yield f"metrics.{number}", f"{what}: add `baseline = {{ AXIS = VALUE }}`"
 
+        if self.human is not None and not any(metric.reads_labels for metric in self.metrics):
+            kinds = [kind for kind, metric in SCORES.kinds().items() if metric.reads_labels]
+            yield "human", f"no metric reads it: add `{kinds[0]}` to `metrics`"
+
+    def files_read(self) -> Mapping[str, Path]:
+        path = label_file(self.human)
+        return {} if path is None else {"human": path}
+
     def verifiers_used(self, own: Verifier, resolution: Resolution) -> Sequence[Verifier]:
         found = [metric.verifier(own) for metric in self.metrics]
         return list(dict.fromkeys(verifier for verifier in found if verifier is not None))
@@ -108,6 +123,7 @@ class ScoreStage(Stage):
             raise StageError("a score cell has no rollouts")
         for verifier in self.verifiers_used(own[0].verifier, work.resolution):
             verifier.prepare()
+        own = (replace(own[0], human=self._labels(work, own[0].rollouts)), own[1])
         read, seed = work.resolution.inputs, work.resolution.seed
         views = judge_views(own, _judged_cell(work, _BASELINE))
         is_baseline = read["rollouts"] == read.get(f"{_BASELINE}rollouts")
@@ -135,6 +151,20 @@ class ScoreStage(Stage):
         for measure in found:
             yield _score_rows(measure)
 
+    def _labels(self, work: Work, rollouts: pl.DataFrame) -> pl.DataFrame | None:
+        """The human labels of the cell, which are kept in its file `labels.parquet`."""
+        if self.human is None:
+            return None
+        path = label_file(self.human)
+        if path is None:
+            labels = labels_of_questions(self.human, work.lazy("questions"), rollouts)
+        else:
+            labels = labels_of_cell(read_labels(path), work.resolution.axes)
+        if labels.is_empty():
+            work.progress.note(f"{work.resolution.address}: no label in `{self.human}` is for it")
+        labels.write_parquet(work.files / "labels.parquet")
+        return labels
+
     def _summaries(
         self,
         views: "JudgeViews",
@@ -160,7 +190,7 @@ JudgeViews = Mapping[str | None, ScoreInputs]
 """A cell with the verdicts of one judge model at a time.
 
 If several judge models measured the same quantity, each has a view. The view None has all other
-verdicts; it is the only one where there is no such choice."""
+verdicts, and all judges side by side; it is the only one where there is no such choice."""
 
 
 def judge_views(own: JudgedCell, baseline: JudgedCell | None) -> JudgeViews:
@@ -179,10 +209,11 @@ def judge_views(own: JudgedCell, baseline: JudgedCell | None) -> JudgeViews:
         chosen = {q: v for (q, m), v in verdicts.items() if q not in shared or m == model}
         return replace(inputs, verdicts=chosen)
 
-    return {
+    views = {
         model: replace(view(own, model), baseline=baseline and view(baseline, model))
         for model in (None, *models)
     }
+    return {**views, None: replace(views[None], judges=own[1])}
 
 
 def measures(
@@ -314,12 +345,18 @@ def _only(inputs: ScoreInputs, by: str, group: object) -> ScoreInputs:
     """The same inputs for the questions of one group, for the baseline too."""
     rollouts = inputs.rollouts.filter(pl.col(by) == group)
     ids = rollouts.select("question_id").unique()
-    verdicts = {
-        quantity: replace(found, rows=found.rows.join(ids, on="question_id", how="semi"))
-        for quantity, found in inputs.verdicts.items()
-    }
-    baseline = None if inputs.baseline is None else _only(inputs.baseline, by, group)
-    return replace(inputs, rollouts=rollouts, verdicts=verdicts, baseline=baseline)
+
+    def part(rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.join(ids, on="question_id", how="semi", maintain_order="left")
+
+    return replace(
+        inputs,
+        rollouts=rollouts,
+        verdicts={k: replace(one, rows=part(one.rows)) for k, one in inputs.verdicts.items()},
+        judges={k: replace(one, rows=part(one.rows)) for k, one in inputs.judges.items()},
+        human=None if inputs.human is None else part(inputs.human),
+        baseline=None if inputs.baseline is None else _only(inputs.baseline, by, group),
+    )
 
 
 def _sample_rows(found: Iterable[Measure], rollouts: pl.DataFrame) -> pl.LazyFrame:
