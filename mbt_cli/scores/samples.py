@@ -51,7 +51,8 @@ class Samples:
         means: dict[str, pl.Series] = {}
         n = np.zeros(size, np.int64)
         for name, values in columns.items():
-            has = ~np.isnan(values)
+            missing = np.isnan(values)
+            has = ~missing if missing.any() else slice(None)  # a slice copies nothing
             count = np.bincount(self.question[has], minlength=size)
             total = np.bincount(self.question[has], weights=values[has], minlength=size)
             mean = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
 from mbt_cli.core.traces import outside_thinking
 from mbt_cli.core.verifier import OfficialScorer, Verifier
@@ -113,6 +114,12 @@ def _words_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
 
 
 _PUNCTUATION = list(string.punctuation)
+_END = "\0"
+"""Between texts that are worked on as one."""
+_SHORT = 50  # bytes, on average
+_SPACE, _FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x20, 0x7E
+_LONGEST_ARTICLE = 3
+_LOWER = bytes.maketrans(string.ascii_uppercase.encode(), string.ascii_lowercase.encode())
 # white space, as Python's `split` sees it, that is not a single space
 _LOOSE_SPACE = r"[\s\x1c-\x1f]{2,}|[\t-\r\x1c-\x1f\x85\xa0\p{Zl}\p{Zp}]|[^ \P{Zs}]"
 _ARTICLES = r" (?:(?:a|an|the) )+"  # in a text with a space at both ends
@@ -120,7 +127,7 @@ _ARTICLES = r" (?:(?:a|an|the) )+"  # in a text with a space at both ends
 _ARTICLES_ANY = r"(^|[^\p{L}\p{N}])(?:a|an|the)([^\p{L}\p{N}]|$)"
 _NOT_PLAIN = r"[^ 0-9a-z]"
 _CLOSED_WORDS = ["yes", "no", "noanswer"]
-_ROWS_AT_ONCE = 1 << 16
+_ROWS_AT_ONCE = 1 << 17
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -138,7 +145,62 @@ METRICS = (
 
 
 def normalised(texts: pl.Series) -> pl.Series:
-    """`normalise` of every text; null stays null."""
+    """`normalise` of every text; null stays null.
+
+    Short texts are worked on as one run of bytes, which takes half of the time, then those with a
+    character that is not printable ASCII by themselves.
+    """
+    if texts.null_count() or texts.str.len_bytes().sum() > _SHORT * len(texts):
+        return _normalised_texts(texts)
+    joined = texts.str.join(_END).item().encode()
+    data = np.frombuffer(joined, np.uint8)
+    special = np.flatnonzero(data - _FIRST_PRINTABLE > _LAST_PRINTABLE - _FIRST_PRINTABLE)
+    is_end = data[special] == 0
+    if int(is_end.sum()) != len(texts) - 1:  # a text holds the character, or there are no texts
+        return _normalised_texts(texts)
+    found = _texts(_words(joined))
+    others = np.unique(np.cumsum(is_end)[~is_end])
+    if len(others):
+        found = found.scatter(others, _normalised_texts(texts.gather(others)))
+    return found.alias(texts.name)
+
+
+def _words(joined: bytes) -> npt.NDArray[np.uint8]:
+    """Words of texts of printable ASCII that are joined by `_END`, as bytes.
+
+    0 before and after each text, a space after each word but for the last one of some texts.
+    """
+    kept = joined.translate(_LOWER, string.punctuation.encode())
+    data = np.frombuffer(b"\0" + kept + bytes(_LONGEST_ARTICLE + 1), np.uint8).copy()
+    last = len(data) - _LONGEST_ARTICLE
+    is_gap = data <= _SPACE
+    for article in (b"a", b"an", b"the"):
+        found = is_gap[: last - 1] & is_gap[1 + len(article) : last + len(article)]
+        for place, letter in enumerate(article, start=1):
+            found &= data[place : last - 1 + place] == letter
+        at = np.flatnonzero(found)
+        for place in range(1, len(article) + 1):
+            data[at + place] = _SPACE
+    data = data[:last]
+    is_kept = data != _SPACE
+    is_kept[1:] |= data[:-1] > _SPACE
+    words: npt.NDArray[np.uint8] = data[is_kept]
+    return words
+
+
+def _texts(words: npt.NDArray[np.uint8]) -> pl.Series:
+    """Texts from their words: a single space between two, none at the ends."""
+    ends = np.flatnonzero(words == 0)
+    is_trailing = words[ends[1:] - 1] == _SPACE
+    is_kept = words != 0
+    is_kept[ends[1:][is_trailing] - 1] = False
+    offsets = np.zeros(len(ends), np.int64)
+    np.cumsum(np.diff(ends) - 1 - is_trailing, out=offsets[1:])
+    buffers = (pa.py_buffer(part) for part in (offsets, words[is_kept]))
+    return pl.Series(pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers))
+
+
+def _normalised_texts(texts: pl.Series) -> pl.Series:
     text = pl.col("text")
     nothing = [""] * len(_PUNCTUATION)
     words = text.str.to_lowercase().str.replace_many(_PUNCTUATION, nothing)
@@ -189,41 +251,40 @@ def answer_metrics(
     found = pl.concat(pieces)
     has_answer = (answers != "").to_numpy()
     unscored = rollouts["failure"].is_not_null().to_numpy() | ~references.known[question]
-    columns = {name: found[name].to_numpy() * has_answer for name in METRICS}
-    return pl.DataFrame(
-        {
-            "normalised": found["normalised"],
-            **{n: pl.Series(np.where(unscored, np.nan, v)) for n, v in columns.items()},
-        }
-    ).with_columns(pl.col(METRICS).fill_nan(None))
+    columns = {
+        name: np.where(unscored, np.nan, found[name].to_numpy() * has_answer)
+        if name in found.columns
+        else np.full(len(answers), np.nan)
+        for name in METRICS
+    }
+    values = pl.DataFrame(columns, nan_to_null=True)
+    return values.select(found["normalised"], pl.all())
 
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """Normalised references of all questions in one list, the gold answer of each first."""
+    """Normalised references of all questions."""
 
-    starts: Numbers  # index of each question's first reference
-    counts: Numbers  # number of its references, at least 1
-    known: Flags  # whether it has a gold answer
-    texts: pl.Series
+    gold: pl.Series  # of each question; empty if there is none
+    known: Flags  # whether it has one
+    aliases: pl.Series  # of all questions, in order
+    starts: Numbers  # index of each question's first alias
+    counts: Numbers  # number of its aliases
 
 
 def _references(rollouts: pl.DataFrame, question: Numbers) -> _References:
     row = np.zeros(question.max(initial=-1) + 1, np.int64)
     row[question] = np.arange(len(question))
-    no_aliases = pl.lit([], dtype=pl.List(pl.String))
-    gold = rollouts.select("gold_answer", "gold_aliases")[row].select(
-        known=pl.col("gold_answer").is_not_null(),
-        reference=pl.concat_list(
-            pl.col("gold_answer").fill_null(""), pl.col("gold_aliases").fill_null(no_aliases)
-        ).list.drop_nulls(),
-    )
-    counts = gold["reference"].list.len().to_numpy().astype(np.int64)
+    gold, aliases = (rollouts[name].gather(row) for name in ("gold_answer", "gold_aliases"))
+    listed = pl.DataFrame({"question": np.arange(len(row)), "alias": aliases})
+    listed = listed.explode("alias").drop_nulls().cast({"alias": pl.String})  # null if all empty
+    counts = np.bincount(listed["question"].to_numpy(), minlength=len(row))
     return _References(
+        gold=normalised(gold.fill_null("")),
+        known=gold.is_not_null().to_numpy(),
+        aliases=normalised(listed["alias"]),
         starts=np.cumsum(counts) - counts,
         counts=counts,
-        known=gold["known"].to_numpy(),
-        texts=normalised(gold["reference"].explode()),
     )
 
 
@@ -231,19 +292,15 @@ def _best_over_references(
     given: pl.Series, question: Numbers, references: _References, official: OfficialScorer | None
 ) -> Mapping[str, Floats]:
     """Each measure's best value over the references of each prediction."""
+    best = _pair_scores(given, references.gold.gather(question), official)
     counts = references.counts[question]
-    first = np.cumsum(counts) - counts
     row = np.repeat(np.arange(len(counts)), counts)
-    reference = np.arange(len(row)) + np.repeat(references.starts[question] - first, counts)
-    pairs = _pair_scores(given.gather(row), references.texts.gather(reference), official)
-    if not len(first):
-        return pairs
-    return {
-        name: values[first]
-        if official and not official.aliases and name.startswith("official")
-        else np.maximum.reduceat(values, first)
-        for name, values in pairs.items()
-    }
+    shift = references.starts[question] - (np.cumsum(counts) - counts)
+    alias = references.aliases.gather(np.arange(len(row)) + np.repeat(shift, counts))
+    for name, values in _pair_scores(given.gather(row), alias, official).items():
+        if official is None or not name.startswith("official") or official.aliases:
+            np.maximum.at(best[name], row, values)
+    return best
 
 
 def _pair_scores(
@@ -251,45 +308,68 @@ def _pair_scores(
 ) -> dict[str, Floats]:
     """All measures of (prediction, reference) pairs of normalised texts."""
     pair = pl.DataFrame({"given": given, "wanted": wanted})
-    exact = (given == wanted).to_numpy()
+    equal = (given == wanted).to_numpy()
     has, wants = (given != "").to_numpy(), (wanted != "").to_numpy()
-    inside = _contains(pair, pl.col("given"), pl.col("wanted")) & has
-    f1 = (exact & has).astype(np.float64)
-    other = np.flatnonzero(~exact & has & wants)
-    f1[other] = _frame_f1(pair[other])
-    contained = exact & has
+    exact = equal & has
+    inside = _contains(pair, "given", "wanted") & has
+    contained = exact.copy()
     maybe = np.flatnonzero(inside & ~exact & wants)
-    padded = [pl.concat_str(pl.lit(" "), name, pl.lit(" ")) for name in pair.columns]
-    contained[maybe] = _contains(pair[maybe], *padded)
+    contained[maybe] = _contains_words(pair[maybe], "given", "wanted")
+    f1 = exact.astype(np.float64)
+    other = np.flatnonzero(~equal & has & wants)
+    f1[other] = _f1(pair[other], contained[other])
     scores = {
-        "exact_match": (exact & has).astype(np.float64),
+        "exact_match": exact.astype(np.float64),
         "substring_match": inside.astype(np.float64),
         "f1_score": f1,
         "containment": contained.astype(np.float64),
     }
     if official is None:
-        nothing = np.full(len(f1), np.nan)
-        return {**scores, "official_exact_match": nothing, "official_f1": nothing}
+        return scores
     official_f1 = f1.copy()
     if official.empty_equal:
         official_f1[~has & ~wants] = 1.0
     if official.strict_closed:
         closed = (given.is_in(_CLOSED_WORDS) | wanted.is_in(_CLOSED_WORDS)).to_numpy()
-        official_f1[closed & ~exact] = 0.0
+        official_f1[closed & ~equal] = 0.0
     return {
         **scores,
-        "official_exact_match": exact.astype(np.float64),
+        "official_exact_match": equal.astype(np.float64),
         "official_f1": official_f1,
     }
 
 
-def _contains(pair: pl.DataFrame, given: pl.Expr, wanted: pl.Expr) -> Flags:
-    found: Flags = pair.select(given.str.contains(wanted, literal=True)).to_series().to_numpy()
-    return found
+def _contains(pair: pl.DataFrame, text: str, part: str) -> Flags:
+    found = pair.select(pl.col(text).str.contains(pl.col(part), literal=True))
+    return found.to_series().to_numpy()
 
 
-def _frame_f1(pair: pl.DataFrame) -> Floats:
-    """F1 of bags of words, of pairs in which both sides have words."""
+def _contains_words(pair: pl.DataFrame, text: str, part: str) -> Flags:
+    spaced = (pl.format(" {} ", pl.col(name)).alias(name) for name in pair.columns)
+    return _contains(pair.select(spaced), text, part)
+
+
+def _f1(pair: pl.DataFrame, contained: Flags) -> Floats:
+    """F1 of bags of words, of different texts that have words.
+
+    `contained`: whether the words of `wanted` are consecutive words of `given`. A text of one word
+    shares it or nothing; only pairs of longer texts are split into words.
+    """
+    f1 = np.zeros(len(pair))
+    several = pair.select(pl.all().str.contains(" ", literal=True))
+    given, wanted = (several[side].to_numpy() for side in ("given", "wanted"))
+    turned = np.flatnonzero(~given & wanted)
+    shares = contained & ~wanted
+    shares[turned] = _contains_words(pair[turned], "wanted", "given")
+    one = np.flatnonzero(shares)
+    spaces = pair[one].select(pl.sum_horizontal(pl.all().str.count_matches(" ", literal=True)))
+    f1[one] = 2.0 / (spaces.to_series().to_numpy() + 2)
+    many = np.flatnonzero(given & wanted)
+    f1[many] = _bags_f1(pair[many])
+    return f1
+
+
+def _bags_f1(pair: pl.DataFrame) -> Floats:
     words = pair.select(pl.all().str.split(" "))
     total = words.select(pl.sum_horizontal(pl.all().list.len())).to_series().to_numpy()
     shared = words.select(pl.col("given").list.set_intersection("wanted").list.len()).to_series()
@@ -324,8 +404,10 @@ def _shared_with_repeats(words: pl.DataFrame) -> Floats:
 
 def question_numbers(question_ids: pl.Series) -> tuple[pl.Series, Numbers]:
     """The distinct ids, sorted, and the number of each row's id among them, shape (rows,)."""
-    ids = question_ids.unique().sort()
+    run = question_ids.rle_id().to_numpy().astype(np.int64)  # number of equal neighbours
+    heads = question_ids.gather(np.flatnonzero(np.diff(run, prepend=-1)))
+    ids = heads.unique().sort()
     number = pl.DataFrame({"question_id": ids, "number": np.arange(len(ids))})
-    rows = question_ids.alias("question_id").to_frame()
+    rows = heads.alias("question_id").to_frame()
     joined = rows.join(number, on="question_id", how="left", maintain_order="left")
-    return ids, joined["number"].to_numpy()
+    return ids, joined["number"].to_numpy()[run]

@@ -31,7 +31,7 @@ RESAMPLES = 2_000
 Covers = Callable[[], bool | None]
 
 
-def plain(values: Floats, Clusters | None = None) -> Quantity:
+def plain(values: Floats, clusters: Clusters) -> Quantity:
     return Quantity({"value": values}, mean_of_value, clusters)
 
 
@@ -194,6 +194,7 @@ def tests(random: np.random.Generator, count: int) -> Iterator[tuple[str, Covers
             return p is not None and p < 0.05
 
         yield f"rejects: 3 seeds against 3, spread {spread}", seeds_apart
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -1,5 +1,6 @@
 """Answer measures over whole frames are the single-value rules, row by row."""
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -12,12 +13,14 @@ from mbt_cli.verifiers.text import (
     f1_score,
     normalise,
     normalised,
+    question_numbers,
 )
 from tests.unit.published import OFFICIAL, official, substring_match
 
 WORDS = ["a", "the", "an", "Oslo", "oslo", "b", "B.", "new", "York", "yes", "no", "noanswer"]
+CONTROLS = ["\0", "\x01", "\x7f", "\x85", "\xa0", "\t", "\r\n", "\u2028"]
 ODD = ["\u00e9", "e\u0301a", "\u2013the", "_", "\u3000", "\x1f", "\u00bd", "\u5317\u4eac", "\u0130"]
-TEXTS = st.lists(st.sampled_from(WORDS + ODD), max_size=5).map(" ".join)
+TEXTS = st.lists(st.sampled_from(WORDS + ODD + CONTROLS), max_size=5).map(" ".join)
 ROWS = st.lists(st.tuples(TEXTS, TEXTS, st.lists(TEXTS, max_size=3)), min_size=1, max_size=12)
 
 
@@ -60,9 +63,51 @@ def test_every_measure_of_a_frame_is_that_of_each_row(benchmark, cases):
         assert row["exact_match"] == exact_match(prediction, references)
         assert row["substring_match"] == substring_match(prediction, references)
         assert row["containment"] == containment(prediction, references)
-        assert row["f1_score"] == pytest.approx(f1_score(prediction, references))
+        assert row["f1_score"] == f1_score(prediction, references)
         assert row["official_exact_match"] == rules.exact_match * answered
         assert row["official_f1"] == pytest.approx(rules.f1 * answered)
+
+
+def test_every_measure_of_twenty_thousand_odd_rows_is_that_of_each_row():
+    random = np.random.default_rng(0)
+    pool = [*WORDS, *["of"] * 20, "new", "new york", *ODD, *CONTROLS]
+    joins = [" ", " ", " ", "", ", "]
+
+    def text():
+        words = random.choice(pool, random.integers(0, 6))
+        return str(random.choice(joins)).join(words.tolist())
+
+    cases = [(text(), text(), [text() for _ in range(random.integers(3))]) for _ in range(20_000)]
+    found = answer_metrics(rollouts(cases), None)
+
+    for (prediction, gold, aliases), row in zip(cases, found.to_dicts(), strict=True):
+        references = [gold, *aliases]
+        assert row["normalised"] == normalise(prediction)
+        assert row["exact_match"] == exact_match(prediction, references)
+        assert row["substring_match"] == substring_match(prediction, references)
+        assert row["containment"] == containment(prediction, references)
+        assert row["f1_score"] == f1_score(prediction, references)
+    # rows are scored in several pieces, and in any order
+    many = rollouts(cases * 7).with_columns(
+        question_id=pl.Series([f"q{i}" for i in range(20_000)] * 7)
+    )
+    order = random.permutation(len(many))
+    assert answer_metrics(many[order], None).equals(pl.concat([found] * 7)[order])
+
+
+def test_a_null_text_stays_null_whatever_the_length_of_the_others():
+    for long in ("The end", "The end " * 100):
+        assert normalised(pl.Series([None, long, "a", None])).to_list() == [
+            None, normalise(long), "", None,
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("one", ["Oslo", "oslo bay"])
+def test_rows_of_one_question_apart_from_each_other_are_of_one_question(one):
+    ids, numbers = question_numbers(pl.Series(["b", "b", "a", one, "b"]))
+
+    assert ids.to_list() == sorted({"a", "b", one})
+    assert [ids[int(number)] for number in numbers] == ["b", "b", "a", one, "b"]
 
 
 def test_a_reply_without_an_answer_scores_0_even_against_a_gold_answer_of_nothing():

@@ -1,10 +1,11 @@
-"""Intervals and tests against scipy and by hand."""
+"""Intervals and tests against scipy, statsmodels and by hand."""
 
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
+from statsmodels.stats import contingency_tables, multitest, proportion
 
 from mbt_cli.scores.seeds import over_seeds
 from mbt_cli.scores.statistics import (
@@ -52,6 +53,44 @@ def test_wilson_equals_scipy(successes, n):
     found = wilson(successes, n)
 
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize(("b", "c"), [(0, 3), (1, 5), (7, 7), (3, 40), (120, 90)])
+def test_mcnemar_equals_statsmodels(b, c):
+    oracle = contingency_tables.mcnemar([[50, b], [c, 9]], exact=True)
+
+    assert mcnemar_p(b, c) == pytest.approx(oracle.pvalue)
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 12), (1, 50), (6, 12), (49, 50), (500, 500)])
+def test_wilson_equals_statsmodels(successes, n):
+    oracle = proportion.proportion_confint(successes, n, method="wilson")
+
+    found = wilson(successes, n)
+
+    assert (found.low, found.high) == pytest.approx(oracle, abs=1e-12)
+
+
+@pytest.mark.parametrize(("right", "others"), [(6, 2), (5, 5), (1, 9), (0, 4)])
+def test_a_difference_of_unrelated_shares_is_statsmodels_newcombe_interval(right, others):
+    # 100 questions: each of 10 values of one side meets each of 10 values of the other
+    first, second = np.zeros(10), np.zeros(10)
+    first[:right], second[:others] = 1, 1
+    own, base = np.repeat(first, 10), np.tile(second, 10)
+    oracle = proportion.confint_proportions_2indep(
+        right * 10, 100, others * 10, 100, method="newcomb", compare="diff"
+    )
+
+    found = paired_share_interval(own, base, np.ones(100), np.ones(100))
+
+    assert (found.low, found.high) == pytest.approx(oracle)
+
+
+def test_holm_equals_statsmodels():
+    p = np.random.default_rng(3).random(40) ** 3
+    _, oracle, *_ = multitest.multipletests(p, method="holm")
+
+    assert holm(p.tolist()) == pytest.approx(oracle.tolist())
 
 
 def test_wilson_refuses_what_is_no_share():
