@@ -336,7 +336,7 @@ def docstring_parts(cls: type[object]) -> Iterator[tuple[str, str]]:
     Example:
         >>> from mbt_cli.scores.answers import AnswerRate
         >>> [name for name, _ in docstring_parts(AnswerRate)]
-        ['Formula', 'Unit', 'Reads', 'Failed rollout', 'Known holes']
+        ['Formula', 'Unit', 'Reads', 'Empty, refused or filtered reply', 'Known holes']
     """
     name, words = "", list[str]()
     for line in inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[2].splitlines():
