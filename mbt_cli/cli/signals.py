@@ -12,12 +12,20 @@ from mbt_cli.errors import Interrupted, Stopped
 @contextmanager
 def raising_stopped(left: str) -> Iterator[None]:
     """Raise Stopped on a signal to stop until the context ends; `left` describes what remains."""
+    came: list[Stopped] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(f"stopped by {signal.Signals(number).name}; {left}")
+        came.append(Stopped(f"stopped by {signal.Signals(number).name}; {left}"))
+        raise came[-1]
 
     with handled(stop_signals(), stop):
-        yield
+        try:
+            yield
+        except BaseException as error:
+            # polars panics if Python code that it calls raises
+            if not came or isinstance(error, Stopped):
+                raise
+            raise came[-1] from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,6 +18,8 @@ _CHUNK_BYTES = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BLOCKED = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_ROOM = 1 << 20
+"""Bytes free below which a write that failed without a reason had no room."""
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """How libraries written in Rust report the system's errors."""
 
@@ -32,7 +35,7 @@ def writing_to(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        refusal = _refusal(error)
+        refusal = _refusal(error, path)
         if refusal is None:
             raise
         raise refused(refusal, path) from error
@@ -44,7 +47,7 @@ def filling(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        refusal = _refusal(error)
+        refusal = _refusal(error, folder)
         if refusal is None or not is_about_writing(refusal):
             raise
         raise refused(refusal, Path(refusal.filename2 or refusal.filename or folder)) from error
@@ -55,13 +58,21 @@ def is_about_writing(error: OSError) -> bool:
     return error.errno in {*_FULL, errno.EROFS}
 
 
-def _refusal(error: Exception) -> OSError | None:
-    """The system's error behind an exception, if there is one."""
+def _refusal(error: Exception, path: Path) -> OSError | None:
+    """The system's error behind an exception while `path` was written, if there is one."""
     if isinstance(error, MbtError) or (isinstance(error, OSError) and error.errno is not None):
         return error if isinstance(error, OSError) else None
     if found := _OS_ERROR.search(str(error)):
         return OSError(int(found[1]), os.strerror(int(found[1])))
+    # how polars reports any failed write of a page's header
+    if "transport error" in str(error) and _bytes_free(path) < _NO_ROOM:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return error if isinstance(error, OSError) else None
+
+
+def _bytes_free(path: Path) -> int:
+    folder = next(folder for folder in (path, *path.parents) if folder.is_dir())
+    return shutil.disk_usage(folder).free
 
 
 def refused(error: OSError, path: Path) -> ArtifactError:

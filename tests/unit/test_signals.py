@@ -1,0 +1,34 @@
+"""Signals that stop a run, whatever the code does that they interrupt."""
+
+import os
+import signal
+
+import pytest
+
+from mbt_cli.cli.signals import raising_stopped
+from mbt_cli.errors import Stopped
+
+
+class Panic(BaseException):
+    """How code in Rust ends when a function of Python that it called raises."""
+
+
+def interrupted():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    except Stopped:
+        raise Panic from None
+
+
+def test_a_signal_that_a_library_answers_with_its_own_error_stops_the_run():
+    with (
+        pytest.raises(Stopped, match="stopped by SIGTERM; all is kept"),
+        raising_stopped("all is kept"),
+    ):
+        interrupted()
+
+
+def test_an_error_without_a_signal_is_itself():
+    with pytest.raises(Panic), raising_stopped("all is kept"):
+        raise Panic
