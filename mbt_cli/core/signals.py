@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,6 +12,9 @@ from types import FrameType
 Handle = Callable[[int, FrameType | None], None]
 
 _OUTPUTS = (1, 2)
+
+_POLARS = f"{os.sep}polars{os.sep}"
+_LATER_SECONDS = 0.01
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -26,10 +30,17 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 def handled(numbers: Iterable[signal.Signals], handle: Handle) -> Iterator[None]:
     """Handle these signals with `handle`, then restore the previous handlers.
 
-    Only the first SIGHUP is handled: a terminal and its shell both send it.
+    Only the first SIGHUP is handled: a terminal and its shell both send it. A signal that comes in
+    Python code of polars is handled a little later: some of it is called from Rust, which panics if
+    `handle` raises.
     """
 
     def handle_one(number: int, frame: FrameType | None) -> None:
+        if frame is not None and _POLARS in frame.f_code.co_filename:
+            later = threading.Timer(_LATER_SECONDS, os.kill, (os.getpid(), number))
+            later.daemon = True
+            later.start()
+            return
         if number == signal.SIGHUP:
             ignore_hang_up()
         handle(number, frame)

@@ -32,3 +32,18 @@ def test_a_signal_that_a_library_answers_with_its_own_error_stops_the_run():
 def test_an_error_without_a_signal_is_itself():
     with pytest.raises(Panic), raising_stopped("all is kept"):
         raise Panic
+
+
+def test_a_signal_in_code_of_polars_is_handled_after_that_code():
+    said = []
+    code = compile(
+        "os.kill(os.getpid(), signal.SIGTERM)\nsaid.append('done')", "/polars/frame.py", "exec"
+    )
+
+    def stopped():
+        exec(code, {"os": os, "signal": signal, "said": said})
+        signal.pause()
+
+    with pytest.raises(Stopped), raising_stopped("all is kept"):
+        stopped()
+    assert said == ["done"]
