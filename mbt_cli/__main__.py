@@ -1,5 +1,5 @@
 """Run `mbt` as `python -m mbt_cli`."""
 
-from mbt_cli.app import main
+from mbt_cli.app import program
 
-main()
+program()

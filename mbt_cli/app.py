@@ -4,6 +4,7 @@ Everything heavy is imported after signals are handled, so that one that comes m
 answered.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -16,6 +17,16 @@ from mbt_cli.core.signals import handled, stop_signals
 from mbt_cli.errors import Interrupted, MbtError, Stopped, UsageError
 
 _KEPT = "finished work is kept"
+
+
+def program() -> None:
+    """Run the command line as a program: a signal after its end does not change its exit code."""
+    numbers = (signal.SIGINT, *stop_signals())
+    for number in numbers:
+        signal.signal(number, lambda *_: None)  # which `main` restores
+    # Python itself restores the defaults on its way out
+    atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in numbers])
+    main()
 
 
 def main() -> None:

@@ -16,6 +16,9 @@ _OUTPUTS = (1, 2)
 _POLARS = f"{os.sep}polars{os.sep}"
 _LATER_SECONDS = 0.01
 
+_held_back: list[int] | None = None
+"""Signals that came in `held_back`; None outside of it."""
+
 
 def stop_signals() -> tuple[signal.Signals, ...]:
     """SIGTERM, SIGUSR1, and SIGHUP, which comes when a terminal closes.
@@ -36,6 +39,9 @@ def handled(numbers: Iterable[signal.Signals], handle: Handle) -> Iterator[None]
     """
 
     def handle_one(number: int, frame: FrameType | None) -> None:
+        if _held_back is not None:
+            _held_back.append(number)
+            return
         if frame is not None and _POLARS in frame.f_code.co_filename:
             later = threading.Timer(_LATER_SECONDS, os.kill, (os.getpid(), number))
             later.daemon = True
@@ -50,6 +56,23 @@ def handled(numbers: Iterable[signal.Signals], handle: Handle) -> Iterator[None]
         yield
     finally:
         restore(before)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Handle the signals that come in this block at its end; for what takes milliseconds."""
+    global _held_back
+    if _held_back is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    _held_back = came
+    try:
+        yield
+    finally:
+        _held_back = None
+        for number in came:
+            os.kill(os.getpid(), number)
 
 
 def restore(before: dict[signal.Signals, Callable[..., object] | int | None]) -> None:

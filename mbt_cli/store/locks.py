@@ -27,6 +27,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from mbt_cli.core.jobs import JobId
 from mbt_cli.core.plugin import Settings
+from mbt_cli.core.signals import held_back
 from mbt_cli.errors import ArtifactError, LockedError, MbtError
 from mbt_cli.store.disk import writing_to
 
@@ -156,6 +157,13 @@ class Lock:
             with suppress(OSError):  # a network file system may recover
                 self._touch()
 
+    def _end(self) -> None:
+        with held_back():
+            self._stop.set()
+            if self._thread.is_alive():  # a signal that came while it started ends it here
+                self._thread.join()
+            _release(self.path.parent, self)
+
     def _touch(self) -> None:
         before = _modified_ns(self.path)
         with suppress(OSError):
@@ -192,30 +200,27 @@ def holding(
     """
     path = folder / ("lock" if shard is None else f"lock-{shard[0]}-of-{shard[1]}")
     lock = Lock(path, _this_process(job))
-    with writing_to(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        with _guarded(folder):
-            old = _conflicting(folder, path)
-            for other in old:
-                found = _found(other)
-                _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
-                _remove_dead(other, found, lock.holder)
-            for pattern in (f".*{_PROBE}", f".*{_DRAFT}"):  # a crash leaves them
-                for left in folder.glob(pattern):
-                    left.unlink(missing_ok=True)
-            _create(path, lock.holder)
-            if others := [other for other in _conflicting(folder, path) if other != path]:
-                path.unlink(missing_ok=True)
-                raise _locked(folder, _read(others[0]))
-            for claim in [claim for other in {path, *old} for claim in _claims(other)]:
-                claim.unlink(missing_ok=True)
-    lock._thread.start()
-    try:
+    with ExitStack() as ending:  # a signal can raise anywhere from here on
+        with writing_to(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            with _guarded(folder):
+                old = _conflicting(folder, path)
+                for other in old:
+                    found = _found(other)
+                    _refuse_if_held(other, folder, lock.holder, is_gone, stale_after_seconds)
+                    _remove_dead(other, found, lock.holder)
+                for pattern in (f".*{_PROBE}", f".*{_DRAFT}"):  # a crash leaves them
+                    for left in folder.glob(pattern):
+                        left.unlink(missing_ok=True)
+                ending.callback(lock._end)
+                _create(path, lock.holder)
+                if others := [other for other in _conflicting(folder, path) if other != path]:
+                    path.unlink(missing_ok=True)
+                    raise _locked(folder, _read(others[0]))
+                for claim in [claim for other in {path, *old} for claim in _claims(other)]:
+                    claim.unlink(missing_ok=True)
+        lock._thread.start()
         yield lock
-    finally:
-        lock._stop.set()
-        lock._thread.join()
-        _release(folder, lock)
 
 
 def remove_dead_locks(folder: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from mbt_cli.cli.signals import raising_stopped
+from mbt_cli.core.signals import held_back
 from mbt_cli.errors import Stopped
 
 
@@ -47,3 +48,17 @@ def test_a_signal_in_code_of_polars_is_handled_after_that_code():
     with pytest.raises(Stopped), raising_stopped("all is kept"):
         stopped()
     assert said == ["done"]
+
+
+def test_a_signal_that_is_held_back_comes_at_the_end_of_the_block():
+    said = []
+
+    def releases():
+        with held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+            said.append("released")
+        said.append("more")
+
+    with pytest.raises(Stopped), raising_stopped("all is kept"):
+        releases()
+    assert said == ["released"]
