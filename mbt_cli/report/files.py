@@ -12,23 +12,35 @@ from mbt_cli.report.formats import csv_text, html, latex, markdown
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.parquet import footer_metadata
 
-_FORMATS = {".md": markdown, ".csv": csv_text, ".tex": latex, ".html": html}
 _KEY = "mbt.table"
 
 
-def write_tables(folder: Path, tables: Sequence[TableData]) -> list[Path]:
+def write_tables(
+    folder: Path, tables: Sequence[TableData], *, intervals: bool = True
+) -> list[Path]:
     """Write every table as NAME.md, .csv, .tex, .html and .parquet.
 
     The Parquet file holds the unrounded numbers, and its footer the title, columns and notes.
+
+    Args:
+        folder: Folder of the files.
+        tables: The tables.
+        intervals: Whether the CSV and LaTeX files have the intervals and marks of significance.
 
     Raises:
         ArtifactError: The folder cannot be written.
     """
     paths = []
     for table in tables:
-        for suffix, text in _FORMATS.items():
+        texts = {
+            ".md": markdown(table),
+            ".csv": csv_text(table, intervals=intervals),
+            ".tex": latex(table, intervals=intervals),
+            ".html": html(table),
+        }
+        for suffix, text in texts.items():
             paths.append(folder / f"{table.name}{suffix}")
-            write_atomically(paths[-1], text(table).encode())
+            write_atomically(paths[-1], text.encode())
         facts = {
             "name": table.name,
             "title": table.title,

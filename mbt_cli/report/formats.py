@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from html import escape
 from textwrap import wrap
@@ -45,6 +45,10 @@ class FormattedCell:
         return f"{text} [{', '.join(self.interval)}]" if self.interval else text
 
 
+_INTERVAL_NOTES = ("†: ", "[—]: ")
+"""How notes begin that explain the † and missing intervals."""
+
+
 def formatted_rows(table: TableData) -> list[list[FormattedCell]]:
     """Every cell of a table, row by row, in the order of its columns."""
     columns = [_formatted_column(table, column) for column in table.columns]
@@ -56,12 +60,26 @@ def heading(column: Column) -> str:
     return f"{column.title} (%)" if column.unit == "percent" else column.title
 
 
-def notes_with_legend(table: TableData, *, underlines: bool = False) -> list[str]:
-    """A legend of the cells, then the notes of the table, for formats that show intervals."""
-    has_intervals = any(name.endswith("_low") for name in table.rows.columns)
-    brackets = ["In brackets: 95 % intervals over questions."] if has_intervals else []
+def notes_with_legend(
+    table: TableData,
+    *,
+    underlines: bool = False,
+    intervals: bool = True,
+    where: str = "In brackets",
+) -> list[str]:
+    """A legend of the cells, then the notes of the table.
+
+    Args:
+        table: The table.
+        underlines: Whether the second best is underlined.
+        intervals: Whether intervals and † are shown; else the notes on † are left out.
+        where: Where the intervals stand.
+    """
+    has_intervals = intervals and any(name.endswith("_low") for name in table.rows.columns)
+    brackets = [f"{where}: 95 % intervals over questions."] if has_intervals else []
     legend = "Bold: best; underlined: second best." if underlines else "Bold: best."
-    return [*brackets, *([legend] if _has_best(table) else []), *table.notes]
+    notes = [note for note in table.notes if intervals or not note.startswith(_INTERVAL_NOTES)]
+    return [*brackets, *([legend] if _has_best(table) else []), *notes]
 
 
 def _has_best(table: TableData) -> bool:
@@ -174,14 +192,26 @@ def _escape_markdown(text: str) -> str:
     return _MARKDOWN_SPECIAL.sub(r"\\\g<0>", text).replace("\n", " ")
 
 
-def csv_text(table: TableData) -> str:
-    """A table as CSV: rounded numbers, each followed by its low, high, n and failed."""
+_CSV_PARTS = ("low", "high", "n", "failed")
+_CSV_BOUNDS = ("if_wrong", "if_right")
+
+
+def csv_text(table: TableData, *, intervals: bool = True) -> str:
+    """A table as CSV: rounded numbers, each followed by what is known of it.
+
+    That is its low, high, n and failed, if_wrong and if_right where samples are missing, and mark:
+    `best`, `second`, `†` or `second †`. Without `intervals`, low, high and mark are left out.
+    """
+    left_out = () if intervals else ("low", "high")
     parts = {
         column.key: [
             part
-            for part in ("low", "high", "n", "failed")
-            if column.kind == "number" and f"{column.key}_{part}" in table.rows.columns
+            for part in (*_CSV_PARTS, *_CSV_BOUNDS)
+            if f"{column.key}_{part}" in table.rows.columns
+            and column.kind == "number"
+            and part not in left_out
         ]
+        + (["mark"] if intervals and column.kind == "number" and column.best != "none" else [])
         for column in table.columns
     }
     file = io.StringIO()
@@ -189,12 +219,18 @@ def csv_text(table: TableData) -> str:
     writer.writerow(
         name for key, own in parts.items() for name in (key, *(f"{key}_{part}" for part in own))
     )
-    for row in formatted_rows(table):
+    for stored, row in zip(table.rows.iter_rows(named=True), formatted_rows(table), strict=True):
         values: list[object] = []
-        for cell, own in zip(row, parts.values(), strict=True):
+        for column, cell in zip(table.columns, row, strict=True):
             low, high = cell.interval if cell.interval and len(cell.interval) == 2 else ("", "")
             found = {"low": low, "high": high, "n": cell.n, "failed": cell.failed}
-            values += ["" if cell.text == ABSENT else cell.text, *(found[part] for part in own)]
+            found["mark"] = f"{cell.rank} {'†' if cell.is_tied else ''}".strip()
+            for bound in _CSV_BOUNDS:
+                number = stored.get(f"{column.key}_{bound}")
+                text = number_text(number, unit=column.unit, decimals=column.decimals)
+                found[bound] = "" if text == ABSENT else text
+            values += ["" if cell.text == ABSENT else cell.text]
+            values += [found[part] for part in parts[column.key]]
         writer.writerow(values)
     return file.getvalue()
 
@@ -234,9 +270,14 @@ _STANDALONE_START = r"""\makeatletter
 _STANDALONE_END = r"""\ifdefined\mbttableends\expandafter\mbttableends\fi"""
 
 
-def latex(table: TableData) -> str:
-    r"""A table as a LaTeX document that another document can also `\input`."""
+def latex(table: TableData, *, intervals: bool = True) -> str:
+    r"""A table as a LaTeX document that another document can also `\input`.
+
+    Intervals stand in small type below the numbers; without them, the † is left out too.
+    """
     rows = formatted_rows(table)
+    if not intervals:
+        rows = [[replace(cell, is_tied=False) for cell in row] for row in rows]
     digits = [
         _Digits.of([row[k] for row in rows]) if column.kind == "number" else None
         for k, column in enumerate(table.columns)
@@ -253,8 +294,10 @@ def latex(table: TableData) -> str:
             for cell, one in zip(row, digits, strict=True)
         ]
         body.append(rf"{' & '.join(cells)} \\")
-    legend = ["Bold: best; underlined: second best."] if _has_best(table) else []
-    notes = r"\par ".join(escape_latex(note) for note in [*legend, *table.notes])
+        if intervals and any(cell.interval for cell in row):
+            body.append(rf"{' & '.join(map(_latex_interval, row))} \\[2pt]")
+    shown = notes_with_legend(table, underlines=True, intervals=intervals, where="Below numbers")
+    notes = r"\par ".join(map(escape_latex, shown))
     lines = [
         _STANDALONE_START,
         r"\begin{table}[htbp]",
@@ -327,6 +370,10 @@ def _latex_number(cell: FormattedCell, digits: _Digits) -> str:
     if cell.rank == "second":
         return _latex_underlined(cell, digits)
     return f"{cell.text} {dagger}".rstrip()
+
+
+def _latex_interval(cell: FormattedCell) -> str:
+    return rf"{{\scriptsize [{escape_latex(', '.join(cell.interval))}]}}" if cell.interval else ""
 
 
 def _latex_underlined(cell: FormattedCell, digits: _Digits) -> str:

@@ -11,6 +11,7 @@ import polars as pl
 
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.measures import CLUSTER, JUDGED_BY, mean_of_value
+from mbt_cli.core.number_text import number_text
 from mbt_cli.core.tables import STAGE, Column, ReportInputs, TableData
 from mbt_cli.report.formats import formatted_rows
 from mbt_cli.report.notes import (
@@ -26,7 +27,14 @@ from mbt_cli.report.notes import (
 from mbt_cli.report.seeds import SEED, clusters_of, seed_values
 from mbt_cli.scores.comparison import DIAGNOSTIC, SIGNIFICANT
 from mbt_cli.scores.seeds import difference
-from mbt_cli.scores.statistics import Clusters, Quantity, not_worse_than_best, paired_p
+from mbt_cli.scores.statistics import (
+    Clusters,
+    Quantity,
+    is_binary,
+    not_worse_than_best,
+    paired_p,
+    smallest_difference,
+)
 
 _SEEDS_NOTE = (
     "Means over the seeds of a training; the intervals count seeds and questions "
@@ -379,13 +387,18 @@ def missing_notes(inputs: ReportInputs) -> list[str]:
 
 
 _PATTERNS = 4_000
+_LEAST_SHARED = 0.5
+"""Least share of a row's questions that all rows have, for a test on these questions."""
 _TIES_NOTE = (
     f"†: not significantly different from the best at {SIGNIFICANT:.0%} for all pairs of rows "
-    "together (max-t, and exact McNemar or a permutation test against the best)."
+    "together"
 )
-_SEED_TIES_NOTE = (
-    f"†: not significantly different from the best at {SIGNIFICANT:.0%} for all pairs of rows "
-    "together (Student's t over seeds and questions, Bonferroni)."
+_TEST = "max-t, and exact McNemar or a permutation test against the best"
+_SEEDS_TEST = "Student's t over seeds and questions, Bonferroni"
+_FEW_SHARED_TEST = "rows share few questions: Student's t on those of each pair, Bonferroni"
+_SMALLEST_NOTE = (
+    "Smallest difference from the best that these questions can show (paired test of two rows at "
+    f"{SIGNIFICANT:.0%}, 80 % power)"
 )
 
 _Scores = Mapping[str, pl.DataFrame]
@@ -393,22 +406,35 @@ _Scores = Mapping[str, pl.DataFrame]
 
 
 def _with_ties(table: TableData, scores: pl.DataFrame) -> TableData:
-    """The table with METRIC_tied: rows that are not significantly different from the best.
+    """The table with METRIC_tied, and the smallest differences that its questions can show.
 
-    Only metrics that are means over questions have scores per question to test. A breakdown has
-    no marks, because a cell has several rows in it.
+    METRIC_tied marks rows that are not significantly different from the best. Only metrics that
+    are means over questions have scores per question to test. A breakdown has no marks, because a
+    cell has several rows in it.
     """
     if table.rows[ADDRESS].is_duplicated().any():
         return table
     columns = [c for c in table.columns if c.kind == "number" and c.best != "none"]
-    rows, is_marked = table.rows, False
+    rows, tests, shown = table.rows, dict[str, None](), []
     values = _values(scores)
     for column in columns:
-        tied = _tied(table, column, values.get(column.key, {}))
-        is_marked = is_marked or any(tied)
-        rows = rows.with_columns(pl.Series(f"{column.key}_tied", tied, dtype=pl.Boolean))
-    note = _SEED_TIES_NOTE if "seeds" in rows.columns else _TIES_NOTE
-    return replace(table, rows=rows, notes=[*table.notes, *([note] if is_marked else [])])
+        found = _against_best(table, column, values.get(column.key, {}))
+        tests |= dict.fromkeys(found.tests if any(found.tied) else ())
+        rows = rows.with_columns(pl.Series(f"{column.key}_tied", found.tied, dtype=pl.Boolean))
+        if found.smallest:
+            shown.append(_range_text(column, found.smallest))
+    notes = [*table.notes]
+    if tests:
+        notes.append(f"{_TIES_NOTE} ({'; '.join(tests)}).")
+    if shown:
+        notes.append(f"{_SMALLEST_NOTE}: {'; '.join(shown)}.")
+    return replace(table, rows=rows, notes=notes)
+
+
+def _range_text(column: Column, found: Sequence[float]) -> str:
+    ends = [number_text(f(found), unit=column.unit, decimals=column.decimals) for f in (min, max)]
+    unit = " points" if column.unit == "percent" else ""
+    return f"{column.title} {' to '.join(dict.fromkeys(ends))}{unit}"
 
 
 def _values(scores: pl.DataFrame) -> Mapping[str, _Scores]:
@@ -423,64 +449,128 @@ def _values(scores: pl.DataFrame) -> Mapping[str, _Scores]:
     return found
 
 
-def _tied(table: TableData, column: Column, scores: _Scores) -> list[bool]:
+@dataclass(frozen=True, slots=True)
+class _AgainstBest:
+    """Each row of a column against the best of its group.
+
+    Args:
+        tied: Whether the row has the †.
+        smallest: For each row but the best, the smallest difference that can be found.
+        tests: The tests that were used.
+    """
+
+    tied: list[bool]
+    smallest: list[float]
+    tests: list[str]
+
+
+def _against_best(table: TableData, column: Column, scores: _Scores) -> _AgainstBest:
     place = list(table.columns).index(column)
     ranks = [row[place].rank for row in formatted_rows(table)]
     addresses = table.rows[ADDRESS].to_list()
-    tied = [False] * len(ranks)
+    found = _AgainstBest([False] * len(ranks), [], [])
     for group in table.compared_groups():
         rows = [row for row in group["row"] if addresses[row] in scores]
         best = [row for row in rows if ranks[row] == "best"]
         if not best or len(rows) < 2:
             continue
-        parts = [scores[addresses[row]] for row in rows]
-        if any(part[SEED].n_unique() > 1 for part in parts):
-            for row, is_tied in zip(
-                rows, _tied_over_seeds(parts, rows.index(best[0])), strict=True
-            ):
-                tied[row] = is_tied and row not in best
-            continue
-        values, clusters = _common(parts)
-        if column.best == "low":
-            values = -values
-        found = not_worse_than_best(values, resamples=_PATTERNS, seed=0, clusters=clusters)
-        first = _mean_of(values[rows.index(best[0])], clusters)
-        for row, own, is_tied in zip(rows, values, found, strict=True):
-            if row in best:
-                continue
+        parts = {row: scores[addresses[row]] for row in rows}
+        others = [row for row in rows if row not in best]
+        pairs = {row: _Pair.of(parts[best[0]], parts[row]) for row in others}
+        found.smallest.extend(d for pair in pairs.values() if (d := pair.smallest_difference()))
+        # all pairs count, since the best row is not known before
+        times = len(rows) * (len(rows) - 1) / 2
+        if any(part[SEED].n_unique() > 1 for part in parts.values()):
+            p_values = {row: pair.p_by_t(times) for row, pair in pairs.items()}
+            found.tests.append(_SEEDS_TEST)
+        elif not _share_most(list(parts.values())):
+            p_values = {row: pair.p_by_t(times) for row, pair in pairs.items()}
+            found.tests.append(_FEW_SHARED_TEST)
+        else:
+            values, clusters = _common(list(parts.values()))
+            can_be_best = not_worse_than_best(
+                -values if column.best == "low" else values,
+                resamples=_PATTERNS,
+                seed=0,
+                clusters=clusters,
+            )
             # what `mbt compare` of the two cells says counts as well
-            p = None if is_tied else paired_p(first, _mean_of(own, clusters), seed=0)[0]
-            tied[row] = p is None or p >= SIGNIFICANT
-    return tied
+            p_values = {
+                row: None if is_tied else pairs[row].p()
+                for row, is_tied in zip(rows, can_be_best, strict=True)
+                if row in pairs
+            }
+            found.tests.append(_TEST)
+        for row, p in p_values.items():
+            found.tied[row] = p is None or p >= SIGNIFICANT
+    return found
 
 
-def _tied_over_seeds(parts: Sequence[pl.DataFrame], best: int) -> list[bool]:
-    """Which rows are not significantly different from the best, counting seeds and questions.
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two rows on the questions that both have.
 
-    Bonferroni over all pairs of rows: the best one is not known before.
+    Args:
+        first: Shape (seeds, questions).
+        second: Shape (other seeds, questions).
+        clusters: The cluster of each question; None if questions are independent.
     """
-    wide = [seed_values(part) for part in parts]
-    pairs = len(parts) * (len(parts) - 1) / 2
-    found = []
-    for other in wide:
-        shared = wide[best].select("question_id").join(other, on="question_id", how="inner")
-        first, second = (
-            frame.join(shared.select("question_id"), on="question_id", how="semi")
+
+    first: npt.NDArray[np.float64]
+    second: npt.NDArray[np.float64]
+    clusters: Clusters | None
+
+    @classmethod
+    def of(cls, first: pl.DataFrame, second: pl.DataFrame) -> "_Pair":
+        wide = [seed_values(part) for part in (first, second)]
+        both = wide[0].select("question_id").join(wide[1], on="question_id", how="semi")
+        both = both.sort("question_id")
+        values = [
+            both.join(frame, on="question_id", how="left", maintain_order="left")
             .drop("question_id")
             .to_numpy()
             .T
-            for frame in (wide[best], other)
-        )
-        ids = wide[best].join(shared, on="question_id", how="semi")["question_id"]
-        clusters = clusters_of(ids, parts)
-        units = shared.height if clusters is None else int(clusters.max()) + 1
-        p = difference(first, second, clusters).p() if units > 1 else None
-        found.append(p is None or p * pairs >= SIGNIFICANT)
-    return found
+            for frame in wide
+        ]
+        return cls(values[0], values[1], clusters_of(both["question_id"], [first, second]))
+
+    @property
+    def units(self) -> int:
+        """Number of clusters, else of questions."""
+        return self.first.shape[1] if self.clusters is None else int(self.clusters.max()) + 1
+
+    def p(self) -> float | None:
+        """P value of rows with one seed, the one of `mbt compare`."""
+        if self.units < 2:
+            return None
+        first, second = (_mean_of(own[0], self.clusters) for own in (self.first, self.second))
+        return paired_p(first, second, seed=0)[0]
+
+    def p_by_t(self, times: float) -> float | None:
+        """P value by Student's t over seeds and questions, times the number of tests."""
+        p = difference(self.first, self.second, self.clusters).p() if self.units > 1 else None
+        return None if p is None else p * times
+
+    def smallest_difference(self) -> float | None:
+        """The true difference that the pair's own test finds with 80 % power; None below 2."""
+        if self.units < 2:
+            return None
+        sides = (self.first, self.second)
+        is_mcnemar = self.clusters is None and all(len(s) == 1 and is_binary(s) for s in sides)
+        found = difference(self.first, self.second, self.clusters)
+        pairs = self.units if is_mcnemar else None
+        return smallest_difference(found.error, found.degrees, pairs=pairs)
 
 
 def _mean_of(values: npt.NDArray[np.float64], clusters: Clusters | None) -> Quantity:
     return Quantity({"value": values}, mean_of_value, clusters)
+
+
+def _share_most(parts: Sequence[pl.DataFrame]) -> bool:
+    """Whether the questions that all rows have are enough to test them on these alone."""
+    rows = pl.concat([part.select("question_id") for part in parts]).group_by("question_id").len()
+    shared = (rows["len"] == len(parts)).sum()
+    return shared >= max(2, _LEAST_SHARED * max(part.height for part in parts))
 
 
 def _common(

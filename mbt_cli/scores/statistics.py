@@ -428,12 +428,12 @@ def swap_p(own: Quantity, base: Quantity, *, seed: int) -> float | None:
         return _t_p(own, base)
     far = observed - _ROUNDING * max(1.0, observed)
     done = extreme = 0
+    moved = [(there - here)[:, differ] for here, there in zip(mine, other, strict=True)]
     for patterns in _patterns(n, seed):
-        swapped = np.zeros((len(patterns), own.size), dtype=bool)
-        swapped[:, differ] = patterns
+        totals, counts = (_exchanged_sums(patterns, one) for one in moved)
         found = np.abs(
-            _estimated(own, _swapped_means(names, mine, other, swapped))
-            - _estimated(base, _swapped_means(names, other, mine, swapped))
+            _estimated(own, _means_after(names, mine, totals, counts))
+            - _estimated(base, _means_after(names, other, -totals, -counts))
         )
         done += len(patterns)
         extreme += int((found >= far).sum())
@@ -452,33 +452,52 @@ def _t_p(own: Quantity, base: Quantity) -> float | None:
     return 0.0 if error == 0 else t_tail(abs(difference) / error, own.size - 1)
 
 
-def _patterns(n: int, seed: int) -> Iterator[npt.NDArray[np.bool_]]:
-    """Which of `n` questions are exchanged, in chunks of shape (patterns, n)."""
+def _patterns(n: int, seed: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Which of `n` units are exchanged: chunks of shape (patterns, bytes), a bit for each unit."""
     if n <= _EXACT_UP_TO:
-        yield (np.arange(1 << n)[:, None] >> np.arange(n) & 1).astype(bool)
+        yield np.packbits((np.arange(1 << n)[:, None] >> np.arange(n)) & 1, axis=1)
         return
     random = np.random.default_rng([seed, n])
     step = 1 << 11
     for _ in range(_DRAWS // step):
-        bits = np.frombuffer(random.bytes(step * -(-n // 8)), np.uint8).reshape(step, -1)
-        yield np.unpackbits(bits, axis=1, count=n).astype(bool)
+        yield np.frombuffer(random.bytes(step * -(-n // 8)), np.uint8).reshape(step, -1)
 
 
-def _swapped_means(
-    names: Sequence[str],
-    mine: tuple[Floats, Floats],
-    other: tuple[Floats, Floats],
-    swapped: npt.NDArray[np.bool_],
-) -> Means:
-    """Means of one side after exchanges, from `totals`, shape (patterns,) for each column."""
-    chosen = swapped.astype(np.float64)
-    totals, counts = (
-        here.sum(axis=1) + chosen @ (there - here).T
-        for here, there in zip(mine, other, strict=True)
+def _exchanged_sums(patterns: npt.NDArray[np.uint8], values: Floats) -> Floats:
+    """Sums over the exchanged units, shape (columns, patterns), by a table for each byte.
+
+    Args:
+        patterns: See `_patterns`.
+        values: Shape (columns, units).
+    """
+    columns, n = values.shape
+    places = np.arange(patterns.shape[1])
+    padded = np.zeros((columns, 8 * len(places)))
+    padded[:, :n] = values
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float64)
+    tables = padded.reshape(columns, -1, 8) @ bits.T  # (columns, bytes, 256)
+    return np.stack(
+        [
+            table[places, patterns].sum(axis=1) if table.any() else np.zeros(len(patterns))
+            for table in tables
+        ]
     )
+
+
+def _means_after(
+    names: Sequence[str], side: tuple[Floats, Floats], totals: Floats, counts: Floats
+) -> Means:
+    """Means of one side after exchanges, shape (patterns,) for each column.
+
+    Args:
+        names: The columns.
+        side: See `Quantity.totals`.
+        totals: What the exchanges add to the sums, shape (columns, patterns).
+        counts: What they add to the numbers of values.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        means = totals / counts
-    return {name: means[:, k] for k, name in enumerate(names)}
+        means = (side[0].sum(axis=1)[:, None] + totals) / (side[1].sum(axis=1)[:, None] + counts)
+    return dict(zip(names, means, strict=True))
 
 
 def mcnemar_p(only_first: int, only_second: int) -> float:

@@ -33,7 +33,7 @@ _SUMMARY = "files/summary.parquet"
 class ReportStage(Stage):
     """Make tables, figures and an HTML page from scores."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kind: Literal["report"] = "report"
     scores: StageInput
     """Score stages to report."""
@@ -43,6 +43,8 @@ class ReportStage(Stage):
     """Figures to make, each by name or as a TOML table with settings."""
     reference: str | None = None
     """CSV file with published numbers, shown next to those of the study; its content counts."""
+    intervals: bool = True
+    """Whether the CSV and LaTeX files have intervals and marks of significance; the others do."""
     traces: Annotated[int, Field(ge=0)] | Literal["all", "auto"] = "auto"
     """Traces per rollout cell on the page, in the order of the questions; `auto` divides 10,000
     among the cells, 0 shows none."""
@@ -70,7 +72,7 @@ class ReportStage(Stage):
         built = [table.build(inputs) for table in self.tables]
         beside = self._beside_reference(built, inputs, work)
         shown = _noted(beside, work.inputs.get("scores", ()))
-        write_tables(work.files, shown)
+        write_tables(work.files, shown, intervals=self.intervals)
         for figure in self.figures:
             if not figure.draw(inputs, work.files):
                 work.progress.note(f"no figure `{figure.kind}`: no score has its data")

@@ -8,6 +8,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.tables import ReportInputs
 from mbt_cli.report.formats import markdown
 from mbt_cli.report.tables import MainResults, MQITable
+from mbt_cli.scores.statistics import smallest_difference
 
 AXES = ("benchmark", "split", "model", "prompt")
 
@@ -155,6 +156,57 @@ def test_a_dagger_counts_every_row_that_is_compared():
 
     assert two.rows["exact_match_tied"].to_list() == [False, False]
     assert all_rows.rows.filter(pl.col("address") == A)["exact_match_tied"].to_list() == [True]
+
+
+def test_a_dagger_goes_where_rows_share_no_question():
+    """One row that has only two questions decides nothing about the others."""
+    random = np.random.default_rng(0)
+    few = "scores/benchmark=tiny/split=dev/model=m/prompt=few"
+    summaries = pl.concat([TWO, summary((few, "exact_match", 0.4, 0.1, 0.9, 2, 0, "percent"))])
+    values = {B: random.random(60) < 0.9, A: random.random(60) < 0.3, few: [1.0, 0.0]}
+    values = {address: np.asarray(own, dtype=float).tolist() for address, own in values.items()}
+
+    table = MainResults().build(ReportInputs(summary=summaries, scores=scores(**values), axes=AXES))
+
+    tied = dict(zip(table.rows["prompt"], table.rows["exact_match_tied"], strict=True))
+    assert tied == {"answer": False, "metacognitive": False, "few": True}
+
+
+def test_at_the_size_of_the_paper_an_f1_of_10_differs_from_one_of_79():
+    random = np.random.default_rng(0)
+    cells = [f"scores/benchmark=tiny/split=dev/model=m/prompt={n}" for n in range(100)]
+    means = [78.8, 10.4, *np.linspace(30, 78, 98)]
+    summaries = [
+        summary((cell, "f1_score", mean / 100, None, None, 500, 0, "percent"))
+        for cell, mean in zip(cells, means, strict=True)
+    ]
+    values = {
+        cell: np.clip(random.normal(mean / 100, 0.3, 500), 0, 1).tolist()
+        for cell, mean in zip(cells, means, strict=True)
+    }
+    of_f1 = scores(**values).with_columns(metric=pl.lit("f1_score"))
+
+    table = MainResults().build(ReportInputs(summary=pl.concat(summaries), scores=of_f1, axes=AXES))
+
+    tied = dict(zip(table.rows["address"], table.rows["f1_score_tied"], strict=True))
+    assert not tied[cells[1]]
+    assert tied[cells[-1]]
+    assert 0 < sum(tied.values()) < 30
+
+
+def test_a_note_says_what_difference_the_questions_can_show():
+    """16 of 64 questions differ: the error is that of 16 ones and 48 zeros."""
+    best, other = [1.0] * 64, [1.0] * 48 + [0.0] * 16
+    least = smallest_difference(np.std(other, ddof=1) / 8, 63, pairs=64)
+
+    table = MainResults().build(
+        ReportInputs(summary=TWO, scores=scores(**{B: best, A: other}), axes=AXES)
+    )
+
+    assert table.notes[-1] == (
+        "Smallest difference from the best that these questions can show (paired test of two rows "
+        f"at 5%, 80 % power): exact match {100 * least:.1f} points."
+    )
 
 
 def test_nothing_scored_yet_is_a_table_of_dashes():

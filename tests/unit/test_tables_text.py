@@ -90,9 +90,38 @@ def test_csv_holds_each_number_with_its_interval_and_counts():
 
     assert rows[1] == {
         "model": HOSTILE, "em": "62.5", "em_low": "45.8", "em_high": "79.2", "em_n": "24",
-        "em_failed": "1", "tokens": "1000", "aes": "0.250",
+        "em_failed": "1", "em_mark": "best", "tokens": "1000", "tokens_mark": "second",
+        "aes": "0.250",
     }  # fmt: skip
+    assert rows[0]["em_mark"] == "second †"
     assert rows[3] == {**dict.fromkeys(rows[0], ""), "model": "four"}
+
+
+def test_csv_holds_the_bounds_that_missing_samples_leave_open():
+    bounds = [
+        pl.Series("em_if_wrong", [0.4, None, 0.04, None]),
+        pl.Series("em_if_right", [0.5] * 4),
+    ]
+    rows = table().rows.with_columns(bounds)
+
+    found = list(csv.DictReader(io.StringIO(csv_text(table(rows=rows)))))
+
+    assert [row["em_if_wrong"] for row in found] == ["40.0", "", "4.0", ""]
+    assert found[0]["em_if_right"] == "50.0"
+
+
+def test_csv_and_latex_without_intervals_hold_no_marks_of_significance():
+    notes = ["†: not different.", "[—]: no interval: one question.", "A note."]
+    one = table(notes=notes)
+
+    plain = next(csv.DictReader(io.StringIO(csv_text(one, intervals=False))))
+    tex = latex(one, intervals=False)
+
+    assert set(plain) == {"model", "em", "em_n", "em_failed", "tokens", "aes"}
+    assert "dagger" not in tex
+    assert "scriptsize" not in tex
+    assert "interval" not in tex
+    assert "A note." in tex
 
 
 def test_every_format_shows_the_same_text_for_a_number():
@@ -112,6 +141,8 @@ def test_latex_marks_best_second_and_ties_and_aligns_the_rest():
         r"{\underline{1000}} & 0.250 \\"
     ) in lines
     assert any(line.endswith(r" & 5.0 & \bfseries 12 & {---} \\") for line in lines)
+    assert r" & {\scriptsize [45.8, 79.2]} &  &  \\[2pt]" in lines
+    assert any("Below numbers: 95 \\% intervals" in line for line in lines)
     columns = next(line for line in lines if line.startswith(r"\begin{tabular}"))
     assert f"S[table-format=2.1,table-space-text-post={{{dagger}}}]" in columns
     assert "S[table-format=4.0]" in columns
