@@ -16,10 +16,10 @@ from mbt_cli.core.lineage_notes import TRAINING
 from mbt_cli.core.number_text import number_text, significant_decimals
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
-from mbt_cli.engine.contamination import repeated_completions, shared_questions
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, BENCHMARKS, TRAINERS
 from mbt_cli.report.metrics import display_of
+from mbt_cli.stages.contamination import repeated_completions, shared_questions
 from mbt_cli.store.cells import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.hub import HubAccess, check_push, push_folder

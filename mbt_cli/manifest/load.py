@@ -20,6 +20,7 @@ from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import Document, read_document
 from mbt_cli.manifest.self_preference import with_related_judges
 from mbt_cli.manifest.toml import manifest_text, read_manifest_tree
+from mbt_cli.manifest.trained_questions import with_trained_questions
 from mbt_cli.plugins import use_study_plugins
 from mbt_cli.stages.labels import label_problems
 from mbt_cli.stages.score import ScoreStage
@@ -91,7 +92,8 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
     by_address = {cell.address: cell for cell in cells}
     _check_labels(by_address, problems)
     stop_if_wrong()
-    return Manifest(path, document, with_related_judges(by_address), left_out, tree)
+    whole = with_trained_questions(with_related_judges(by_address))
+    return Manifest(path, document, whole, left_out, tree)
 
 
 def _check_head(path: Path, tree: Mapping[str, Any]) -> None:

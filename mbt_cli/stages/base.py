@@ -96,6 +96,8 @@ class Resolution:
         source_map: How the source's columns are read, for stages of rows.
         manifest: Text of the manifest, for a report to show.
         related_judges: Judge models that judge replies of their own kind, for a report to note.
+        trained: Cells of questions that the study trains on, for a report to compare.
+        evaluated: Cells of questions that it evaluates on.
         recipe: Settings of a training that all methods share, for train stages.
         trainer: The method of the training, for train stages.
     """
@@ -116,6 +118,8 @@ class Resolution:
     trainer: Trainer | None = None
     manifest: str = ""
     related_judges: tuple[RelatedJudge, ...] = ()
+    trained: tuple[str, ...] = ()
+    evaluated: tuple[str, ...] = ()
 
     @property
     def verifiers(self) -> Mapping[str, Verifier]:

@@ -24,6 +24,7 @@ from mbt_cli.report.references import (
 )
 from mbt_cli.report.seeds import merged_seeds
 from mbt_cli.stages.base import InputRule, LoadedInput, Resolution, Stage, StageInput, Work
+from mbt_cli.stages.contamination import shared_questions
 from mbt_cli.store.reading import finished_cells, read_parquet_file
 
 _ROWS = pl.Schema({"table": pl.String(), "rows": pl.Int64()})
@@ -71,7 +72,7 @@ class ReportStage(Stage):
         inputs = merged_seeds(report_inputs(work))
         built = [table.build(inputs) for table in self.tables]
         beside = self._beside_reference(built, inputs, work)
-        shown = _noted(beside, work.inputs.get("scores", ()))
+        shown = _noted(beside, work.inputs.get("scores", ()), _shared_questions(work))
         write_tables(work.files, shown, intervals=self.intervals)
         for figure in self.figures:
             if not figure.draw(inputs, work.files):
@@ -113,18 +114,41 @@ class ReportStage(Stage):
             raise UsageError(f"`{self.reference}`: {error}") from None
 
 
-def _noted(tables: list[TableData], scores: Sequence[LoadedInput]) -> list[TableData]:
-    """The tables, with a note if they show cells that the manifest would make otherwise."""
-    otherwise = {address: why for cell in scores for address, why in cell.made_otherwise.items()}
-    if not otherwise:
-        return tables
-    address, why = next(iter(otherwise.items()))
-    cells = "1 cell was" if len(otherwise) == 1 else f"{len(otherwise)} cells were"
-    note = (
-        f"{cells} made with other settings than the manifest has now, such as {address} "
-        f"({'; '.join(why).replace('`', '')})."
+_PAIRS_SHOWN = 5
+
+
+def _shared_questions(work: Work) -> list[str]:
+    """What the finished questions of training and evaluation share."""
+    trained, evaluated = (
+        {one: work.study_folder / one for one in group if (work.study_folder / one).is_dir()}
+        for group in (work.resolution.trained, work.resolution.evaluated)
     )
-    return [replace(table, notes=[*table.notes, note]) for table in tables]
+    found = [str(one).replace("`", "") for one in shared_questions(trained, evaluated)]
+    found = [f"{one[:1].upper()}{one[1:]}." for one in found]
+    left_out = len(found) - _PAIRS_SHOWN
+    more = (
+        [f"Contamination: {left_out} more pairs of cells; see mbt check."] if left_out > 0 else []
+    )
+    return [*found[:_PAIRS_SHOWN], *more]
+
+
+def _noted(
+    tables: list[TableData], scores: Sequence[LoadedInput], of_study: Sequence[str]
+) -> list[TableData]:
+    """The tables; notes on the study below the first, and on cells made otherwise below all."""
+    otherwise = {address: why for cell in scores for address, why in cell.made_otherwise.items()}
+    notes = []
+    if otherwise:
+        address, why = next(iter(otherwise.items()))
+        cells = "1 cell was" if len(otherwise) == 1 else f"{len(otherwise)} cells were"
+        notes = [
+            f"{cells} made with other settings than the manifest has now, such as {address} "
+            f"({'; '.join(why).replace('`', '')})."
+        ]
+    return [
+        replace(table, notes=[*table.notes, *(of_study if table is tables[0] else ()), *notes])
+        for table in tables
+    ]
 
 
 def report_inputs(work: Work) -> ReportInputs:

@@ -87,6 +87,77 @@ def test_check_names_shared_questions_and_repeated_completions(mbt, study):
     assert "contamination: 1 of 3 questions" in " ".join(mbt("check", "mixed.toml").out.split())
 
 
+NEAR = "Which river flows past the old mill that Anna Berg painted in 1871?"
+REPORT = """
+[[stage]]
+kind = "score"
+name = "scores"
+rollouts = "base"
+metrics = ["exact_match"]
+
+[[stage]]
+kind = "report"
+name = "tables"
+scores = "scores"
+tables = ["main_results", "data_funnel"]
+"""
+
+
+@pytest.fixture
+def near_study(study):
+    """A question with another year, one with a third of its words, and one of a template."""
+    template = "Where was the director of the film {} born?"
+    train = [NEAR, *(template.format(film) for film in ("Alba", "Brisa", "Corona", "Duna"))]
+    held = [
+        NEAR.replace("1871", "1872"),
+        "Which river flows past the city where Anna Berg was buried by her sons?",
+        template.format("Estrella"),
+    ]
+    for name, questions in (("train", train), ("validation", held)):
+        lines = [
+            {"id": f"{name[0]}{k}", "question": question, "answer": "Oslo"}
+            for k, question in enumerate(questions)
+        ]
+        (study / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (study / "mixed.toml").write_text(STUDY + REPORT)
+    return study
+
+
+def test_check_names_a_question_that_is_near_another(mbt, near_study):
+    assert mbt("run", "mixed.toml", "--only", "questions", "-q").code == 0
+
+    (near,) = found(mbt)
+
+    assert near == (
+        f"contamination: 1 of 3 questions of `{HELD}` are near one of `{TRAINED}`, such as "
+        "`v0` is near `t0`"
+    )
+
+
+def test_a_report_notes_shared_questions_below_its_first_table(mbt, near_study):
+    stages = ("questions", "base", "scores", "tables")
+    only = [part for stage in stages for part in ("--only", stage)]
+    done = mbt("run", "mixed.toml", "-q", *only)
+    assert done.code == 0, done.err
+
+    first, second = (
+        (near_study / f"runs/mixed/tables/files/{name}.md").read_text()
+        for name in ("main_results", "data_funnel")
+    )
+
+    assert f"- Contamination: 1 of 3 questions of {HELD} are near one of {TRAINED}" in first
+    assert "ontamination" not in second
+
+
+def test_a_sign_makes_two_questions_different(mbt, study):
+    for name, question in (("train", "What is 3 + 1?"), ("validation", "What is 3 - 1?")):
+        line = json.dumps({"id": "a", "question": question, "answer": "4"})
+        (study / f"{name}.jsonl").write_text(line + "\n")
+    assert mbt("run", "mixed.toml", "--only", "questions", "-q").code == 0
+
+    assert found(mbt) == []
+
+
 def test_a_damaged_cell_does_not_stop_check(mbt, study):
     assert mbt("run", "mixed.toml", "--only", "base", "--only", "questions", "-q").code == 0
     (study / "runs" / "mixed" / HELD / "rows.parquet").write_bytes(b"PAR1")
