@@ -92,7 +92,9 @@ class Measure:
             interval.
         values: One value per rollout, in the order of the rollouts, NaN for no value; the column
             `value` is their mean over each question's samples. None if samples have no value.
-        interval: Low and high of the 95 % interval, if the score computed it itself.
+        interval: Computes low and high of the 95 % interval, or why there is none, if the score
+            does that itself: from the number of the cluster of each question that has a value, in
+            the order of their ids, or None if questions are independent.
     """
 
     metric: str
@@ -102,7 +104,7 @@ class Measure:
     settings: Mapping[str, Json] = field(default_factory=dict)
     binary: bool = False
     values: npt.NDArray[np.float64] | None = None
-    interval: tuple[float, float] | None = None
+    interval: Callable[[npt.NDArray[np.int64] | None], tuple[float, float] | str] | None = None
 
 
 CLUSTER = "cluster"
@@ -122,9 +124,7 @@ class QuestionClusters:
     names: pl.DataFrame
 
     def on(self, measure: Measure) -> Measure:
-        """The measure, whose intervals and tests count clusters unless it has its own interval."""
-        if measure.interval is not None:
-            return measure
+        """The measure, whose intervals and tests count clusters."""
         questions = measure.questions.join(
             self.names, on="question_id", how="left", maintain_order="left"
         )

@@ -7,7 +7,13 @@ import polars as pl
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.measures import Means, Measure
-from mbt_cli.scores.statistics import Floats, effective_share_interval
+from mbt_cli.scores.statistics import (
+    Clusters,
+    Floats,
+    effective_clusters,
+    effective_share_interval,
+    per_cluster,
+)
 from mbt_cli.scores.votes import both_parsed
 
 KAPPA = "kappa"
@@ -141,22 +147,25 @@ def share_measure(metric: str, hits: pl.DataFrame, *, settings: Mapping[str, Jso
         .sort("question_id")
     )
     found: dict[str, Json] = {**settings, "pairs": int(questions["n"].sum())}
-    interval = None
     if questions.is_empty():
         found["undefined"] = "there is no such verdict"
     else:
-        inside, rows = (questions[name].to_numpy() for name in ("hits", "rows"))
-        n, share = len(rows), float(inside.sum() / rows.sum())
-        moved = (inside - share * rows) / rows.mean()
+        found["interval"] = "wilson"
+    inside, rows = (questions[name].to_numpy() for name in ("hits", "rows"))
+
+    def interval(clusters: Clusters | None) -> tuple[float, float]:
+        share = float(inside.sum() / rows.sum())
+        moved = per_cluster((inside - share * rows) / rows.mean(), clusters)
+        n = len(moved)
         ends = effective_share_interval(
             share,
             float(moved @ moved) / max(n - 1, 1) / n,
             degrees=n - 1,
-            fewest=n,
+            fewest=n if clusters is None else effective_clusters(clusters),
             most=max(float(rows.sum()), n),
         )
-        interval = (ends.low, ends.high)
-        found["interval"] = "wilson"
+        return ends.low, ends.high
+
     return Measure(
         metric=metric,
         unit="percent",

@@ -13,7 +13,15 @@ from mbt_cli.core.judge_scales import CORRECTNESS, Scale
 from mbt_cli.core.measures import Means, Measure
 from mbt_cli.scores.agreement import kappa_measure, share_measure
 from mbt_cli.scores.samples import Values
-from mbt_cli.scores.statistics import Floats, Interval, effective_share_interval, t_tail
+from mbt_cli.scores.statistics import (
+    Clusters,
+    Floats,
+    Interval,
+    effective_clusters,
+    effective_share_interval,
+    per_cluster,
+    t_tail,
+)
 
 FEWEST_LABELLED = 10
 """Labelled questions below which the corrected accuracy has no interval."""
@@ -30,26 +38,56 @@ class Corrected:
 
     Args:
         weight: Weight of the judge's verdicts: 0 is the labels alone, 1 the full correction.
-        error: Standard error of the mean; NaN below 3 labelled questions.
-        labelled: Number of questions with a label.
+        moved: How much each question moves the mean, shape (questions,).
+        has_label: Whether the question has a label, shape (questions,).
+        labels: Number of labelled rollouts.
     """
 
     weight: float
-    error: float
-    labelled: int
+    moved: Floats
+    has_label: npt.NDArray[np.bool_]
+    labels: int
 
     def mean(self, sums: Mapping[str, Floats]) -> float:
         """The corrected mean, from 0 to 1."""
         means = {name: np.atleast_1d(np.mean(one)) for name, one in sums.items()}
         return float(_OfSums(self.weight)(means)[0])
 
-    def interval(self, mean: float, *, samples: int) -> Interval | None:
+    def error(self, clusters: Clusters | None = None) -> float:
+        """Standard error of the mean; NaN below 3 labelled units (clusters, else questions)."""
+        moved = per_cluster(self.moved, clusters)
+        n, labelled = len(moved), self.labelled(clusters)
+        if labelled < 3:
+            return math.nan
+        squares = float(moved @ moved) + _unseen(n, self.labels) * (1 + self.weight**2)
+        # one degree of freedom less, for the weight
+        return math.sqrt(squares / (n - 1) / n * (labelled - 1) / (labelled - 2))
+
+    def labelled(self, clusters: Clusters | None = None) -> int:
+        """Number of labelled units."""
+        if clusters is None:
+            return int(self.has_label.sum())
+        return len(np.unique(clusters[self.has_label]))
+
+    def interval(
+        self, mean: float, *, samples: int, clusters: Clusters | None = None
+    ) -> Interval | None:
         """Wilson's 95 % interval on the effective number of samples, at most `samples`."""
-        if self.labelled < FEWEST_LABELLED:
+        labelled = self.labelled(clusters)
+        if labelled < FEWEST_LABELLED:
             return None
+        fewest = labelled if clusters is None else effective_clusters(clusters[self.has_label])
         return effective_share_interval(
-            mean, self.error**2, degrees=self.labelled - 1, fewest=self.labelled, most=samples
+            mean, self.error(clusters) ** 2, degrees=labelled - 1, fewest=fewest, most=samples
         )
+
+
+def _unseen(units: int, labels: int) -> float:
+    """What labels that contradict the judge, unseen so far, add to the squares of influences.
+
+    The influence of one label is about the number of units over that of labels.
+    """
+    return _UNSEEN * (units / labels) ** 2
 
 
 def label_sums(judge: Values, human: Values, question: npt.NDArray[np.int64]) -> dict[str, Floats]:
@@ -99,17 +137,9 @@ def corrected_mean(sums: Mapping[str, Floats], labels: int) -> Corrected:
     n, total = len(f), float(a.mean())
     own = (y - y.mean() / total * a) / total  # influence of the labels alone
     change = f - f.mean() - (g - g.mean() / total * a) / total  # and of the correction
-    # the influence of one label is about n over their number
-    unseen = _UNSEEN * (n / labels) ** 2
     spread = float(change @ change)
-    weight = -float(own @ change) / (spread + unseen) if spread > 1e-12 else 0.0
-    labelled = int((a > 0).sum())
-    error = math.nan
-    if labelled > 2:  # one degree of freedom less, for the weight
-        moved = own + weight * change
-        squares = float(moved @ moved) + unseen * (1 + weight**2)
-        error = math.sqrt(squares / (n - 1) / n * (labelled - 1) / (labelled - 2))
-    return Corrected(weight, error, labelled)
+    weight = -float(own @ change) / (spread + _unseen(n, labels)) if spread > 1e-12 else 0.0
+    return Corrected(weight, own + weight * change, a > 0, labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +234,22 @@ def _corrected_measure(
     ids = judged["question_id"].unique(maintain_order=True)
     counts = np.bincount(question, has).astype(np.int64)
     questions = pl.DataFrame({"question_id": ids, "n": counts, "failed": np.zeros_like(counts)})
-    interval, weight = None, 0.0
+    weight, interval = 0.0, None
     if not has.any():
         facts["undefined"] = "no label is on a rollout with a verdict"
         questions = questions.clear()
     else:
         sums = label_sums(judge, human, question)
         found = corrected_mean(sums, int(has.sum()))
-        weight, interval = found.weight, found.interval(found.mean(sums), samples=len(judge))
+        weight, mean = found.weight, found.mean(sums)
+
+        def interval(clusters: Clusters | None) -> tuple[float, float] | str:
+            ends = found.interval(mean, samples=len(judge), clusters=clusters)
+            units = "questions" if clusters is None else "clusters"
+            few = f"fewer than {FEWEST_LABELLED} labelled {units}"
+            return few if ends is None else (ends.low, ends.high)
+
         facts |= {"judge_mean": float(sums["judge"].mean()), "weight": round(weight, 4)}
-        if interval is None:
-            facts["no_interval"] = f"fewer than {FEWEST_LABELLED} labelled questions"
         if unlike := _unlike(judge, has, question):
             facts["unlike"] = list(unlike)
         questions = questions.with_columns(**{k: pl.Series(v) for k, v in sums.items()})
@@ -224,7 +259,7 @@ def _corrected_measure(
         questions=questions,
         estimate=_OfSums(weight),
         settings=facts,
-        interval=None if interval is None else (interval.low, interval.high),
+        interval=interval,
     )
 
 

@@ -175,7 +175,11 @@ class _Part:
     ) -> Interval | None:
         assert self.own is not None
         if self.measure.interval is not None:
-            return Interval(*self.measure.interval)
+            found = self.measure.interval(self.own.clusters)
+            if isinstance(found, str):
+                settings["no_interval"] = found
+                return None
+            return Interval(*found)
         if self._is_share():
             settings["interval"] = "wilson"
             return share_interval(self.own.columns["value"], self.samples, self.own.clusters)

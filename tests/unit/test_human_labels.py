@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from mbt_cli.core.judge_scales import Labels, Points
+from mbt_cli.scores.agreement import share_measure
 from mbt_cli.scores.human import corrected_mean, human_measures, label_sums
 from mbt_cli.scores.statistics import t_quantile
 from mbt_cli.scores.summaries import summarise_all
@@ -106,7 +107,7 @@ def test_the_weight_is_that_of_the_paper():
     variance = (truth[:4_000] - found.weight * 0.8 * ours).var() / 4_000 + (
         found.weight * 0.8
     ) ** 2 * others.var() / 16_000
-    assert found.error == pytest.approx(np.sqrt(variance), rel=2e-2)
+    assert found.error() == pytest.approx(np.sqrt(variance), rel=2e-2)
 
 
 CASES = [
@@ -147,7 +148,7 @@ def test_the_corrected_accuracy_covers_the_truth_and_is_no_wider_than_the_labels
         interval = found.interval(value, samples=size)
 
         covered.append(interval.low <= accuracy <= interval.high)
-        widths.append(found.error)
+        widths.append(found.error())
         alone.append(np.sqrt(truth[drawn].var() / (count - 1)))
         off.append(value - accuracy)
 
@@ -205,3 +206,43 @@ def test_labels_that_are_not_drawn_at_random_are_noticed():
 )
 def test_labels_are_read_in_the_words_of_people_and_of_the_scale(scale, label, share):
     assert scale.read_label(label) == share
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["labels at random", "whole clusters"])
+def test_the_corrected_accuracy_covers_the_truth_where_questions_come_in_clusters(whole):
+    random = np.random.default_rng(7)
+    clusters = np.repeat(np.arange(80), random.integers(2, 9, 80))
+    size = len(clusters)
+    covered, by_questions = [], []
+    for _ in range(1_000):
+        easy = random.beta(0.6 * 7 / 3, 0.4 * 7 / 3, 80)  # correlation 0.3
+        truth = (random.random(size) < easy[clusters]).astype(float)
+        judge = np.where(random.random(size) < 0.75, truth, 1 - truth)
+        drawn = (
+            np.isin(clusters, random.choice(80, 40, replace=False))
+            if whole
+            else np.isin(np.arange(size), random.choice(size, size // 2, replace=False))
+        )
+        sums = label_sums(judge, np.where(drawn, truth, np.nan), np.arange(size))
+        found = corrected_mean(sums, int(drawn.sum()))
+        mean = found.mean(sums)
+        interval = found.interval(mean, samples=size, clusters=clusters)
+        covered.append(interval.low <= 0.6 <= interval.high)
+        interval = found.interval(mean, samples=size)
+        by_questions.append(interval.low <= 0.6 <= interval.high)
+
+    assert 0.93 <= np.mean(covered) <= 0.98
+    assert np.mean(by_questions) < 0.91
+
+
+def test_agreement_of_a_judge_counts_clusters_where_there_are_some():
+    hits = pl.DataFrame(
+        {"question_id": [f"q{k:02}" for k in range(40)], "hit": [k % 20 < 10 for k in range(40)]}
+    )
+    measure = share_measure("judge_sensitivity", hits, settings={})
+
+    alone, in_clusters = (measure.interval(c) for c in (None, np.repeat(np.arange(4), 10)))
+
+    assert alone == pytest.approx((0.352, 0.648), abs=0.001)
+    # 4 clusters whose questions all agree
+    assert in_clusters == pytest.approx((0.15, 0.85), abs=0.01)
