@@ -61,6 +61,10 @@ Replace = Annotated[
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Send the requests of failed rows again.")
 ]
+KeepGoing = Annotated[
+    bool,
+    typer.Option("--keep-going", help="After a cell that fails, make the others that can be made."),
+]
 ShardOf = Annotated[
     str | None,
     typer.Option(
@@ -169,6 +173,7 @@ def run(
     dry_run: DryRun = False,
     replace: Replace = False,
     retry_failed: RetryFailed = False,
+    keep_going: KeepGoing = False,
     shard: ShardOf = None,
     presets: Presets = None,
     quiet: Quiet = False,
@@ -181,6 +186,7 @@ def run(
     options = CommandOptions(
         *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, as_json),
         shard=shard,
+        keep_going=keep_going,
     )
     run_cells(manifest, None, options)
 

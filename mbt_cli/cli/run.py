@@ -48,6 +48,7 @@ class CommandOptions:
     verbose: bool
     as_json: bool = False
     shard: str | None = None
+    keep_going: bool = False
 
 
 def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
@@ -70,7 +71,8 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
         found = dry_run(manifest, machine, addresses, retry_failed=options.retry_failed)
         _print_dry_run(found, as_json=options.as_json)
         return
-    runner = Runner(manifest, machine, RunOptions(options.replace, options.retry_failed, shard))
+    chosen = RunOptions(options.replace, options.retry_failed, shard, options.keep_going)
+    runner = Runner(manifest, machine, chosen)
     if not options.quiet and (why := one_machine_locks(machine.runs)) is not None:
         typer.echo(f"warning: {machine.runs}: {why}; run a cell on one machine at a time", err=True)
     with (
@@ -102,6 +104,7 @@ def _resume_command(path: Path, kind: str | None, options: CommandOptions) -> st
     words += [word for key in options.overrides or () for word in ("--set", key)]
     words += ["--presets", str(options.presets)] if options.presets else []
     words += ["--replace"] if options.replace else []
+    words += ["--keep-going"] if options.keep_going else []
     return shlex.join(words)
 
 

@@ -249,7 +249,8 @@ def command_for(
     """The command that makes these cells."""
     only = [part for address in cells for part in ("--only", address)]
     verb = "merge" if merges else "run"
-    return ("mbt", verb, manifest, *only, *(["--replace"] if replace else []))
+    going = () if merges else ("--keep-going",)
+    return ("mbt", verb, manifest, *only, *(["--replace"] if replace else []), *going)
 
 
 def plan_json(plan: Plan) -> str:

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -68,7 +68,7 @@ from mbt_cli.store.cells import (
     move_aside,
     record_failure,
 )
-from mbt_cli.store.disk import filling
+from mbt_cli.store.disk import filling, writing_to
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
 from mbt_cli.store.locks import Lock, holding, remove_dead_locks
@@ -77,6 +77,8 @@ from mbt_cli.store.reading import check_files, input_sha256, read_rows, require_
 
 _log = logging.getLogger(__name__)
 _SHOWN_CELLS = 10
+
+_WHICH_FAILED = "which failed: "
 
 _INHERITED = (
     *("rollout_failed", "solution_failed", "no_solution"),
@@ -94,11 +96,13 @@ class RunOptions:
         replace: Remake stale cells.
         retry_failed: Retry failed rows, in finished cells too.
         shard: Ask this share of the requests and make no rows.
+        keep_going: After a cell that fails, make the others whose inputs exist.
     """
 
     replace: bool = False
     retry_failed: bool = False
     shard: Shard | None = None
+    keep_going: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,29 @@ class RunReport:
     done: Sequence[str]
     sent: int
     reused: int
+
+
+@dataclass
+class _Counts:
+    """What a run has done so far; see `RunReport`."""
+
+    made: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    sent: int = 0
+    reused: int = 0
+
+    def add(self, sent: int, reused: int) -> None:
+        """Count the requests of a cell."""
+        self.sent += sent
+        self.reused += reused
+
+
+def _some_failed(failed: Mapping[str, MbtError], of: int) -> StageError:
+    lines = [f"{len(failed):,} of {of:,} cells failed or lack an input:"]
+    lines += [f"  `{a}`: {error.message}" for a, error in list(failed.items())[:_SHOWN_CELLS]]
+    if len(failed) > _SHOWN_CELLS:
+        lines.append(f"  and {len(failed) - _SHOWN_CELLS:,} more")
+    return StageError("\n".join(lines), hint=next(iter(failed.values())).hint)
 
 
 class Runner:
@@ -140,37 +167,72 @@ class Runner:
             ArtifactError: A finished cell lacks a file. If no cell that runs reads it, the others
                 are made first.
             LockedError: Another process makes one of the cells.
-            StageError: More rows failed than `max_failed_share` allows.
+            StageError: More rows failed than `max_failed_share` allows; with `keep_going`, cells
+                failed or lack an input, and the others are made.
             MbtError: A cell failed; earlier cells and all replies are kept.
         """
         chosen = [self.states[address] for address in addresses]
         to_run = [state.cell for state in chosen if not self._is_skipped(state)]
         read = {address for cell in to_run for address in (cell.address, *cell.needs)}
-        self._check_files(read)
         self._check_stale(chosen)
-        self._check_inputs(chosen)
-        self._check_begun(chosen)
+        if not self._options.keep_going:
+            self._check_files(read)
+            self._check_inputs(chosen)
+            self._check_begun(chosen)
         self._check_backends(chosen)
-        made, done, sent, reused = [], [], 0, 0
+        counts = _Counts()
+        failed: dict[str, MbtError] = {}
         with Servers() as servers:
             for address in addresses:
-                self.states.refresh([address])
-                state = self.states[address]
-                if self._is_skipped(state):
-                    remove_dead_locks(state.folder)
-                    done.append(address)
-                elif self._options.shard is not None:
-                    report = self._ask_shard(state, self._options.shard, servers, progress)
-                    sent, reused = sent + report.sent, reused + report.reused
-                else:
-                    requests = self._run_cell(state, servers, progress).requests
-                    sent, reused = sent + requests.sent, reused + requests.reused
-                    made.append(address)
-                    self.states.refresh([address])
-                    if lenders := self._lenders.get(_lending_group(state.cell)):
-                        lenders.add(state.folder)
-        self._check_files(address for address in done if address not in read)
-        return RunReport(made, done, sent, reused)
+                try:
+                    self._run_one(address, servers, progress, counts)
+                except (Stopped, Interrupted):
+                    raise
+                except MbtError as error:
+                    if not self._options.keep_going:
+                        raise
+                    failed[address] = error
+                    progress.note(f"{address}: {error.message}")
+        if failed:
+            raise _some_failed(failed, len(addresses))
+        self._check_files(address for address in counts.done if address not in read)
+        return RunReport(counts.made, counts.done, counts.sent, counts.reused)
+
+    def _run_one(
+        self, address: str, servers: "Servers", progress: Progress, counts: "_Counts"
+    ) -> None:
+        """Make one cell, or its share of the requests, unless it is finished."""
+        self.states.refresh([address])
+        state = self.states[address]
+        if self._is_skipped(state):
+            remove_dead_locks(state.folder)
+            counts.done.append(address)
+            return
+        if self._options.keep_going:
+            self._check_alone(state)
+        if self._options.shard is not None:
+            report = self._ask_shard(state, self._options.shard, servers, progress)
+            counts.add(report.sent, report.reused)
+            return
+        requests = self._run_cell(state, servers, progress).requests
+        counts.add(requests.sent, requests.reused)
+        counts.made.append(address)
+        self.states.refresh([address])
+        if lenders := self._lenders.get(_lending_group(state.cell)):
+            lenders.add(state.folder)
+
+    def _check_alone(self, state: CellState) -> None:
+        """What is checked before the first cell, for one; why it is left out stands beside it."""
+        self.states.refresh(state.cell.needs)
+        try:
+            self._check_inputs([state])
+            self._check_files((state.cell.address, *state.cell.needs))
+            self._check_begun([state])
+        except MbtError as error:
+            with writing_to(state.folder):
+                state.folder.mkdir(parents=True, exist_ok=True)
+            record_failure(state.folder, state.cell.address, error, now=datetime.now(UTC))
+            raise
 
     def _check_files(self, addresses: Iterable[str]) -> None:
         states = [self.states[address] for address in addresses]
@@ -457,6 +519,11 @@ class Runner:
                 missing = [a for a in group if a not in among and self.states[a].lineage is None]
                 if not missing or (_is_partial(cell, name) and len(missing) < len(group)):
                     continue
+                if why := self._why_failed(missing[0]):
+                    raise MissingInputError(
+                        f"`{cell.address}` reads `{missing[0]}`, {_WHICH_FAILED}{why}",
+                        hint=f"remove the cause, then run `mbt run {self._manifest.path}`",
+                    )
                 kind = self.states[missing[0]].cell.kind
                 verb = "run" if kind == "questions" else kind
                 stage = missing[0].partition("/")[0]
@@ -465,6 +532,11 @@ class Runner:
                     hint=f"run `mbt {verb} {self._manifest.path} --only {stage}` first, or "
                     f"`mbt run {self._manifest.path}` for everything",
                 )
+
+    def _why_failed(self, address: str) -> str:
+        """The error of an input, without those of the inputs that it lacks itself."""
+        state = self.states[address]
+        return state.why[0].rpartition(_WHICH_FAILED)[2] if state.status == "failed" else ""
 
     def _check_backends(self, chosen: Sequence[CellState]) -> None:
         """Report a missing key before the first cell, not hours later.
@@ -485,6 +557,7 @@ class Servers:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._running: tuple[Backend, int, Endpoint | Responder] | None = None
+        self._broken: list[tuple[Backend, int, BackendError]] = []
 
     def __enter__(self) -> "Servers":
         return self
@@ -494,12 +567,23 @@ class Servers:
 
     @contextmanager
     def open(self, backend: Backend, place: ServerPlace) -> Iterator[Endpoint | Responder]:
-        """The backend's endpoint; a running server of an equal backend is used again."""
+        """The backend's endpoint; a running server of an equal backend is used again.
+
+        Raises:
+            BackendError: It does not start; one that did not is not started again.
+        """
+        for *key, error in self._broken:
+            if key == [backend, place.parallel]:
+                raise error
         running = self._running
         if running is None or running[:2] != (backend, place.parallel) or not _is_alive(running[2]):
             self._close()
-            running = backend, place.parallel, self._stack.enter_context(backend.open(place))
-            self._running = running
+            try:
+                opened = self._stack.enter_context(backend.open(place))
+            except BackendError as error:
+                self._broken.append((backend, place.parallel, error))
+                raise
+            self._running = running = backend, place.parallel, opened
         try:
             yield running[2]
         except ServerDiedError:

@@ -55,25 +55,22 @@ class LocalLauncher(Launcher):
         return ""
 
     def finish(self, note: Callable[[str], None]) -> None:
-        """Run every job when the jobs that it needs are done and enough GPUs are free.
+        """Run every job when the jobs that it needs have ended and enough GPUs are free.
 
         Raises:
-            StageError: A job failed; jobs that need it did not run.
+            StageError: A job failed; jobs that need it made what they could.
         """
         waiting, gpus = list(self._jobs), _free_gpus()
         free = list(gpus)
         names = {job.id for job, _ in waiting}
         running: dict[str, tuple[subprocess.Popen[bytes], list[str]]] = {}
-        done, failed, skipped = set[str](), list[str](), set[str]()
+        ended, failed = set[str](), list[str]()
         try:
             while waiting or running:
                 for job, script in list(waiting):
                     wanted = min(job.gpus, len(gpus))
-                    if not {*failed, *skipped}.isdisjoint(job.needs):
-                        skipped.add(job.id)
-                        waiting.remove((job, script))
-                    elif (
-                        names.intersection(job.needs) <= done
+                    if (
+                        names.intersection(job.needs) <= ended
                         and len(running) < self.at_once
                         and wanted <= len(free)
                     ):
@@ -87,10 +84,8 @@ class LocalLauncher(Launcher):
                     if (code := process.poll()) is not None:
                         del running[name]
                         free.extend(own)
-                        if code == 0:
-                            done.add(name)
-                        else:
-                            failed.append(name)
+                        ended.add(name)
+                        failed.extend([name] if code else [])
                         note(f"{name}: failed with exit code {code}" if code else f"{name}: done")
                 time.sleep(_POLL_SECONDS)
         finally:
@@ -101,8 +96,8 @@ class LocalLauncher(Launcher):
                 process.wait()
         if failed:
             raise StageError(
-                f"{len(failed)} jobs failed ({', '.join(f'`{name}`' for name in failed)}), "
-                f"{len(skipped)} jobs that need them did not run",
+                f"{len(failed)} jobs failed ({', '.join(f'`{name}`' for name in failed)}); "
+                "all others ran",
                 hint=f"mbt status {self._jobs[0][0].context.study} shows the end of their logs",
             )
 

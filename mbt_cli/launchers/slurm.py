@@ -387,7 +387,8 @@ def _answer(
 
 
 def _sbatch(script: Path, after: Sequence[str]) -> str:
-    wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes")
+    # a job that failed has made some of its cells, and the next one makes what it can of them
+    wait = (f"--dependency=afterany:{':'.join(after)}", "--kill-on-invalid-dep=yes")
     command = ("sbatch", "--parsable", *(wait if after else ()), str(script))
     done = _answer(command, _SUBMIT_SECONDS)
     if isinstance(done, FileNotFoundError):

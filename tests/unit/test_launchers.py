@@ -195,10 +195,10 @@ def test_a_job_with_many_needs_waits_for_joining_jobs(own, tmp_path, monkeypatch
 
     # the first two are joined; the job waits for the joining job and the third
     first, second = (tmp_path / "sent.txt").read_text().splitlines()
-    assert "afterok:7:8 " in first
+    assert "afterany:7:8 " in first
     assert first.endswith("base-1-wait-1.sh")
     assert "command=(\n  true\n)" in (tmp_path / "base-1-wait-1.sh").read_text()
-    assert "afterok:9:1 " in second
+    assert "afterany:9:1 " in second
 
 
 def test_a_record_whose_path_no_directive_can_contain_is_refused(preset):

@@ -74,7 +74,7 @@ def test_cells_of_one_server_share_a_job(load, planned):
 def test_a_job_runs_a_command_that_users_can_type(load, planned):
     plan = planned(load())
 
-    assert plan.jobs[-1].argv == ("mbt", "run", plan.manifest, "--only", "tables")
+    assert plan.jobs[-1].argv == ("mbt", "run", plan.manifest, "--only", "tables", "--keep-going")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,11 @@ ONE = "questions/benchmark=tiny/split=validation"
         ("jobs.0.id", "", "`jobs.0.id`: "),
         ("jobs.1.id", "questions-1", "`jobs.0.id`: `questions-1`: another job has this id"),
         ("jobs.0.kind", "train", "`jobs.0.kind`: `train`: must be `questions`, as its cells"),
-        ("jobs.0.argv", ["mbt"], f"`jobs.0.argv`: must be `mbt run {{manifest}} --only {ONE}`"),
+        (
+            "jobs.0.argv",
+            ["mbt"],
+            f"`jobs.0.argv`: must be `mbt run {{manifest}} --only {ONE} --keep-going`",
+        ),
         ("jobs.0.cells", [], "`jobs.0.cells`: "),
         ("jobs.0.cells", ["x"], "`jobs.0.cells.0`: `x`: is not among the `cells` of the plan"),
         ("jobs.1.cells.0", ONE, f"`jobs.1.cells.0`: `{ONE}`: job `questions-1` makes it already"),
@@ -415,16 +419,22 @@ def test_a_tree_with_odd_words_survives_toml(tmp_path, presets):
     assert tomllib.loads(path.read_text()) == odd
 
 
-def test_local_jobs_run_in_order_and_a_failure_skips_what_needs_it(submission):
+def test_local_jobs_run_in_order_and_after_a_failure_too(submission):
     ready = submission(LocalLauncher(at_once=2))
     fails = [replace(j, argv=("false" if j.id == "answers-1" else "true",)) for j in ready.jobs]
     lines: list[str] = []
 
-    with pytest.raises(StageError, match=r"1 jobs failed \(`answers-1`\), 2 jobs that need them"):
+    with pytest.raises(StageError, match=r"1 jobs failed \(`answers-1`\); all others ran"):
         replace(ready, jobs=fails).submit_jobs(lines.append)
 
     ended = [line for line in lines if "started" not in line]
-    assert ended == ["questions-1: done", "base-1: done", "answers-1: failed with exit code 1"]
+    assert ended == [
+        "questions-1: done",
+        "base-1: done",
+        "answers-1: failed with exit code 1",
+        "scores-1: done",
+        "tables-1: done",
+    ]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/2", "1/2/3"])

@@ -223,7 +223,7 @@ def _ids_of(place: Place, job: str) -> list[str]:
     return [j["launcher_id"] for j in jobs if j["id"] == job]
 
 
-def test_children_of_a_failed_job_are_cancelled_with_a_reason(place):
+def test_what_reads_a_failed_cell_is_left_out_with_a_reason(place):
     text = (place.folder / "study.toml").read_text()
     broken = text.replace(
         'kind = "canned", replies = [\'{"grade": "A"}\']', 'kind = "canned", replies = ["?"]'
@@ -238,8 +238,9 @@ def test_children_of_a_failed_job_are_cancelled_with_a_reason(place):
     failed = [c for a, c in states.items() if a.startswith("answers/") and c["doing"] == "failed"]
     assert "unreadable_verdict" in failed[0]["why"]
     assert failed[0]["log"]
-    assert {c["doing"] for a, c in states.items() if a.startswith("scores/")} == {"cancelled"}
-    assert "never ran: job" in shown
+    scores = [c for a, c in states.items() if a.startswith("scores/")]
+    assert {cell["doing"] for cell in scores} == {"failed"}
+    assert "which failed: " in scores[0]["why"]
     assert "continue: mbt plan study.toml | mbt submit --slurm" in shown
 
 
