@@ -1,5 +1,6 @@
 """Tables with one row per scored cell and one column per metric, with marks and notes."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from mbt_cli.report.notes import (
 )
 from mbt_cli.report.seeds import SEED, clusters_of, seed_values
 from mbt_cli.scores.comparison import DIAGNOSTIC, SIGNIFICANT
-from mbt_cli.scores.seeds import difference
+from mbt_cli.scores.seeds import Estimate, difference
 from mbt_cli.scores.statistics import (
     Clusters,
     Quantity,
@@ -502,7 +503,9 @@ def _against_best(table: TableData, column: Column, scores: _Scores) -> _Against
             }
             found.tests.append(_TEST)
         for row, p in p_values.items():
-            found.tied[row] = p is None or p >= SIGNIFICANT
+            ahead = pairs[row].difference() * (-1 if column.best == "low" else 1)
+            # on the questions of the pair, the row may be the better one
+            found.tied[row] = p is None or p >= SIGNIFICANT or ahead < 0
     return found
 
 
@@ -514,11 +517,13 @@ class _Pair:
         first: Shape (seeds, questions).
         second: Shape (other seeds, questions).
         clusters: The cluster of each question; None if questions are independent.
+        drawn: For each side, whether it is of trainings, whose seeds stand for others.
     """
 
     first: npt.NDArray[np.float64]
     second: npt.NDArray[np.float64]
     clusters: Clusters | None
+    drawn: tuple[bool, bool]
 
     @classmethod
     def of(cls, first: pl.DataFrame, second: pl.DataFrame) -> "_Pair":
@@ -532,12 +537,20 @@ class _Pair:
             .T
             for frame in wide
         ]
-        return cls(values[0], values[1], clusters_of(both["question_id"], [first, second]))
+        drawn = (first[SEED].null_count() == 0, second[SEED].null_count() == 0)
+        return cls(values[0], values[1], clusters_of(both["question_id"], [first, second]), drawn)
 
     @property
     def units(self) -> int:
         """Number of clusters, else of questions."""
         return self.first.shape[1] if self.clusters is None else int(self.clusters.max()) + 1
+
+    def difference(self) -> float:
+        """The mean of the first minus that of the second; NaN without common questions."""
+        return float(self.first.mean() - self.second.mean()) if self.first.size else math.nan
+
+    def _estimate(self) -> Estimate:
+        return difference(self.first, self.second, self.clusters, drawn=self.drawn)
 
     def p(self) -> float | None:
         """P value of rows with one seed, the one of `mbt compare`."""
@@ -548,7 +561,7 @@ class _Pair:
 
     def p_by_t(self, times: float) -> float | None:
         """P value by Student's t over seeds and questions, times the number of tests."""
-        p = difference(self.first, self.second, self.clusters).p() if self.units > 1 else None
+        p = self._estimate().p() if self.units > 1 else None
         return None if p is None else p * times
 
     def smallest_difference(self) -> float | None:
@@ -557,9 +570,10 @@ class _Pair:
             return None
         sides = (self.first, self.second)
         is_mcnemar = self.clusters is None and all(len(s) == 1 and is_binary(s) for s in sides)
-        found = difference(self.first, self.second, self.clusters)
+        found = self._estimate()
+        degrees = found.degrees if found.error > 0 else self.units - 1
         pairs = self.units if is_mcnemar else None
-        return smallest_difference(found.error, found.degrees, pairs=pairs)
+        return smallest_difference(found.error, degrees, pairs=pairs)
 
 
 def _mean_of(values: npt.NDArray[np.float64], clusters: Clusters | None) -> Quantity:

@@ -27,6 +27,8 @@ _ADDRESS = "address"
 _WITHOUT = f"/{SEED}=[^/]+"
 _KEYS = (_ADDRESS, "metric", "by", "group")
 _SHARE_UNITS = ("percent", "share")
+_LEAST_SHARED = 0.9
+"""Least share of the questions that all seeds have, for an interval of their mean."""
 
 
 def merged_seeds(inputs: ReportInputs) -> ReportInputs:
@@ -105,9 +107,19 @@ def _merged(rows: Sequence[Mapping[str, Any]], values: _Values) -> dict[str, Any
     here = (first[_ADDRESS], first["metric"]) if first["by"] is None else None
     known, clusters = values.get(here, (None, None)) if here else (None, None)
     interval = None
-    if known is not None and len(known) == len(rows) and per_cluster(known, clusters).shape[1] > 1:
-        estimate = seeds.over_seeds(known, clusters)
-        if orjson.loads(first["settings"]).get("interval") == "wilson":
+    value, settings = _mean(rows, "value"), orjson.loads(first["settings"])
+    n = max(row["n"] for row in rows)
+    if known is not None and known.shape[1] < _LEAST_SHARED * n:
+        settings["no_interval"] = f"the seeds share {known.shape[1]:,} of {n:,} questions"
+    elif (
+        known is not None
+        and value is not None
+        and len(known) == len(rows)
+        and per_cluster(known, clusters).shape[1] > 1
+    ):
+        # questions that a seed lacks count in the number
+        estimate = replace(seeds.over_seeds(known, clusters), value=value)
+        if settings.get("interval") == "wilson":
             least = known.shape[1] if clusters is None else effective_clusters(clusters)
             interval = estimate.share_interval(questions=least, samples=known.size)
         else:
@@ -119,16 +131,16 @@ def _merged(rows: Sequence[Mapping[str, Any]], values: _Values) -> dict[str, Any
     apart = _of_summaries(rows, "difference", "difference_low", "difference_high")
     return {
         **first,
-        "value": _mean(rows, "value"),
+        "value": value,
         **_ends("low", "high", interval),
-        "n": max(row["n"] for row in rows),
+        "n": n,
         "failed": sum(row["failed"] for row in rows),
         "baseline": _mean(rows, "baseline"),
         "difference": _mean(rows, "difference"),
         **_ends("difference_low", "difference_high", apart.interval() if apart else None),
         "p": apart.p() if apart else None,
         "settings": orjson.dumps(
-            {**orjson.loads(first["settings"]), "seeds": len(rows)}, option=orjson.OPT_SORT_KEYS
+            {**settings, "seeds": len(rows)}, option=orjson.OPT_SORT_KEYS
         ).decode(),
         "seeds": len(rows),
     }

@@ -283,7 +283,7 @@ class PairedDifferences(Table):
         if is_marked:
             notes.append(
                 "†: not significantly different from the baseline (exact McNemar for 0 / 1 "
-                "values, else a permutation test"
+                "values, a permutation test for other means, Student's t for formulas of several"
                 f"{_OF_SEEDS if 'seeds' in rows.columns else ''}; Holm over the column; "
                 f"{SIGNIFICANT:.0%})."
             )

@@ -35,7 +35,7 @@ METRICS = pl.Schema(
         "high": pl.Float64(),
         "p": pl.Float64(),
         "p_holm": pl.Float64(),  # over all metrics except those about the judge
-        "test": pl.String(),  # `mcnemar` or `permutation`
+        "test": pl.String(),  # `mcnemar`, `permutation` or `t`
         "first_better": pl.Int64(),  # questions with a higher value in the first cell
         "second_better": pl.Int64(),
         "equal": pl.Int64(),

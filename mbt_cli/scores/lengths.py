@@ -118,8 +118,7 @@ class Degeneration(Score):
     Formula: `degeneration` is 1 if finish_reason is not stop, tool_calls or function_call.
     `degeneration_loops` is 1 if the last `unit` characters of the reply occur at least `repeats`
     times in its last `window` characters. The two overlap; neither includes the other.
-    Unit: per cent of samples, averaged within questions first; Wilson intervals if each question
-    has one sample.
+    Unit: per cent of samples, averaged within questions first; Wilson intervals.
     Reads: rollouts `finish_reason`, `reply`, `reasoning`.
     No reply: no value, counted.
     Known holes: loops that change a word each time are not found, nor loops that the model left

@@ -118,9 +118,7 @@ class MQI(Score):
         return [
             replace(
                 one,
-                questions=one.questions.join(
-                    change, on="question_id", how="left", maintain_order="left"
-                ),
+                questions=_with_base(one.questions, change),
                 estimate=_OverBase(one.estimate),
             )
             for one in found
@@ -195,6 +193,14 @@ def _base_change(inputs: ScoreInputs) -> pl.DataFrame | None:
     if not own["value"].sum():
         return None  # no question in common
     return own.select("question_id", base=pl.col("value") / pl.col("value").mean())
+
+
+def _with_base(questions: pl.DataFrame, change: pl.DataFrame) -> pl.DataFrame:
+    """The questions with `base`, null where they have no index, with the mean 1 over the others."""
+    has_index = pl.col("value" if "value" in questions.columns else "level").is_not_null()
+    joined = questions.join(change, on="question_id", how="left", maintain_order="left")
+    base = pl.when(has_index).then("base")
+    return joined.with_columns(base=base / base.mean())
 
 
 def gamma_of_shares(right: Floats, wrong: Floats) -> Floats:

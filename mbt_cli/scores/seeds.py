@@ -77,17 +77,28 @@ def over_seeds(values: Floats, clusters: Clusters | None = None) -> Estimate:
     return _estimate(float(values.mean()), [_of_questions(values.mean(axis=0)), *_of_seeds(values)])
 
 
-def difference(first: Floats, second: Floats, clusters: Clusters | None = None) -> Estimate:
+def difference(
+    first: Floats,
+    second: Floats,
+    clusters: Clusters | None = None,
+    *,
+    drawn: tuple[bool, bool] = (False, False),
+) -> Estimate:
     """The difference of two means on the same questions; each side has its own seeds.
 
     Args:
-        first: Shape (seeds, questions), at least two questions; one seed adds no seed variance.
+        first: Shape (seeds, questions), at least two questions.
         second: Shape (other seeds, questions).
         clusters: The cluster of each question, at least two; None if questions are independent.
+        drawn: For each side, whether a single seed stands for others, as one of a training does.
+            It then varies as much as a seed of the other side; else it adds no seed variance.
     """
     first, second = per_cluster(first, clusters), per_cluster(second, clusters)
     apart = first.mean(axis=0) - second.mean(axis=0)
     pieces = [_of_questions(apart), *_of_seeds(first), *_of_seeds(second)]
+    for one, other, is_drawn in ((first, second, drawn[0]), (second, first, drawn[1])):
+        if is_drawn and len(one) == 1:
+            pieces += [(square * len(other), degrees) for square, degrees in _of_seeds(other)]
     return _estimate(float(apart.mean()), pieces)
 
 

@@ -519,14 +519,17 @@ def paired_p(own: Quantity, base: Quantity, *, seed: int) -> tuple[float | None,
     """P value of a paired difference and the name of the test, decided by the values.
 
     Returns:
-        `mcnemar` if questions are independent and each has a 0 or a 1 on both sides, else
-        `permutation`.
+        `mcnemar` if questions are independent and each has a 0 or a 1 on both sides, `permutation`
+        for other means, and `t`, Student's t of the influence of questions, for formulas of several
+        means.
     """
-    if own.size == own.questions and list(own.columns) == list(base.columns) == ["value"]:
+    if list(own.columns) == list(base.columns) == ["value"]:
         mine, other = own.columns["value"], base.columns["value"]
-        if is_binary(mine) and is_binary(other):
+        if own.size == own.questions and is_binary(mine) and is_binary(other):
             return mcnemar_p(int((mine > other).sum()), int((mine < other).sum())), "mcnemar"
-    return swap_p(own, base, seed=seed), "permutation"
+        return swap_p(own, base, seed=seed), "permutation"
+    # exchanging the sides of a formula of several means tests more than their difference
+    return _t_p(own, base), "t"
 
 
 def is_binary(values: Floats) -> bool:
@@ -700,12 +703,23 @@ def t_quantile(degrees: float, probability: float = 0.975) -> float:
     return (low + high) / 2
 
 
+_AS_NORMAL = 1e9
+"""Degrees of freedom above which Student's t is the normal distribution in all digits used."""
+
+
 def t_tail(t: float, degrees: float) -> float:
     """Two-sided tail probability of Student's t, at least 1e-300.
 
     The integral of cos(x)^(degrees - 1) from arctan(t / sqrt(degrees)) to pi / 2 over that from 0,
-    by Gauss-Legendre quadrature in log space.
+    by Gauss-Legendre quadrature in log space; the normal one for infinite degrees.
+
+    Raises:
+        ValueError: An argument is NaN.
     """
+    if math.isnan(t) or math.isnan(degrees):
+        raise ValueError("t and its degrees of freedom must be numbers")
+    if degrees > _AS_NORMAL:
+        return max(math.erfc(t / math.sqrt(2)), 1e-300)
     nodes, weights = _legendre()
     whole = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
     begin = math.atan2(t, math.sqrt(degrees))

@@ -17,6 +17,7 @@ from mbt_cli.scores.statistics import (
     Resampled,
     bootstrap,
     cluster_numbers,
+    is_binary,
     paired_p,
     paired_share_interval,
     share_interval,
@@ -27,6 +28,7 @@ _LIMITS = {"percent": (0.0, 1.0), "share": (0.0, 1.0), "kappa": (-1.0, 1.0)}
 _NO_WIDTH = 1e-6
 NO_SPREAD = "every question has the same value"
 """Why a number of several questions has no interval."""
+_OTHER_CLUSTER = "other cluster"
 _KEYS = ("question_id", "n", "failed", CLUSTER)
 _OF_DIFFERENCE = ("baseline", "difference", "difference_low", "difference_high", "p")
 
@@ -68,7 +70,9 @@ class Paired:
 
     def is_share(self, measure: Measure) -> bool:
         """Whether the difference is one of shares, whose interval needs no resamples."""
-        return measure.binary and self.has_values()
+        return self.has_values() and (
+            measure.binary or all(_is_zero_one(measure, side) for side in (self.own, self.base))
+        )
 
     def interval(
         self, measure: Measure, drawn: Resampled | None, level: float = 0.95
@@ -109,8 +113,16 @@ def paired(own: Measure, base: Measure) -> Paired:
     left = _known(own).select(
         pl.col("question_id", "n", f"^{CLUSTER}$"), pl.exclude(_KEYS).name.prefix("own.")
     )
-    right = _known(base).select("question_id", "n", pl.exclude(_KEYS).name.prefix("base."))
-    both = left.join(right, on="question_id", suffix="_base").drop_nulls().sort("question_id")
+    right = _known(base).select(
+        pl.col("question_id", "n"),
+        pl.col(f"^{CLUSTER}$").alias(_OTHER_CLUSTER),
+        pl.exclude(_KEYS).name.prefix("base."),
+    )
+    both = left.join(right, on="question_id", suffix="_base")
+    if _OTHER_CLUSTER in both.columns:  # one side may have been scored without clusters
+        names = [name for name in (CLUSTER, _OTHER_CLUSTER) if name in both.columns]
+        both = both.with_columns(pl.coalesce(names).alias(CLUSTER)).drop(_OTHER_CLUSTER)
+    both = both.drop_nulls().sort("question_id")
     return Paired(both, _quantity(own, both, "own."), _quantity(base, both, "base."))
 
 
@@ -128,7 +140,8 @@ class _Part:
         self.n, self.clusters = len(known), _cluster_count(known)
         self.samples = known["n"].to_numpy().astype(np.float64)
         self.own = _quantity(measure, known, "") if self.n else None
-        self.pair = paired(measure, baseline) if baseline is not None else None
+        has_pair = baseline is not None and measure.interval is None
+        self.pair = paired(measure, baseline) if baseline is not None and has_pair else None
         if self.pair is not None and self.pair.questions.is_empty():
             self.pair = None
 
@@ -165,7 +178,9 @@ class _Part:
 
     def _is_share(self) -> bool:
         own = self.own
-        return self.measure.binary and own is not None and list(own.columns) == ["value"]
+        if own is None or list(own.columns) != ["value"]:
+            return False
+        return self.measure.binary or _is_zero_one(self.measure, own)
 
     def _unit(self) -> str:
         return "question" if self.clusters is None else "cluster"
@@ -228,6 +243,12 @@ def why_no_interval(drawn: Resampled, unit: str = "question") -> str:
     if np.isfinite(drawn.error):
         return f"every {unit} has the same value"
     return f"undefined with a few other {unit}s"
+
+
+def _is_zero_one(measure: Measure, quantity: Quantity) -> bool:
+    """Whether each question has a 0 or a 1, as in `pass@1` with one sample."""
+    values = quantity.columns["value"]
+    return measure.unit == "percent" and is_binary(values)
 
 
 def _cluster_count(questions: pl.DataFrame) -> int | None:

@@ -1,5 +1,6 @@
 """Means over seeds of a training: their intervals, against scipy, by hand and by simulation."""
 
+import json
 import math
 
 import numpy as np
@@ -105,6 +106,21 @@ def test_equal_trainings_are_rarely_called_different():
     assert rejected / 600 <= 0.075
 
 
+def test_one_seed_of_a_training_varies_as_those_of_the_other_side():
+    random = np.random.default_rng(9)
+    rejected = {True: 0, False: 0}
+    for _ in range(600):
+        odds = random.normal(size=(1, 400)) * 1.5 + random.normal(size=(6, 1)) * 0.2
+        values = (random.random((6, 400)) < 1 / (1 + np.exp(-odds))).astype(float)
+        for is_drawn in rejected:
+            p = difference(values[:1], values[1:], drawn=(is_drawn, True)).p()
+            rejected[is_drawn] += p is not None and p < 0.05
+
+    assert rejected[True] / 600 <= 0.075
+    # without it, equal trainings are called different too often
+    assert rejected[False] / 600 >= 0.12
+
+
 def cell(variant, seed):
     end = f"/seed={seed}" if seed else ""
     return f"scores/benchmark=tiny/split=dev/model=m/variant={variant}{end}"
@@ -151,6 +167,33 @@ def test_a_number_that_is_no_share_has_no_interval_where_nothing_spreads():
     assert (share["low"], mean["low"]) == (0.0, None)
     assert 0 < share["high"] < 0.2
     assert mean["high"] is None
+
+
+def test_an_interval_is_around_the_number_that_is_shown():
+    """The questions that a seed lacks are the hard ones: they count in the mean."""
+    easy, hard = [1.0] * 112, [0.0] * 8
+    values = {
+        ("sft", "1"): easy + hard,
+        ("sft", "2"): easy + hard,
+        ("sft", "3"): [*easy[:110], 0.0],
+    }
+
+    (row,) = merged_seeds(report(values)).summary.rows(named=True)
+
+    assert row["low"] < row["value"] < row["high"]
+
+
+def test_seeds_that_share_few_questions_have_no_interval():
+    values = {
+        ("sft", "1"): drawn(0.5, 1),
+        ("sft", "2"): drawn(0.5, 2),
+        ("sft", "3"): [1.0, 0.0] * 15,
+    }
+
+    (row,) = merged_seeds(report(values)).summary.rows(named=True)
+
+    assert (row["low"], row["high"]) == (None, None)
+    assert json.loads(row["settings"])["no_interval"] == "the seeds share 30 of 60 questions"
 
 
 def drawn(share, seed):

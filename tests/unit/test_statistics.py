@@ -535,3 +535,29 @@ def test_clustered_differences_means_and_tests_hold():
     assert skewed >= 363
     assert rejected <= 29  # 5 %, and two standard errors
     assert lost <= 33
+
+
+def test_infinite_degrees_of_freedom_are_the_normal_distribution():
+    assert t_quantile(math.inf) == pytest.approx(stats.norm.ppf(0.975))
+    assert t_tail(1.5, math.inf) == pytest.approx(2 * stats.norm.sf(1.5))
+    assert t_tail(1.5, 1e10) == pytest.approx(t_tail(1.5, 1e8))
+    with pytest.raises(ValueError, match="must be numbers"):
+        t_tail(math.nan, 5)
+
+
+def test_the_test_of_a_ratio_keeps_its_level_where_both_its_means_differ():
+    """Tokens per right answer are the same, accuracy and length are not."""
+    random = np.random.default_rng(5)
+    rejected = 0
+    for _ in range(400):
+        sides = []
+        for accuracy in (0.8, 0.2):
+            right = (random.random(200) < accuracy).astype(float)
+            tokens = random.gamma(4, accuracy * 25, 200)
+            columns = {"tokens": tokens, "right": right}
+            sides.append(Quantity(columns, lambda means: means["tokens"] / means["right"]))
+        p, test = paired_p(*sides, seed=0)
+        rejected += p < 0.05
+
+    assert test == "t"
+    assert rejected / 400 <= 0.06

@@ -40,12 +40,12 @@ def ratio(means):
 
 
 def test_a_summary_has_the_columns_and_counts_of_its_schema():
-    row = summarise(measure([1.0, 0.0, None]), resamples=100, seed=1)
+    row = summarise(measure([1.0, 0.5, None]), resamples=100, seed=1)
 
     frame = pl.DataFrame([row], schema=rows.SUMMARY)
     assert frame.columns == rows.SUMMARY.names()
-    assert (row["value"], row["n"], row["failed"]) == (0.5, 2, 1)
-    assert row["low"] == 0.0
+    assert (row["value"], row["n"], row["failed"]) == (0.75, 2, 1)
+    assert row["low"] < 0.5
     assert row["high"] == 1.0
     assert row["baseline"] is None
 
@@ -60,7 +60,37 @@ def test_the_difference_is_over_common_questions_whatever_their_order():
     assert row["value"] == 0.75
     assert row["baseline"] == pytest.approx(1 / 3)
     assert row["difference"] == pytest.approx(1 / 3)
-    assert json.loads(row["settings"]) == {"paired_questions": 3, "test": "mcnemar"}
+    assert json.loads(row["settings"]) == {
+        "interval": "wilson",
+        "paired_questions": 3,
+        "test": "mcnemar",
+    }
+
+
+def test_values_of_zero_and_one_are_a_share_whatever_the_metric_calls_them():
+    """`pass@1` of one sample has the interval of `exact_match`."""
+    values = [0.0] * 59 + [1.0]
+    called, found = measure(values, binary=True), measure(values, metric="pass@1")
+    base = measure([0.0] * 60, metric="pass@1")
+
+    rows_ = [summarise(one, baseline=base, resamples=50, seed=1) for one in (called, found)]
+
+    ends = [[row[k] for k in ("low", "high", "difference_low", "difference_high")] for row in rows_]
+    assert ends[0] == ends[1]
+    assert ends[0][0] > 0
+
+
+@pytest.mark.parametrize("which", ["own", "base"])
+def test_a_pair_counts_the_clusters_that_one_side_names(which):
+    names = [f"d{k % 4}" for k in range(24)]
+    random = np.random.default_rng(1)
+    sides = {side: random.random(24).round(2).tolist() for side in ("own", "base")}
+    measures = {side: measure(values) for side, values in sides.items()}
+    measures[which] = clustered(sides[which], names)
+
+    row = summarise(measures["own"], baseline=measures["base"], resamples=200, seed=1)
+
+    assert json.loads(row["settings"])["paired_clusters"] == 4
 
 
 def test_zero_one_measures_are_tested_by_mcnemar():

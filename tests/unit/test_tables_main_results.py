@@ -194,6 +194,42 @@ def test_at_the_size_of_the_paper_an_f1_of_10_differs_from_one_of_79():
     assert 0 < sum(tied.values()) < 30
 
 
+def test_a_row_without_any_right_answer_beside_one_without_any_wrong_one():
+    table = MainResults().build(
+        ReportInputs(summary=TWO, scores=scores(**{B: [1.0] * 20, A: [0.0] * 20}), axes=AXES)
+    )
+
+    assert table.rows["exact_match_tied"].to_list() == [False, False]
+    # t at 0.975 + t at 0.8, with 19 degrees of freedom
+    k = 2.093 + 0.861
+    assert f"exact match {100 * (k**2 / (20 + k**2) + 1 / 20):.1f} points" in table.notes[-1]
+
+
+def test_a_row_that_is_better_on_common_questions_keeps_the_dagger():
+    """B is the best on its own easy questions; on those of both, A is far ahead."""
+    easy, hard = {f"e{k}": 1.0 for k in range(120)}, {f"h{k}": 0.0 for k in range(120)}
+    common = [f"c{k}" for k in range(40)]
+    values = {
+        B: {**easy, **{c: float(k < 10) for k, c in enumerate(common)}},
+        A: {**hard, **{c: float(k < 36) for k, c in enumerate(common)}},
+    }
+    found = pl.LazyFrame(
+        [
+            {
+                "address": address, "metric": "exact_match", "question_id": i, "value": value,
+                "n": 1, "failed": 0,
+            }
+            for address, own in values.items()
+            for i, value in own.items()
+        ],
+        schema={"address": pl.String(), **rows.SCORES},
+    )  # fmt: skip
+
+    table = MainResults().build(ReportInputs(summary=TWO, scores=found, axes=AXES))
+
+    assert table.rows["exact_match_tied"].to_list() == [True, False]
+
+
 def test_a_note_says_what_difference_the_questions_can_show():
     """16 of 64 questions differ: the error is that of 16 ones and 48 zeros."""
     best, other = [1.0] * 64, [1.0] * 48 + [0.0] * 16

@@ -207,6 +207,19 @@ def test_the_interval_of_mqi_counts_the_baselines_own_spread():
         assert width > 20 * less
 
 
+def test_mqi_counts_the_questions_with_a_level_and_its_difference_is_of_the_same_numbers():
+    baseline = ScoreInputs(cell(4, tokens=[100, 200, 300, 400]), WORDS)
+    table = [(3, [1], 0.5), (None, None, None), (3, [1], 0.5), (None, None, None)]
+    verdicts = judged({Phases: observed(table)})
+    own = ScoreInputs(cell(4, tokens=[250] * 4, cut={1, 3}), WORDS, verdicts, baseline=baseline)
+    (index, of_means, *_) = MQI().measure(own)
+
+    for one in (index, of_means):
+        row = summarise(one, baseline=one, resamples=50, seed=1)
+        assert (row["value"], row["baseline"]) == (pytest.approx(3.0), pytest.approx(3.0))
+        assert row["n"] == 2
+
+
 def test_mqi_without_a_base_length_gives_levels_and_phases_only():
     inputs = ScoreInputs(cell(1), WORDS, judged({Phases: observed([(3, [1], 0.5)])}))
 
