@@ -90,6 +90,7 @@ class Measure:
         settings: What a reader needs to recompute it, such as constants.
         binary: Values are 0 or 1 per sample, so that the number is a share and has Wilson's
             interval.
+        by_log: The number is a positive ratio, and its interval that of its logarithm.
         values: One value per rollout, in the order of the rollouts, NaN for no value; the column
             `value` is their mean over each question's samples. None if samples have no value.
         interval: Computes low and high of the 95 % interval, or why there is none, if the score
@@ -103,6 +104,7 @@ class Measure:
     estimate: Callable[[Means], npt.NDArray[np.float64]] = mean_of_value
     settings: Mapping[str, Json] = field(default_factory=dict)
     binary: bool = False
+    by_log: bool = False
     values: npt.NDArray[np.float64] | None = None
     interval: Callable[[npt.NDArray[np.int64] | None], tuple[float, float] | str] | None = None
 

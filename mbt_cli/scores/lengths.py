@@ -103,6 +103,7 @@ class TokensPerCorrect(Score):
                 unit="tokens",
                 questions=samples(inputs).per_question(columns, counted="accuracy"),
                 estimate=_ratio,
+                by_log=True,
                 settings={"accuracy": self.accuracy},
             )
         ]

@@ -195,6 +195,22 @@ class Resampled:
         """Share of the resamples in which the number is undefined."""
         return float(1 - np.isfinite(self.values).mean())
 
+    def interval_by_log(self, level: float = 0.95) -> Interval | None:
+        """That of the logarithm of a positive number, such as a ratio of two means.
+
+        Such a ratio is skewed where its denominator is small, and its error grows with it. Where
+        the upper end is above all numbers, the interval is that of the number itself.
+        """
+        if not self.value > 0:
+            return self.interval(level)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(self.values)
+        value, error = math.log(self.value), self.error / self.value
+        found = Resampled(logs, self.errors / self.value, value, error, self.size).interval(level)
+        if found is None or found.high > _LARGEST_LOG:
+            return found and self.interval(level)
+        return Interval(math.exp(found.low), math.exp(found.high))
+
     def interval(self, level: float = 0.95) -> Interval | None:
         """The studentized bootstrap interval; None if there is no spread to estimate.
 
@@ -221,6 +237,9 @@ class Resampled:
         t = t_quantile(self.size - 1, (1 + level) / 2)
         low, high = (low if np.isfinite(low) else -t), (high if np.isfinite(high) else t)
         return Interval(self.value - high * self.error, self.value - low * self.error)
+
+
+_LARGEST_LOG = 700.0
 
 
 def resample_counts(size: int, *, resamples: int, seed: int) -> Iterator[Floats]:

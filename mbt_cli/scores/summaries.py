@@ -201,7 +201,7 @@ class _Part:
         if "no_interval" in settings or not resampled:
             return None
         drawn = resampled[0]
-        interval = drawn.interval()
+        interval = drawn.interval_by_log() if self.measure.by_log else drawn.interval()
         if drawn.undefined:
             settings["undefined_resamples"] = round(drawn.undefined, 4)
         if interval is None:

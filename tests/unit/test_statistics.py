@@ -561,3 +561,20 @@ def test_the_test_of_a_ratio_keeps_its_level_where_both_its_means_differ():
 
     assert test == "t"
     assert rejected / 400 <= 0.06
+
+
+@pytest.mark.parametrize(("questions", "accuracy"), [(120, 0.1), (50, 0.3), (120, 0.6)])
+def test_the_interval_of_a_ratio_with_a_small_denominator_covers(questions, accuracy):
+    random = np.random.default_rng(6)
+    by_log, plain = 0, 0
+    for seed in range(300):
+        right = (random.random(questions) < accuracy).astype(float)
+        columns = {"tokens": random.gamma(4, 25, questions), "right": right}
+        ratio = Quantity(columns, lambda means: means["tokens"] / means["right"])
+        (drawn,) = bootstrap([ratio], resamples=400, seed=seed)
+        ends, others = drawn.interval_by_log(), drawn.interval()
+        by_log += ends.low <= 100 / accuracy <= ends.high
+        plain += others.low <= 100 / accuracy <= others.high
+
+    assert 0.9 <= by_log / 300 <= 0.98
+    assert accuracy > 0.5 or plain < by_log
