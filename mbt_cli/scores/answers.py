@@ -23,8 +23,7 @@ class AnswerRate(Score):
     """Share of replies with a well-formed answer.
 
     Formula: 1 if the reply has a closed answer pair with text in it outside the thinking, else 0.
-    Unit: per cent of samples, averaged within questions first; the interval is
-    Wilson's.
+    Unit: per cent of samples, averaged within questions first; Wilson's interval.
     Reads: rollouts `answer`.
     Empty, refused or filtered reply: no answer (0). No reply: no value, counted.
     Known holes: does not say whether the answer is right, or is an answer at all.
