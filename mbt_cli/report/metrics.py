@@ -479,14 +479,12 @@ def _against_best(table: TableData, column: Column, scores: _Scores) -> _Against
         others = [row for row in rows if row not in best]
         pairs = {row: _Pair.of(parts[best[0]], parts[row]) for row in others}
         found.smallest.extend(d for pair in pairs.values() if (d := pair.smallest_difference()))
-        # all pairs count, since the best row is not known before
-        times = len(rows) * (len(rows) - 1) / 2
-        if any(part[SEED].n_unique() > 1 for part in parts.values()):
+        has_seeds = any(part[SEED].n_unique() > 1 for part in parts.values())
+        if has_seeds or not _share_most(list(parts.values())):
+            # all pairs count, since the best row is not known before
+            times = len(rows) * (len(rows) - 1) / 2
             p_values = {row: pair.p_by_t(times) for row, pair in pairs.items()}
-            found.tests.append(_SEEDS_TEST)
-        elif not _share_most(list(parts.values())):
-            p_values = {row: pair.p_by_t(times) for row, pair in pairs.items()}
-            found.tests.append(_FEW_SHARED_TEST)
+            found.tests.append(_SEEDS_TEST if has_seeds else _FEW_SHARED_TEST)
         else:
             values, clusters = _common(list(parts.values()))
             can_be_best = not_worse_than_best(
