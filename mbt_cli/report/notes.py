@@ -178,6 +178,9 @@ def interval_notes(summary: pl.DataFrame, columns: Sequence[Column]) -> Iterator
         yield f"Undefined bootstrap resamples, left out of intervals: {'; '.join(left_out)}."
 
 
+_LARGE_CLUSTER = 0.2
+
+
 def cluster_notes(summary: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
     """How many questions come in how many clusters, by the column that names them."""
     settings = pl.col("settings").str
@@ -188,10 +191,11 @@ def cluster_notes(summary: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
             "n",
             settings.json_path_match(f"$.{CLUSTER}").alias(CLUSTER),
             settings.json_path_match("$.clusters").cast(pl.Int64).alias("clusters"),
+            settings.json_path_match("$.largest_cluster").cast(pl.Float64).alias("largest"),
         )
-        .drop_nulls()
+        .drop_nulls("clusters")
         .group_by(CLUSTER, ADDRESS, maintain_order=True)
-        .agg(pl.col("n", "clusters").max())
+        .agg(pl.col("n", "clusters", "largest").max())
     )
     notes = []
     for (column,), part in counts.group_by(CLUSTER, maintain_order=True):
@@ -201,6 +205,13 @@ def cluster_notes(summary: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
             f"Questions with the same {column} are one cluster: {found}. Intervals, tests and † "
             "count clusters; McNemar's test is not used where a cluster has several questions."
         )
+        largest = pl.Series(part["largest"]).max()
+        if isinstance(largest, float) and largest > _LARGE_CLUSTER:
+            notes.append(
+                f"The largest cluster holds {largest:.0%} of the questions; where one holds over "
+                f"{_LARGE_CLUSTER:.0%}, intervals may cover less than 95 % and tests reject more "
+                "than 5 %."
+            )
     return notes
 
 

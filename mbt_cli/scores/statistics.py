@@ -385,9 +385,9 @@ def paired_share_interval(
 ) -> Interval:
     """Interval of the difference of two shares on the same questions.
 
-    Newcombe's square-and-add of the two Wilson intervals with their correlation (1998, method 10);
-    with one sample per question, positive association and no clusters the covariance has his
-    continuity correction. With clusters the correlation is that of the values of `per_cluster`.
+    Tango's score interval where questions are independent and each has a 0 or a 1 on both sides.
+    Else Newcombe's square-and-add of the two Wilson intervals with their correlation (1998, method
+    10 without its correction of the covariance), that of the values of `per_cluster`.
 
     Args:
         own: Share of each question, shape (questions,).
@@ -397,14 +397,15 @@ def paired_share_interval(
         clusters: The cluster of each question; None if questions are independent.
         level: Coverage of the interval.
     """
+    mine, other = per_cluster(own, clusters), per_cluster(base, clusters)
+    n = len(own)
+    if len(mine) == n and is_binary(own) and is_binary(base):
+        return tango_interval(int((own > base).sum()), int((own < base).sum()), n, level)
     first = share_interval(own, samples, clusters, level)
     second = share_interval(base, base_samples, clusters, level)
-    p, q, n = float(own.mean()), float(base.mean()), len(own)
-    mine, other = per_cluster(own, clusters), per_cluster(base, clusters)
+    p, q = float(own.mean()), float(base.mean())
     spread = math.sqrt(float(mine.var()) * float(other.var()))
     covariance = float(((mine - p) * (other - q)).mean())
-    if covariance > 0 and len(mine) == n and max(samples.max(), base_samples.max()) <= 1:
-        covariance = max(covariance - 1 / (2 * n), 0.0)
     r = covariance / spread if spread > 0 else 0.0
 
     def added(x: float, y: float) -> float:
@@ -417,14 +418,53 @@ def paired_share_interval(
     ).within(-1.0, 1.0)
 
 
+def tango_interval(only_first: int, only_second: int, n: int, level: float = 0.95) -> Interval:
+    """Score interval of the difference of two paired shares (Tango 1998).
+
+    All differences that the score test of McNemar's kind does not reject, with the share of the
+    questions that only the second side has right at its maximum likelihood under the difference.
+
+    Args:
+        only_first: Questions that only the first side has right.
+        only_second: Questions that only the second side has right.
+        n: All questions, at least 1.
+        level: Coverage of the interval.
+
+    Example:
+        >>> found = tango_interval(1, 7, 21)  # Fagerland, Lydersen and Laake 2014, table 1
+        >>> round(found.low, 3), round(found.high, 3)
+        (-0.517, -0.026)
+    """
+    z = _normal(level)
+
+    def score(difference: float) -> float:
+        spread = difference * (1 - difference)
+        b = (2 * n - only_first + only_second) * difference - only_first - only_second
+        share = (math.sqrt(max(b * b + 8 * n * only_second * spread, 0.0)) - b) / (4 * n)
+        variance = n * (2 * share + spread)
+        apart = only_first - only_second - n * difference
+        return apart / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, apart)
+
+    def bound(low: float, high: float, wanted: float) -> float:
+        for _ in range(60):  # the score falls as the difference grows
+            middle = (low + high) / 2
+            low, high = (middle, high) if score(middle) > wanted else (low, middle)
+        return (low + high) / 2
+
+    seen = (only_first - only_second) / n
+    return Interval(
+        -1.0 if seen == -1 else bound(-1.0, seen, z), 1.0 if seen == 1 else bound(seen, 1.0, -z)
+    )
+
+
 def swap_p(own: Quantity, base: Quantity, *, seed: int) -> float | None:
     """Two-sided p value of a paired difference: a permutation test.
 
     If the sides do not differ, exchanging them within any units (clusters, else questions) changes
     nothing. For values per question that is the sign-flip test of their differences. All patterns
     are tried up to 12 units that differ, then 65,536 random ones, fewer if many are as extreme as
-    the data; from 1,000 units on the two sides are compared by Student's t of the influence of
-    units, to which the test converges.
+    the data; above 1,000 the two sides are compared by Student's t of the influence of units, to
+    which the test converges.
 
     Args:
         own: A number of one side.
@@ -443,7 +483,7 @@ def swap_p(own: Quantity, base: Quantity, *, seed: int) -> float | None:
         return None
     if n == 0:
         return 1.0
-    if own.size > _PERMUTED_UP_TO:
+    if n > _PERMUTED_UP_TO:
         return _t_p(own, base)
     far = observed - _ROUNDING * max(1.0, observed)
     done = extreme = 0
@@ -657,6 +697,9 @@ def _normal(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
+_NEARLY_HALF = 0.49  # at one half the interval is a point
+
+
 def equivalence_p(interval: Callable[[float], Interval | None], margin: float) -> float | None:
     """P value of two one-sided tests: is the difference within -margin and margin?
 
@@ -678,8 +721,8 @@ def equivalence_p(interval: Callable[[float], Interval | None], margin: float) -
     if interval(0.9) is None:
         return None
     # from 5 %, so that p says the same as the 90 % interval
-    low, high = (0.0, 0.05) if is_within(0.05) else (0.05, 0.5)
-    if high == 0.5 and not is_within(high):
+    low, high = (0.0, 0.05) if is_within(0.05) else (0.05, _NEARLY_HALF)
+    if high == _NEARLY_HALF and not is_within(high):
         return 1.0
     for _ in range(20):
         middle = (low + high) / 2

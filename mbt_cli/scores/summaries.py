@@ -138,6 +138,7 @@ class _Part:
         self.measure = measure
         known = _known(measure)
         self.n, self.clusters = len(known), _cluster_count(known)
+        self.largest_cluster = _largest_cluster(known)
         self.samples = known["n"].to_numpy().astype(np.float64)
         self.own = _quantity(measure, known, "") if self.n else None
         has_pair = baseline is not None and measure.interval is None
@@ -161,7 +162,7 @@ class _Part:
         if self.own is not None and value is not None:
             interval = self._interval(drawn, settings)
         if self.clusters is not None:
-            settings["clusters"] = self.clusters
+            settings |= {"clusters": self.clusters, "largest_cluster": self.largest_cluster}
         row = {
             "metric": self.measure.metric,
             "value": value,
@@ -253,6 +254,13 @@ def _is_zero_one(measure: Measure, quantity: Quantity) -> bool:
 
 def _cluster_count(questions: pl.DataFrame) -> int | None:
     return questions[CLUSTER].n_unique() if CLUSTER in questions.columns else None
+
+
+def _largest_cluster(questions: pl.DataFrame) -> float | None:
+    """Share of the questions that the largest cluster holds, rounded to 3 digits."""
+    if CLUSTER not in questions.columns or questions.is_empty():
+        return None
+    return round(questions[CLUSTER].value_counts()["count"].max() / len(questions), 3)
 
 
 def _known(measure: Measure) -> pl.DataFrame:

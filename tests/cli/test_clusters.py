@@ -99,6 +99,14 @@ def test_a_cluster_column_widens_intervals_and_is_told(mbt, study):
     assert "24 questions in 6 clusters, the unit of intervals and tests" in compared.out
 
 
+def test_a_cluster_that_holds_most_questions_is_told(mbt, study):
+    runs = study(CLUSTER, document=lambda n: max(n - 11, 0))
+    assert mbt("run", "documents.toml", "-q").code == 0
+
+    note = "The largest cluster holds 50% of the questions; where one holds over 20%"
+    assert note in (runs / "tables/files/main_results.md").read_text()
+
+
 def test_clusters_may_be_named_for_one_benchmark(mbt, study):
     runs = study('cluster = { mine = "metadata.info.source" }')
     assert mbt("run", "documents.toml", "-q").code == 0

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 from statsmodels.stats import contingency_tables, multitest, proportion
 
 from mbt_cli.scores.seeds import over_seeds
@@ -26,6 +26,7 @@ from mbt_cli.scores.statistics import (
     swap_p,
     t_quantile,
     t_tail,
+    tango_interval,
     wilson,
 )
 
@@ -71,19 +72,25 @@ def test_wilson_equals_statsmodels(successes, n):
     assert (found.low, found.high) == pytest.approx(oracle, abs=1e-12)
 
 
-@pytest.mark.parametrize(("right", "others"), [(6, 2), (5, 5), (1, 9), (0, 4)])
-def test_a_difference_of_unrelated_shares_is_statsmodels_newcombe_interval(right, others):
-    # 100 questions: each of 10 values of one side meets each of 10 values of the other
-    first, second = np.zeros(10), np.zeros(10)
-    first[:right], second[:others] = 1, 1
-    own, base = np.repeat(first, 10), np.tile(second, 10)
-    oracle = proportion.confint_proportions_2indep(
-        right * 10, 100, others * 10, 100, method="newcomb", compare="diff"
-    )
+@pytest.mark.parametrize("table", [(12, 5, 60), (0, 3, 40), (2, 0, 100), (0, 0, 30), (7, 7, 14)])
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_an_end_of_tangos_interval_is_where_the_score_test_just_rejects(table, end):
+    only_first, only_second, n = table
+    difference = getattr(tango_interval(*table), end)
 
-    found = paired_share_interval(own, base, np.ones(100), np.ones(100))
+    def minus_log_likelihood(share: float) -> float:  # of the questions only the second has right
+        counts = (only_first, only_second, n - only_first - only_second)
+        shares = (share + difference, share, 1 - 2 * share - difference)
+        return -sum(c * np.log(s) for c, s in zip(counts, shares, strict=True) if c)
 
-    assert (found.low, found.high) == pytest.approx(oracle)
+    bounds = (max(0.0, -difference) + 1e-12, (1 - difference) / 2 - 1e-12)
+    share = optimize.minimize_scalar(
+        minus_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 1e-12}
+    ).x
+    apart = only_first - only_second - n * difference
+    score = apart / np.sqrt(n * (2 * share + difference - difference**2))
+
+    assert abs(score) == pytest.approx(stats.norm.ppf(0.975), abs=1e-4)
 
 
 def test_holm_equals_statsmodels():
@@ -150,22 +157,28 @@ def test_a_share_counts_the_questions_that_its_samples_are_worth():
     assert share_interval(one, 4 * ones(12)).high > 0.12
 
 
-def test_a_difference_of_paired_shares_has_newcombes_interval():
-    both, only_first, only_second, neither = 36, 12, 2, 3
-    own = np.array([1.0] * (both + only_first) + [0.0] * (only_second + neither))
-    base = np.array([1.0] * both + [0.0] * only_first + [1.0] * only_second + [0.0] * neither)
-    n = len(own)
-    first, second = wilson(own.sum(), n), wilson(base.sum(), n)
-    cross = both * neither - only_first * only_second
-    margins = np.sqrt(own.sum() * (n - own.sum()) * base.sum() * (n - base.sum()))
-    phi = max(cross - n / 2, 0) / margins if cross > 0 else cross / margins
+def test_a_difference_of_paired_shares_of_several_samples_has_newcombes_interval():
+    random = np.random.default_rng(5)
+    own = random.binomial(4, 0.6, 40) / 4
+    base = (random.binomial(2, 0.3, 40) + 2 * own.round()) / 4
+    four = 4 * np.ones(40)
+    first, second = share_interval(own, four), share_interval(base, four)
     p, q = own.mean(), base.mean()
+    r = np.corrcoef(own, base)[0, 1]
     down, up = p - first.low, second.high - q
-    expected = (p - q) - np.sqrt(down**2 - 2 * phi * down * up + up**2)
 
-    found = paired_share_interval(own, base, np.ones(n), np.ones(n))
+    found = paired_share_interval(own, base, four, four)
 
-    assert found.low == pytest.approx(expected)
+    assert found.low == pytest.approx(p - q - np.sqrt(down**2 - 2 * r * down * up + up**2))
+
+
+def test_sides_that_differ_by_the_margin_are_seldom_called_equivalent():
+    # only one side ever wins, and by 2 points: the case in which other intervals err most
+    for n in (100, 150, 200, 300, 500):
+        reached = [
+            wins for wins in range(n) if tango_interval(wins, 0, n, level=0.9).high < 0.02
+        ]
+        assert stats.binom.pmf(reached, n, 0.02).sum() < 0.065
 
 
 def test_the_permutation_test_of_few_questions_is_exact():
