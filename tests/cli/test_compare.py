@@ -2,6 +2,7 @@
 
 import json
 
+import polars as pl
 import pytest
 
 SECOND_JUDGE = """
@@ -15,6 +16,44 @@ name = "strict"
 rollouts = "base"
 matrix = { judge = ["answer_match"] }
 judge_model = "hard"
+"""
+TWO_MODELS = """
+[study]
+name = "two"
+seed = 7
+max_failed_share = 0
+
+[sampling.plain]
+temperature = 0.6
+max_tokens = 64
+
+[models]
+a = { backend = { kind = "canned", replies = ["<answer>Oslo</answer>"] }, sampling = "plain" }
+b = { backend = { kind = "canned", replies = ["I say <answer>Rome</answer>", "no"] }, sampling = "plain" }
+
+[benchmarks.mine]
+kind = "question_answer"
+files = { validation = "mine.jsonl" }
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = ["mine"], split = ["validation"], model = ["a", "b"] }
+prompt = "answer"
+samples = 1
+
+[[stage]]
+kind = "score"
+name = "scores"
+rollouts = "base"
+metrics = ["exact_match", "f1_score", "tokens"]
+baseline = { model = "a" }
+
+[[stage]]
+kind = "report"
+name = "tables"
+scores = "scores"
+tables = ["paired_differences"]
 """
 SCORES = "runs/small/scores/benchmark=tiny/split=validation/model=parrot/prompt={}"
 
@@ -111,3 +150,27 @@ def test_a_margin_that_cannot_be_tested_is_refused(mbt, text, message):
 
     assert ran.code == 2
     assert message in ran.err
+
+
+def test_a_report_and_compare_say_the_same_of_two_cells(mbt, workplace):
+    (workplace / "mine.jsonl").write_text(
+        "".join(
+            json.dumps({"id": f"q{n}", "question": f"Question {n}?", "answer": answer}) + "\n"
+            for n, answer in enumerate(["Oslo"] * 9 + ["Rome"] * 15)
+        )
+    )
+    (workplace / "two.toml").write_text(TWO_MODELS)
+    assert mbt("run", "two.toml", "-q").code == 0
+    cell = "runs/two/scores/**/model={}"
+
+    ran = mbt("compare", cell.format("b"), cell.format("a"), "--json")
+    compared = {row["metric"]: row for row in json.loads(ran.out)["metrics"]}
+    table = pl.read_parquet(workplace / "runs/two/tables/files/paired_differences.parquet")
+    (row,) = table.filter(pl.col("model") == "b").to_dicts()
+
+    for metric in ("exact_match", "f1_score", "tokens"):
+        told = compared[metric]
+        assert row[metric] == pytest.approx(told["difference"])
+        assert row[f"{metric}_low"] == pytest.approx(told["low"])
+        assert row[f"{metric}_high"] == pytest.approx(told["high"])
+        assert row[f"{metric}_p"] == pytest.approx(told["p"])

@@ -175,9 +175,7 @@ def test_a_difference_of_paired_shares_of_several_samples_has_newcombes_interval
 def test_sides_that_differ_by_the_margin_are_seldom_called_equivalent():
     # only one side ever wins, and by 2 points: the case in which other intervals err most
     for n in (100, 150, 200, 300, 500):
-        reached = [
-            wins for wins in range(n) if tango_interval(wins, 0, n, level=0.9).high < 0.02
-        ]
+        reached = [wins for wins in range(n) if tango_interval(wins, 0, n, level=0.9).high < 0.02]
         assert stats.binom.pmf(reached, n, 0.02).sum() < 0.065
 
 
