@@ -44,6 +44,7 @@ class TransformersBackend(Backend):
     """Start `transformers serve`. It has no API key: every process of this machine can use it."""
 
     only_serves: ClassVar[frozenset[str]] = frozenset({"context", "serve"})
+    ignored_sampling: ClassVar[frozenset[str]] = frozenset({"presence_penalty"})
 
     kind: Literal["transformers"] = "transformers"
     """Names the backend in a manifest."""
