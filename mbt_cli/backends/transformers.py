@@ -136,7 +136,8 @@ class TransformersBackend(Backend):
         if is_drawn:
             config.setdefault("top_k", 0)
         else:
-            config = {"do_sample": False, "max_new_tokens": limit}
+            penalty = {k: v for k, v in drawn.items() if k == "repetition_penalty"}
+            config = {**penalty, "do_sample": False, "max_new_tokens": limit}
         kept = {k: v for k, v in body.items() if k in _TAKEN}
         return {**kept, "max_tokens": limit, "generation_config": json.dumps(config)}
 

@@ -229,7 +229,9 @@ class Resolver:
         if sampling is None or run is None:
             return None
         for key in sorted(backend.ignored_sampling & sampling.body().keys()):
-            what = f"the backend `{backend.kind}` has no {key}: leave it out, or set it to its default"
+            what = (
+                f"the backend `{backend.kind}` has no {key}: leave it out, or set it to its default"
+            )
             self._problems.add(f"{where}.sampling.{key}", what)
         return Model(name, table.id or name, backend, sampling, table.request, run)
 

@@ -1,4 +1,4 @@
-"""Every shipped model preset is whole, asks its server for flags that it has, and says its source."""
+"""Every shipped model preset is whole, asks for flags that its server has, and names its source."""
 
 import re
 import tomllib
@@ -8,6 +8,7 @@ import pytest
 
 from mbt_cli.backends.flags import unknown_flags
 from mbt_cli.backends.vllm import known_flags
+from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.model_settings import Sampling
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import load_manifest
@@ -80,7 +81,25 @@ def test_a_preset_recommends_a_sampling_that_its_context_holds_and_names_the_sou
 
     assert sampling.max_tokens == "rest" or sampling.max_tokens < table["serve"]["max_model_len"]
     comment = " ".join(line for line in text.splitlines() if line.startswith("#"))
-    assert re.search(r"(Card|Sampling: .*) \(20\d\d-\d\d\)|vLLM recipe \S+ \(20\d\d-\d\d\)", comment)
+    assert re.search(
+        r"(Card|Sampling: .*) \(20\d\d-\d\d\)|vLLM recipe \S+ \(20\d\d-\d\d\)", comment
+    )
+
+
+def test_a_field_at_its_default_is_neither_sent_nor_part_of_a_fingerprint():
+    plain = Sampling(temperature=0.6, top_p=0.95, top_k=20, max_tokens="rest")
+    full = {"min_p": 0.05, "presence_penalty": -0.5, "repetition_penalty": 1.1}
+
+    said = plain.model_copy(
+        update={"min_p": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+    )
+    changed = plain.model_copy(update=full)
+
+    assert plain.body() == said.body() == {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+    assert spec_of(said) == spec_of(plain)
+    assert spec_of(plain).keys() == {"temperature", "top_p", "top_k", "max_tokens", "seedable"}
+    assert changed.body() == {**plain.body(), **full}
+    assert spec_of(changed) == {**spec_of(plain), **full}
 
 
 MODEL = """
@@ -172,7 +191,7 @@ def test_the_recommended_sampling_is_used_unless_the_manifest_says_another(
 def test_a_server_without_a_field_of_the_sampling_is_refused(sampling_of):
     transformers = ("transformers", 'model = "org/model"\ncontext = 2048')
 
-    with pytest.raises(ManifestError, match="presence_penalty.*`transformers` has no") as caught:
+    with pytest.raises(ManifestError, match=r"presence_penalty.*`transformers` has no") as caught:
         sampling_of(kind=transformers)
     assert "models.m.sampling.presence_penalty" in str(caught.value)
     assert sampling_of("sampling = { presence_penalty = 0 }", kind=transformers).top_k == 20
