@@ -84,6 +84,8 @@ class Backend(Plugin):
     """Flags that mbt itself passes to the server; those of preset and manifest override them."""
     only_serves: ClassVar[frozenset[str]] = frozenset()
     """Fields that change replies but not a training that starts from its weights."""
+    ignored_sampling: ClassVar[frozenset[str]] = frozenset()
+    """Fields of a sampling that the server has no equivalent of; `mbt check` refuses them."""
     template_defaults: ClassVar[Mapping[str, Json]] = {}
     """Arguments that the server passes to the chat template where a request has none."""
     has_model: ClassVar[bool] = True

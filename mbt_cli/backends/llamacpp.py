@@ -130,8 +130,19 @@ class LlamaCppBackend(Backend):
                 version=_version(),
                 flags=(f"context={self.context}", f"parallel={self.parallel}"),
                 extra_body=_NEUTRAL,
+                shape=self._shape,
                 alive=server.alive,
             )
+
+    def _shape(self, body: dict[str, Json]) -> dict[str, Json]:
+        """A body with llama.cpp's name of the repetition penalty, and penalties that look back far.
+
+        By default llama.cpp penalizes only tokens among the last 64.
+        """
+        named = {"repeat_penalty" if k == "repetition_penalty" else k: v for k, v in body.items()}
+        if named.keys() & {"repeat_penalty", "presence_penalty"}:
+            named.setdefault("repeat_last_n", self.context)
+        return named
 
     def _command(self, path: Path, port: int) -> tuple[str, ...]:
         settings = {

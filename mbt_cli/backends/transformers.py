@@ -44,6 +44,7 @@ class TransformersBackend(Backend):
     """Start `transformers serve`. It has no API key: every process of this machine can use it."""
 
     only_serves: ClassVar[frozenset[str]] = frozenset({"context", "serve"})
+    ignored_sampling: ClassVar[frozenset[str]] = frozenset({"presence_penalty"})
 
     kind: Literal["transformers"] = "transformers"
     """Names the backend in a manifest."""
@@ -135,7 +136,8 @@ class TransformersBackend(Backend):
         if is_drawn:
             config.setdefault("top_k", 0)
         else:
-            config = {"do_sample": False, "max_new_tokens": limit}
+            penalty = {k: v for k, v in drawn.items() if k == "repetition_penalty"}
+            config = {**penalty, "do_sample": False, "max_new_tokens": limit}
         kept = {k: v for k, v in body.items() if k in _TAKEN}
         return {**kept, "max_tokens": limit, "generation_config": json.dumps(config)}
 

@@ -94,7 +94,7 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
 
 @dataclass(frozen=True)
 class _ServedModel:
-    """How a model of a manifest is served.
+    """How a model of a manifest is served and sampled.
 
     Args:
         name: Its name in the manifest.
@@ -119,6 +119,8 @@ def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedMode
             layers[f"models.{name}"] = _flat(table.model_dump(exclude_unset=True))
             flags: dict[str, tuple[Json, str]] = {}
             for layer, keys in layers.items():  # later layers override earlier ones
+                if "sampling.like" in keys:  # a named one replaces the preset's
+                    flags = {k: v for k, v in flags.items() if not k.startswith("sampling.")}
                 flags |= {key.replace("-", "_"): (value, layer) for key, value in keys.items()}
             found.append(_ServedModel(name, backend.kind, flags))
     return found
@@ -130,10 +132,13 @@ def _preset_layer(table: ModelTable, presets: PresetFolders) -> dict[str, dict[s
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Json]:
-    """The keys of the tables that configure a server."""
+    """The keys of the tables that configure a server and its requests."""
+    sampling = table.get("sampling")
+    if isinstance(sampling, str):
+        table = {**table, "sampling": {"like": sampling}}
     return {
         f"{part}.{key}": value
-        for part in ("backend", "serve", "place")
+        for part in ("backend", "serve", "place", "request", "sampling")
         for key, value in (table.get(part) or {}).items()
     }
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.plugin import Settings
+from mbt_cli.core.plugin import AbsentByDefault, Settings
 
 
 class Sampling(Settings):
@@ -17,6 +17,13 @@ class Sampling(Settings):
     """Nucleus sampling: probability mass of the tokens that are kept; 1 keeps all."""
     top_k: int = Field(default=0, ge=0)
     """Number of likeliest tokens that are kept; 0 keeps all and is not sent."""
+    min_p: Annotated[float, AbsentByDefault] = Field(default=0.0, ge=0, le=1)
+    """Probability, relative to the likeliest token's, below which tokens are dropped; 0 drops none
+    and is not sent."""
+    presence_penalty: Annotated[float, AbsentByDefault] = Field(default=0.0, ge=-2, le=2)
+    """Subtracted from the logit of every token that the reply has already; 0 is not sent."""
+    repetition_penalty: Annotated[float, AbsentByDefault] = Field(default=1.0, gt=0, le=2)
+    """Divides the logit of every token that prompt or reply have already; 1 is not sent."""
     max_tokens: Annotated[int, Field(gt=0)] | Literal["rest"]
     """Maximum tokens of a reply, including reasoning; `rest`: what the context leaves."""
     seedable: bool = True
@@ -25,9 +32,9 @@ class Sampling(Settings):
     def body(self) -> dict[str, Json]:
         """Fields of a chat request, except the token limit and the seed."""
         fields: dict[str, Json] = {"temperature": self.temperature, "top_p": self.top_p}
-        if self.top_k:
-            fields["top_k"] = self.top_k
-        return fields
+        neutral = {"top_k": 0, "min_p": 0, "presence_penalty": 0, "repetition_penalty": 1}
+        set_here = {name: getattr(self, name) for name in neutral}
+        return fields | {name: value for name, value in set_here.items() if value != neutral[name]}
 
 
 class RunSettings(Settings):

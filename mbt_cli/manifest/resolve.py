@@ -228,6 +228,11 @@ class Resolver:
         run = self._valid(RunSettings, {**study, **table.run}, f"models.{name}.run")
         if sampling is None or run is None:
             return None
+        for key in sorted(backend.ignored_sampling & sampling.body().keys()):
+            what = (
+                f"the backend `{backend.kind}` has no {key}: leave it out, or set it to its default"
+            )
+            self._problems.add(f"{where}.sampling.{key}", what)
         return Model(name, table.id or name, backend, sampling, table.request, run)
 
     def _table(self, name: str) -> ModelTable | None:
@@ -239,7 +244,11 @@ class Resolver:
                 path = self._preset("models", table.preset, f"models.{name}.preset")
                 table = None
                 if path is not None:
-                    table = self._valid(ModelTable, merged(read_toml(path), over), str(path))
+                    preset = read_toml(path)
+                    chosen = over.get("sampling")
+                    if isinstance(chosen, dict) and "like" in chosen:  # replaces the preset's
+                        preset.pop("sampling", None)
+                    table = self._valid(ModelTable, merged(preset, over), str(path))
             self._tables[name] = table
         return self._tables[name]
 

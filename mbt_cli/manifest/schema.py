@@ -67,7 +67,8 @@ class ModelTable(Settings):
     backend: dict[str, Any] | None = None
     """How the model is served or reached: `{ kind = "openai", base_url = ... }`."""
     sampling: SamplingChoice | None = None
-    """The `[sampling.NAME]` for its requests; a stage can override it."""
+    """The `[sampling.NAME]` for its requests, or a table of its keys; a stage can override it.
+    Default: the one that the preset recommends, whose keys a table without `like` overrides."""
     id: str | None = None
     """The endpoint's name for the model."""
     request: dict[str, Any] = Field(default_factory=dict)

@@ -202,6 +202,23 @@ def test_show_of_a_manifest_says_where_each_flag_of_a_server_comes_from(mbt, wor
     assert "models.big" in lines["serve.max_model_len"]
     assert "preset qwen3-4b" in lines["serve.reasoning_parser"]
     assert "mbt" in lines["serve.generation_config"]
+    assert "plain" in lines["sampling.like"]
+    assert "sampling.temperature" not in lines
+
+
+def test_show_of_a_manifest_says_which_sampling_a_preset_recommends(mbt, workplace):
+    (workplace / "study.toml").write_text(
+        SMALL_STUDY.replace(
+            "[benchmarks.tiny]",
+            '[models.big]\npreset = "qwen3.5-4b"\nsampling = { top_p = 0.9 }\n\n[benchmarks.tiny]',
+        )
+    )
+
+    shown = json.loads(mbt("show", "study.toml", "--json").out)["big"]["flags"]
+
+    assert shown["sampling.presence_penalty"] == {"value": 1.5, "from": "preset qwen3.5-4b"}
+    assert shown["sampling.top_p"] == {"value": 0.9, "from": "models.big"}
+    assert shown["request.chat_template_kwargs"]["value"] == {"enable_thinking": True}
 
 
 def test_show_prompt_gives_what_a_judge_was_asked(mbt, workplace):

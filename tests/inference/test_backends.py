@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mbt_cli.backends.canned import CannedBackend, RecordedBackend
+from mbt_cli.backends.llamacpp import LlamaCppBackend
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.backends.transformers import TransformersBackend
 from mbt_cli.backends.weights import folder_sha256
@@ -201,3 +202,19 @@ def test_transformers_gets_its_sampling_as_a_generation_config():
     # 300 bytes are at most 100 tokens, the template some 64 more: 2048 - 164
     assert json.loads(greedy["generation_config"]) == {"do_sample": False, "max_new_tokens": 1884}
     assert set(greedy) == {"model", "messages", "seed", "max_tokens", "generation_config"}
+    penalized = backend._shape({**body, "temperature": 0, "repetition_penalty": 1.1, "min_p": 0.1})
+    assert json.loads(penalized["generation_config"]) == {
+        "repetition_penalty": 1.1,
+        "do_sample": False,
+        "max_new_tokens": 1884,
+    }
+
+
+def test_llama_cpp_gets_its_own_name_of_a_penalty_and_looks_back_the_whole_context():
+    backend = LlamaCppBackend(context=2048)
+
+    penalized = backend._shape({"min_p": 0.1, "repetition_penalty": 1.1})
+
+    assert penalized == {"min_p": 0.1, "repeat_penalty": 1.1, "repeat_last_n": 2048}
+    assert backend._shape({"presence_penalty": 1.5})["repeat_last_n"] == 2048
+    assert backend._shape({"temperature": 0.6}) == {"temperature": 0.6}

@@ -105,6 +105,17 @@ def test_every_model_is_sampled_as_published(presets, name):
         assert model.sampling.max_tokens == "rest"
 
 
+@pytest.mark.parametrize("name", ["paper", "paper-small", "paper-published-data"])
+def test_every_model_is_served_as_published_whatever_its_preset_says(presets, name):
+    manifest = load_manifest(MANIFESTS / f"{name}.toml", presets=presets)
+
+    models = {m.name: m for c in manifest.cells.values() for m in c.resolution.models.values()}
+    assert {model.backend.serve["max_model_len"] for model in models.values()} == {32768}
+    assert {model.backend.gpus() for model in models.values()} == {4}
+    asked = {name: model.request for name, model in models.items() if model.request}
+    assert asked in ({}, {"gpt-oss-120b": {"reasoning_effort": "high"}})
+
+
 def test_every_finished_rollout_is_sampled_and_rewritten_once(presets):
     manifest = load_manifest(MANIFESTS / "paper.toml", presets=presets)
 
