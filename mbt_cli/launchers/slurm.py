@@ -156,8 +156,8 @@ def _part_of_memory(mem: str, part: int, of: int) -> str | None:
     """The same share of a node's memory; None if it is all of it, whose size is not known.
 
     Example:
-        >>> _part_of_memory("480G", 1, 8), _part_of_memory("100000", 1, 4), _part_of_memory("0", 1, 4)
-        ('60G', '25000M', None)
+        >>> _part_of_memory("480G", 1, 8), _part_of_memory("100000", 1, 4)
+        ('60G', '25000M')
     """
     found = re.fullmatch(r"(\d+)([KMGT]?)B?", mem.upper())
     megabytes = 0 if found is None else int(int(found[1]) * _MEGABYTES[found[2]] * part / of)
@@ -287,8 +287,8 @@ class SlurmLauncher(Launcher):
         if job.fills and resources.gpus:
             return resources
         # a training names its nodes; a server takes the fewest among which its GPUs divide evenly
-        counts = [job.nodes or 1] if job.trains else range(1, resources.nodes + 1)
-        for nodes in counts:
+        most = resources.nodes if self.multi_node == "ray" else 1
+        for nodes in [job.nodes or 1] if job.trains else range(1, most + 1):
             fits = nodes <= resources.nodes and job.gpus <= resources.gpus * nodes
             if fits and job.gpus % nodes == 0:
                 return resources.share(job.gpus // nodes, nodes)

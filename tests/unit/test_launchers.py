@@ -120,7 +120,9 @@ def test_a_training_gets_the_resources_of_its_own_table(own):
     )
 
 
-NODE = "[gpu_job]\ngpus = 8\ncpus = 96\nmem = '960G'\nnodes = 2\n{}[small_job]\n"
+NODE = (
+    "multi_node = 'ray'\n[gpu_job]\ngpus = 8\ncpus = 96\nmem = '960G'\nnodes = 2\n{}[small_job]\n"
+)
 
 
 @pytest.mark.parametrize(
