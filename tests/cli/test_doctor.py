@@ -1,8 +1,8 @@
 """What the doctor says of this machine and of a study, and what it ends."""
 
 import json
-import re
 import os
+import re
 import shutil
 import signal
 import subprocess
