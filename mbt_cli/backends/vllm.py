@@ -263,6 +263,11 @@ class VLLMBackend(Backend):
         return {**compiled_caches(place), **quiet, **self.place.environment}
 
     def _check_gpus(self, environment: Mapping[str, str]) -> None:
+        if environment.get("RAY_ADDRESS") and "ray" in (
+            self.place.flags.get("distributed_executor_backend"),
+            self.serve.get("distributed_executor_backend"),
+        ):
+            return  # the GPUs are those of all nodes that have joined
         wanted, visible = self.gpus(), visible_gpus(environment)
         if wanted > 1 and wanted > visible and _CPU_BUILD not in environment:
             raise BackendError(

@@ -43,7 +43,9 @@ class Job:
         cells: Addresses of the cells it makes.
         context: Where it runs.
         needs: Ids, within the plan, of the jobs that must succeed first.
-        gpus: GPUs that the command needs on each node.
+        gpus: GPUs of its server or training, on all its nodes.
+        nodes: Nodes among which it divides them; None lets the launcher choose.
+        fills: Whether it uses every GPU that the launcher's preset gives, however many.
         shards: Number of array tasks; 1 for a job that is not an array.
         trains: Whether it trains a model instead of serving one.
     """
@@ -54,6 +56,8 @@ class Job:
     context: JobContext
     needs: Sequence[str] = ()
     gpus: int = 0
+    nodes: int | None = None
+    fills: bool = False
     shards: int = 1
     trains: bool = False
 

@@ -65,10 +65,15 @@ class PlannedCell(Settings):
 
 
 class JobResources(Settings):
-    """What a job needs on each node."""
+    """What a job needs."""
 
     gpus: int = Field(default=0, ge=0, le=1024)
-    """GPUs of its server or training."""
+    """GPUs of its server or training, on all its nodes."""
+    nodes: int | None = Field(default=None, ge=1, le=1024)
+    """Nodes among which its training divides them; null leaves that to the launcher."""
+    fills: bool = False
+    """Whether its training uses every GPU that it is given, however many: that of a recipe whose
+    number of processes is known only within the job, such as `$MBT_PROCESSES`."""
     hours: float | None = Field(default=None, ge=0)
     """Estimate of its duration; null if unknown."""
 
@@ -91,7 +96,7 @@ class PlannedJob(Settings):
     shards: int = Field(default=1, ge=1, le=2**53)
     """Number of array tasks."""
     resources: JobResources = JobResources()
-    """`gpus` per node, and an estimate of the `hours`."""
+    """Its GPUs and nodes, and an estimate of the `hours`."""
 
 
 class Plan(Settings):
@@ -207,7 +212,12 @@ def make_plan(
             needs=tuple(draft.needs),
             argv=command_for(draft.cells, str(manifest.path), merges=draft.merges, replace=replace),
             shards=draft.shards,
-            resources=JobResources(gpus=draft.gpus, hours=round(draft.hours, 2) or None),
+            resources=JobResources(
+                gpus=draft.gpus,
+                nodes=draft.nodes,
+                fills=draft.fills,
+                hours=round(draft.hours, 2) or None,
+            ),
         )
         for draft in drafts
     ]
@@ -377,6 +387,7 @@ class JobDraft:
 
     Args:
         model: The server that it starts; empty if it starts none.
+        nodes: As in `JobResources`, like `gpus` and `fills`.
         shards: Array tasks that share its only cell.
         merges: Whether it only merges the shards of another job.
         id: Set when all jobs are known, as `needs` is.
@@ -391,6 +402,8 @@ class JobDraft:
     merges: bool = False
     id: str = ""
     needs: list[str] = field(default_factory=list)
+    nodes: int | None = None
+    fills: bool = False
 
 
 def _draft_jobs(
@@ -430,7 +443,8 @@ def _draft_jobs(
                 draft = None  # cells from before and after a merge cannot share a job
                 continue
             if draft is None or len(draft.cells) >= max_cells or draft.hours + hours > max_hours:
-                draft = JobDraft(state.cell.kind, model, gpus)
+                nodes, fills = _spread(state)
+                draft = JobDraft(state.cell.kind, model, gpus, nodes=nodes, fills=fills)
                 drafts.append(draft)
             draft.cells.append(address)
             draft.hours += hours
@@ -472,7 +486,7 @@ def _server(state: CellState) -> tuple[str, str]:
 
 
 def _gpus(state: CellState) -> int:
-    """GPUs that the cell needs on each node."""
+    """GPUs that the cell needs, on all nodes."""
     resolution = state.cell.resolution
     if resolution.source is not None:
         return 0
@@ -481,11 +495,16 @@ def _gpus(state: CellState) -> int:
         return 0 if model is None else model.backend.gpus()
     if not resolution.models["model"].backend.gpus():
         return 0  # a model that is served without GPUs is trained without them
-    launch = resolution.recipe.launch
-    processes = launch.processes or launch.flags.get("num_processes")
-    processes = processes if isinstance(processes, int) else 1
-    nodes = launch.flags.get("num_machines")
-    return -(-processes // nodes) if isinstance(nodes, int) else processes
+    return resolution.recipe.launch.known_processes() or 1
+
+
+def _spread(state: CellState) -> tuple[int | None, bool]:
+    """Nodes of a training, if its recipe says them, and whether it uses all that it is given."""
+    recipe = state.cell.resolution.recipe
+    if recipe is None:
+        return None, False
+    nodes = recipe.launch.flags.get("num_machines")
+    return nodes if isinstance(nodes, int) else None, recipe.launch.known_processes() is None
 
 
 USUAL_TOKENS: Mapping[str, int] = {

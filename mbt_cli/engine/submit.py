@@ -411,6 +411,8 @@ def prepare(
                 context=replace(context, folders=[cell_folder(runs, plan.study, a) for a in cells]),
                 needs=planned.needs,
                 gpus=planned.resources.gpus,
+                nodes=planned.resources.nodes,
+                fills=planned.resources.fills,
                 shards=planned.shards,
                 trains=planned.kind == "train",
             )

@@ -56,7 +56,9 @@ _KEY_OF_OPTION = {
 class SlurmResources(Settings):
     """Resources of every job; a missing key leaves the choice to the cluster.
 
-    `[gpu_job]` and `[small_job]` have the same keys and override those of `[job]`.
+    `[gpu_job]` and `[small_job]` have the same keys and override those of `[job]`. Those of
+    `[gpu_job]` and `[train_job]` describe a whole node: a job that needs some of its GPUs books the
+    same share of its CPUs and memory.
     """
 
     partition: Word | None = None
@@ -68,19 +70,20 @@ class SlurmResources(Settings):
     time: Time | None = None
     """Time limit, `[D-]HH:MM:SS`."""
     gpus: int = Field(default=0, ge=0)
-    """GPUs per node, requested as `--gpus-per-node`."""
+    """GPUs of a node, requested as `--gpus-per-node`."""
     gres: Word | None = None
     """Requests the GPUs in another form, such as `gpu:h100:4`; `gpus` must give the same number."""
     cpus: int | None = Field(default=None, ge=1)
-    """CPUs of the one task on each node."""
+    """CPUs of a node, for its one task."""
     mem: Word | None = None
-    """Memory per node, such as `480G`; `0` requests all of it."""
+    """Memory of a node, such as `480G`; `0` requests all of it, and nothing for a job that needs
+    some of the node's GPUs, which gets the cluster's default."""
     nodes: int = Field(default=1, ge=1)
-    """Number of nodes."""
+    """Number of nodes that a job may have."""
     constraint: Word | None = None
     """Features that the nodes must have."""
     directives: list[Word] = Field(default_factory=list)
-    """More options of `sbatch`, such as `--exclusive`."""
+    """More options of `sbatch`, such as `--exclusive`, with which every job books whole nodes."""
 
     @field_validator("directives")
     @classmethod
@@ -99,13 +102,35 @@ class SlurmResources(Settings):
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
-        found = re.search(r"gpu(?::[^:,]+)?:(\d+)", self.gres or "")
-        if found and int(found[1]) != self.gpus:
+        found = _GPUS_OF_GRES.search(self.gres or "")
+        if found and int(found[2]) != self.gpus:
             raise ValueError(
-                f"`gres` requests {found[1]} GPUs and `gpus` says {self.gpus}: "
-                f"write `gpus = {found[1]}` too"
+                f"`gres` requests {found[2]} GPUs and `gpus` says {self.gpus}: "
+                f"write `gpus = {found[2]}` too"
             )
         return self
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether a job gets whole nodes, whatever it needs."""
+        return "--exclusive" in self.directives
+
+    def share(self, gpus: int, nodes: int) -> Self:
+        """What a job books that needs some nodes, and this many GPUs of each.
+
+        Example:
+            >>> node = SlurmResources(gpus=8, cpus=96, mem="1T", gres="gpu:h100:8", nodes=2)
+            >>> share = node.share(2, 1)
+            >>> share.gres, share.cpus, share.mem, share.nodes
+            ('gpu:h100:2', 24, '256G', 1)
+        """
+        if gpus == self.gpus or self.is_exclusive:
+            return self.model_copy(update={"nodes": nodes})
+        gres = None if self.gres is None else _GPUS_OF_GRES.sub(rf"\g<1>{gpus}", self.gres)
+        cpus = None if self.cpus is None else max(1, self.cpus * gpus // self.gpus)
+        mem = None if self.mem is None else _part_of_memory(self.mem, gpus, self.gpus)
+        own = {"gpus": gpus, "gres": gres, "cpus": cpus, "mem": mem, "nodes": nodes}
+        return self.model_copy(update=own)
 
     def options(self) -> Iterator[str]:
         """Options of `sbatch` in a fixed order."""
@@ -121,6 +146,24 @@ class SlurmResources(Settings):
         elif self.gpus:
             yield f"--gpus-per-node={self.gpus}"
         yield from self.directives
+
+
+_GPUS_OF_GRES = re.compile(r"\b(gpu(?::[^:,]+)?:)(\d+)")
+_MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
+
+
+def _part_of_memory(mem: str, part: int, of: int) -> str | None:
+    """The same share of a node's memory; None if it is all of it, whose size is not known.
+
+    Example:
+        >>> _part_of_memory("480G", 1, 8), _part_of_memory("100000", 1, 4)
+        ('60G', '25000M')
+    """
+    found = re.fullmatch(r"(\d+)([KMGT]?)B?", mem.upper())
+    megabytes = 0 if found is None else int(int(found[1]) * _MEGABYTES[found[2]] * part / of)
+    if not megabytes:
+        return None
+    return f"{megabytes}M" if megabytes % 1024 else f"{megabytes // 1024}G"
 
 
 def seconds_of(limit: str) -> int:
@@ -241,15 +284,21 @@ class SlurmLauncher(Launcher):
         if not job.gpus:
             return self.small_job
         resources = (self.train_job if job.trains else None) or self.gpu_job
-        spans_nodes = self.multi_node == "ray" and not job.trains
-        if job.gpus > resources.gpus * (resources.nodes if spans_nodes else 1):
-            table = "train_job" if job.trains and self.train_job else "gpu_job"
-            fewer = "`launch.processes`" if job.trains else "`place.tensor_parallel_size`"
-            raise MbtError(
-                f"job `{job.id}` needs {job.gpus} GPUs and the preset gives {resources.gpus}",
-                hint=f"raise `[{table}] gpus`, or lower the model's {fewer}",
-            )
-        return resources
+        if job.fills and resources.gpus:
+            return resources
+        # a training names its nodes; a server takes the fewest among which its GPUs divide evenly
+        most = resources.nodes if self.multi_node == "ray" else 1
+        for nodes in [job.nodes or 1] if job.trains else range(1, most + 1):
+            fits = nodes <= resources.nodes and job.gpus <= resources.gpus * nodes
+            if fits and job.gpus % nodes == 0:
+                return resources.share(job.gpus // nodes, nodes)
+        table = "train_job" if job.trains and self.train_job else "gpu_job"
+        fewer = "`launch.processes`" if job.trains else "`place.tensor_parallel_size`"
+        on_nodes = f" on {resources.nodes} nodes each" if resources.nodes > 1 else ""
+        raise MbtError(
+            f"job `{job.id}` needs {job.gpus} GPUs and the preset gives {resources.gpus}{on_nodes}",
+            hint=f"raise `[{table}] gpus` or `nodes`, or lower the model's {fewer}",
+        )
 
     def render(self, job: Job) -> str:
         resources = self.resources_for(job)
@@ -270,20 +319,32 @@ class SlurmLauncher(Launcher):
         return "\n".join(lines) + "\n"
 
     def notes(self, jobs: Sequence[Job]) -> Sequence[str]:
-        """Names a job that uses fewer GPUs than the preset books."""
-        booked: dict[str, int] = {}
+        """Names jobs that book more GPUs than they use, or too little memory."""
+        idle, unsaid = [], []
         for job in jobs:
             resources = self.resources_for(job)
-            if not (job.trains and resources.nodes > 1):  # which uses all GPUs of all nodes
-                booked[job.id] = resources.gpus * resources.nodes
-        idle = [job for job in jobs if 0 < job.gpus < booked.get(job.id, 0)]
-        if not idle:
-            return ()
-        first = min(idle, key=lambda job: job.gpus)
-        return (
-            f"note: {len(idle)} of {len(jobs)} jobs use fewer GPUs than the preset books: "
-            f"`{first.id}` uses {first.gpus} of {booked[first.id]}; use a preset with fewer",
-        )
+            if not job.gpus or job.fills:
+                continue
+            whole = (self.train_job if job.trains else None) or self.gpu_job
+            if job.gpus < resources.gpus * resources.nodes:
+                idle.append((job, resources.gpus * resources.nodes))
+            elif whole.mem is not None and resources.mem is None:
+                unsaid.append(job)
+        lines = []
+        if idle:
+            first, booked = min(idle, key=lambda each: each[0].gpus)
+            lines.append(
+                f"note: {len(idle)} of {len(jobs)} jobs use fewer GPUs than they book, because of "
+                f"`--exclusive`: `{first.id}` uses {first.gpus} of {booked}; remove `--exclusive`, "
+                "or use a preset with fewer"
+            )
+        if unsaid:
+            lines.append(
+                f"note: {len(unsaid)} of {len(jobs)} jobs use some GPUs of a node and get the "
+                "cluster's default memory, because `mem` is not an amount: write that of a node, "
+                'such as `mem = "960G"`'
+            )
+        return lines
 
     def submit(self, job: Job, script: Path, *, after: Sequence[str]) -> str:
         """Run `sbatch`; the job waits for `after`, by way of small jobs if those are too many.

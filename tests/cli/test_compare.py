@@ -29,7 +29,7 @@ max_tokens = 64
 
 [models]
 a = { backend = { kind = "canned", replies = ["<answer>Oslo</answer>"] }, sampling = "plain" }
-b = { backend = { kind = "canned", replies = ["a <answer>Rome</answer>", "no"] }, sampling = "plain" }
+b = { backend = { kind = "canned", replies = ["<answer>Rome</answer>", "no"] }, sampling = "plain" }
 
 [benchmarks.mine]
 kind = "question_answer"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -62,7 +63,7 @@ def test_a_terminal_gets_a_table(mbt, doctor):
 def test_every_extra_has_its_pip_line(mbt, doctor):
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     declared = {
-        name: {line.split(">=")[0] for line in lines}
+        name: {re.split(r"[\[>]", line)[0] for line in lines}
         for name, lines in project["optional-dependencies"].items()
         if name != "dev"
     }

@@ -250,6 +250,15 @@ def test_more_gpus_than_there_are_is_an_error_before_anything_starts(executable,
     assert not place.log.exists()
 
 
+def test_the_gpus_of_a_server_on_ray_are_those_of_all_nodes(executable, place):
+    two_nodes = {"CUDA_VISIBLE_DEVICES": "0,1", "RAY_ADDRESS": "node1:6379"}
+    on_ray = {"distributed_executor_backend": "ray", "pipeline_parallel_size": 2}
+    wide = backend(executable, tensor_parallel_size=2, environment=two_nodes, flags=on_ray)
+
+    with wide.open(place):
+        pass
+
+
 def test_a_reserved_port_is_given_to_nobody_else_but_the_server_that_names_it():
     with reserved_port() as port:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

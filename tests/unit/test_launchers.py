@@ -32,6 +32,8 @@ def job(
     shards=1,
     argv=None,
     trains=False,
+    fills=False,
+    nodes=None,
     **context,
 ):
     places = JobContext(
@@ -53,6 +55,8 @@ def job(
         shards=shards,
         context=replace(places, **context),
         trains=trains,
+        fills=fills,
+        nodes=nodes,
     )
 
 
@@ -93,7 +97,7 @@ def check_golden(name: str, script: str) -> None:
 
 
 def test_a_training_over_two_nodes_gives_its_golden_script(preset):
-    check_golden("training/two-nodes.sh", preset("two-nodes").render(job(gpus=1, trains=True)))
+    check_golden("training/two-nodes.sh", preset("two-nodes").render(job(trains=True, fills=True)))
 
 
 def test_a_training_gets_the_resources_of_its_own_table(own):
@@ -102,7 +106,7 @@ def test_a_training_gets_the_resources_of_its_own_table(own):
         "[train_job]\nnodes = 2\ngpus = 8\n"
     )
 
-    served, trained = launcher.render(job(gpus=4)), launcher.render(job(gpus=1, trains=True))
+    served, trained = launcher.render(job(gpus=4)), launcher.render(job(trains=True, fills=True))
 
     assert "--nodes=1" in served
     assert "MBT_PROCESSES" not in served
@@ -111,9 +115,59 @@ def test_a_training_gets_the_resources_of_its_own_table(own):
     assert "export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * 8))\n" in trained
     with pytest.raises(MbtError, match="needs 9 GPUs and the preset gives 8") as too_many:
         launcher.render(job(gpus=9, trains=True))
-    assert (
-        too_many.value.hint == "raise `[train_job] gpus`, or lower the model's `launch.processes`"
+    assert too_many.value.hint == (
+        "raise `[train_job] gpus` or `nodes`, or lower the model's `launch.processes`"
     )
+
+
+NODE = (
+    "multi_node = 'ray'\n[gpu_job]\ngpus = 8\ncpus = 96\nmem = '960G'\nnodes = 2\n{}[small_job]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("needs", "lines"),
+    [
+        ({"gpus": 1}, ["nodes=1", "cpus-per-task=12", "gpus-per-node=1", "mem=120G"]),
+        ({"gpus": 4}, ["nodes=1", "cpus-per-task=48", "gpus-per-node=4", "mem=480G"]),
+        ({"gpus": 8}, ["nodes=1", "cpus-per-task=96", "gpus-per-node=8", "mem=960G"]),
+        ({"gpus": 16}, ["nodes=2", "cpus-per-task=96", "gpus-per-node=8", "mem=960G"]),
+        ({"gpus": 12}, ["nodes=2", "cpus-per-task=72", "gpus-per-node=6", "mem=720G"]),
+        ({"gpus": 4, "trains": True}, ["nodes=1", "cpus-per-task=48", "gpus-per-node=4"]),
+        ({"gpus": 4, "trains": True, "nodes": 2}, ["nodes=2", "gpus-per-node=2", "mem=240G"]),
+        ({"gpus": 1, "trains": True, "fills": True}, ["nodes=2", "gpus-per-node=8", "mem=960G"]),
+    ],
+)
+def test_a_job_books_the_share_of_a_node_that_it_uses(own, needs, lines):
+    script = own(NODE.format("")).render(job(**needs))
+
+    for line in lines:
+        assert f"#SBATCH --{line}\n" in script
+
+
+def test_an_exclusive_node_is_booked_as_a_whole_and_said(own):
+    launcher = own(NODE.format("directives = ['--exclusive']\n"))
+
+    assert "gpus-per-node=8" in launcher.render(job(gpus=4))
+    (note,) = launcher.notes([job(gpus=4), job(gpus=8), job(gpus=0)])
+    assert "1 of 3 jobs use fewer GPUs than they book" in note
+    assert "`base-1` uses 4 of 8" in note
+
+
+def test_all_memory_of_a_node_cannot_be_shared(own):
+    launcher = own("[gpu_job]\ngpus = 8\nmem = '0'\n[small_job]\n")
+
+    assert "#SBATCH --mem=0\n" in launcher.render(job(gpus=8))
+    assert "--mem" not in launcher.render(job(gpus=2))
+    (note,) = launcher.notes([job(gpus=2), job(gpus=8)])
+    assert "1 of 2 jobs" in note
+    assert "cluster's default memory" in note
+
+
+def test_gpus_of_a_kind_are_shared_like_others(own):
+    launcher = own("[gpu_job]\ngpus = 8\ngres = 'gpu:h100:8,nvme:100'\n[small_job]\n")
+
+    assert "#SBATCH --gres=gpu:h100:2,nvme:100\n" in launcher.render(job(gpus=2))
 
 
 def test_a_training_over_several_nodes_is_not_started_from_inside_a_container(own):

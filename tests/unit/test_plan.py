@@ -453,3 +453,28 @@ def test_shards_share_everything_once():
 def test_a_label_tells_studies_and_runs_folders_apart():
     assert label_of("a", Path("/x")) != label_of("a", Path("/y"))
     assert label_of("a", Path("/x")).startswith("mbt:a:")
+
+
+@pytest.mark.parametrize(
+    ("launch", "gpus", "nodes", "fills"),
+    [
+        ('{ accelerate = "multi_gpu" }', 4, 1, False),
+        ('{ accelerate = "multi_gpu", processes = 2 }', 2, 1, False),
+        (
+            '{ accelerate = "multi_gpu", processes = 16, flags = { num_machines = 2 } }',
+            16,
+            2,
+            False,
+        ),
+        ('{ accelerate = "multi_node" }', 1, None, True),
+    ],
+)
+def test_a_training_needs_the_gpus_of_its_launch(presets, tmp_path, launch, gpus, nodes, fills):
+    own = f"stage.sft.launch={launch}"
+    study = REPOSITORY / "manifests/paper.toml"
+    manifest = load_manifest(study, presets=presets, overrides=(own,))
+
+    plan = make_plan(manifest, States(manifest, tmp_path), only=("sft",), overrides=(own,))
+
+    found = {job.resources for job in plan.jobs if job.kind == "train"}
+    assert {(each.gpus, each.nodes, each.fills) for each in found} == {(gpus, nodes, fills)}

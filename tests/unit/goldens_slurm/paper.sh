@@ -2,7 +2,7 @@
 #SBATCH --job-name=paper/base-1
 #SBATCH --comment=mbt:paper:0123456789ab
 #SBATCH --time=24:00:00
-#SBATCH --mem=0
+#SBATCH --mem=480G
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=32

@@ -2,12 +2,11 @@
 #SBATCH --job-name=paper/base-1
 #SBATCH --comment=mbt:paper:0123456789ab
 #SBATCH --time=24:00:00
-#SBATCH --mem=0
+#SBATCH --mem=960G
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=96
 #SBATCH --gpus-per-node=8
-#SBATCH --exclusive
 #SBATCH --output=/data/runs/s/submissions/t/logs/base-1-%j.log
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@180
