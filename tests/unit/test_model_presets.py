@@ -50,9 +50,9 @@ def test_there_is_a_preset_for_every_model_of_the_study():
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_a_preset_makes_a_backend(path):
     table = tomllib.loads(path.read_text())
-    assert set(table) <= {"backend", "serve", "place", "id", "request", "run", "note"}
+    assert set(table) <= {"backend", "serve", "place", "size", "id", "request", "run", "note"}
 
-    over = {name: table[name] for name in ("serve", "place") if name in table}
+    over = {name: table[name] for name in ("serve", "place", "size") if name in table}
     backend = BACKENDS.make({**table["backend"], **over})
 
     assert backend.identity()
