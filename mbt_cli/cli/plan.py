@@ -98,11 +98,11 @@ def trainings_table(trainings: Sequence[PlannedTraining]) -> Table:
 
 def placements_table(placements: Sequence[PlannedPlacement]) -> Table:
     """Where each model is served, with the numbers."""
-    table = Table(title=f"placements on {placements[0].gpus}", title_justify="left")
-    table.add_column("model", overflow="fold")
-    table.add_column("chosen", overflow="fold")
+    table = Table(title="placements (mbt help presets)", title_justify="left", show_lines=True)
+    for column in ("model", "on", "chosen"):
+        table.add_column(column, overflow="fold")
     for placement in placements:
-        table.add_row(Text(placement.model), Text(placement.why))
+        table.add_row(*(Text(t) for t in (placement.model, placement.gpus, placement.why)))
     return table
 
 

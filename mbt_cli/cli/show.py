@@ -111,7 +111,7 @@ class _ServedModel:
 def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedModel]:
     presets = PresetFolders.usual(extra=machine.presets, config=machine.config)
     resolver = Resolver(manifest.document, presets, Problems())
-    placing = placing_here(machine.environment, ask_hub=True)
+    placing = placing_here(machine.environment, ask_hub=True, refuses=True)
     found = []
     for name, table in manifest.document.models.items():
         backend = resolver.backend(name)

@@ -40,11 +40,14 @@ class Placing:
         gpus: The GPUs to choose from.
         environment: The process environment.
         ask_hub: Whether the hub is asked for the sizes of models.
+        refuses: Whether a model that does not fit is refused; otherwise it is placed as if on
+            GPUs of 80 GB, because the study may be planned here and run elsewhere.
     """
 
     gpus: GPUs
     environment: Mapping[str, str]
     ask_hub: bool = False
+    refuses: bool = True
 
     def placed(self, backend: Backend) -> tuple[Backend, Placement | None]:
         """As `Backend.placed`.
@@ -52,19 +55,19 @@ class Placing:
         Raises:
             UsageError: The model does not fit.
         """
-        return backend.placed(self.gpus, self.environment, ask_hub=self.ask_hub)
-
-    def count(self, backend: Backend) -> int:
-        """GPUs that the backend's server uses; those of its settings if it does not fit."""
         try:
-            return self.placed(backend)[0].gpus()
+            return backend.placed(self.gpus, self.environment, ask_hub=self.ask_hub)
         except UsageError:
-            return backend.gpus()
+            if self.refuses:
+                raise
+            return backend.placed(UNKNOWN, self.environment, ask_hub=self.ask_hub)
 
 
-def placing_here(environment: Mapping[str, str], *, ask_hub: bool = False) -> Placing:
+def placing_here(
+    environment: Mapping[str, str], *, ask_hub: bool = False, refuses: bool = False
+) -> Placing:
     """Placing on the GPUs of this machine; as if on GPUs of 80 GB where it has none."""
-    return Placing(gpus_at_hand(environment) or UNKNOWN, environment, ask_hub)
+    return Placing(gpus_at_hand(environment) or UNKNOWN, environment, ask_hub, refuses)
 
 
 def planned_placement(name: str, backend: Backend, placing: Placing) -> PlannedPlacement | None:
@@ -78,7 +81,7 @@ def planned_placement(name: str, backend: Backend, placing: Placing) -> PlannedP
         return None
     return PlannedPlacement(
         model=name,
-        gpus=str(placing.gpus),
+        gpus=str(chosen.gpus),
         tensor_parallel=chosen.tensor_parallel,
         pipeline_parallel=chosen.pipeline_parallel,
         replicas=chosen.replicas,

@@ -495,7 +495,7 @@ def _gpus(state: CellState, placing: Placing) -> int:
         return 0
     if resolution.recipe is None:
         model = asked_model(state)
-        return 0 if model is None else placing.count(model.backend)
+        return 0 if model is None else placing.placed(model.backend)[0].gpus()
     if not resolution.models["model"].backend.gpus():
         return 0  # a model that is served without GPUs is trained without them
     launch = resolution.recipe.launch

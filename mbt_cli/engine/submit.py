@@ -19,7 +19,7 @@ from mbt_cli.core.names import nearest, utc_name
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.secrets import HELD
-from mbt_cli.engine.placing import UNKNOWN, Placing
+from mbt_cli.engine.placing import Placing
 from mbt_cli.engine.plan import Plan, PlannedJob, command_for, plan_fingerprint, plan_json
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
@@ -397,7 +397,8 @@ def prepare(
         label=label_of(plan.study, runs),
         mbt=tuple(mbt),
     )
-    placing = Placing(launcher.gpus() or UNKNOWN, machine.environment)
+    gpus = launcher.gpus()
+    placing = None if gpus is None else Placing(gpus, machine.environment)
     kept = []
     for planned in plan.jobs:
         cells = [address for address in planned.cells if address not in queued.keys() | made]
@@ -422,13 +423,13 @@ def prepare(
     return NewSubmission(plan, manifest, presets, launcher, folder, kept, queued, again)
 
 
-def _gpus(planned: PlannedJob, manifest: Manifest, placing: Placing) -> int:
+def _gpus(planned: PlannedJob, manifest: Manifest, placing: Placing | None) -> int:
     """GPUs of a job: where mbt chose the placement of its model, those that it chooses now.
 
     Raises:
         UsageError: The model does not fit on the launcher's GPUs.
     """
-    if not planned.model:
+    if placing is None or not planned.model:
         return planned.resources.gpus
     name = planned.model.partition(" ")[0]
     models = manifest.cells[planned.cells[0]].resolution.models.values()
