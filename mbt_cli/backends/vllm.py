@@ -261,7 +261,8 @@ class VLLMBackend(Backend):
         """The placement on the GPUs of this machine; unchanged on a CPU or without a GPU."""
         if _CPU_BUILD in environment or (gpus := gpus_at_hand(environment)) is None:
             return self, None
-        return self.placed(gpus, environment, ask_hub=ask_hub)
+        has_choice = (gpus.count or 0) * gpus.nodes > 1
+        return self.placed(gpus, environment, ask_hub=ask_hub and has_choice)
 
     def _said(self) -> frozenset[str]:
         """Flags that manifest or preset say."""
@@ -292,11 +293,27 @@ class VLLMBackend(Backend):
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         everything = {**place.environment, **self.place.environment}
-        placed, placement = self._placed_here(everything)
-        return placed._open(place, placement)
+        try:
+            placed, placement = self._placed_here(everything)
+        except UsageError as error:
+            raise BackendError(error.message, hint=error.hint) from error
+        note, replicas = "", 1
+        if placement is not None:
+            note, replicas = f"{self._name()}: {placement}", placement.replicas
+        elif self.place.tensor_parallel_size is None and (unused := self._unused(everything)):
+            note = (
+                f"the size of `{self.model}` is unknown: it gets {self.gpus()} of {unused} GPUs; "
+                "set `place.tensor_parallel_size`, or `[size]` of the model"
+            )
+        return placed._open(place, note, replicas)
+
+    def _unused(self, environment: Mapping[str, str]) -> int:
+        """The GPUs at hand, if there are more than it uses; 0 otherwise."""
+        visible = 0 if _CPU_BUILD in environment else visible_gpus(environment)
+        return visible if visible > self.gpus() else 0
 
     @contextmanager
-    def _open(self, place: ServerPlace, placement: Placement | None) -> Iterator[Endpoint]:
+    def _open(self, place: ServerPlace, note: str, replicas: int) -> Iterator[Endpoint]:
         executable = find_executable(
             self.place.executable, place.environment, install=pip_line("vllm")
         )
@@ -313,12 +330,7 @@ class VLLMBackend(Backend):
             )
 
         with running_server(command_for, place, port=self.place.port) as server:
-            endpoint = self._endpoint(server)
-            yield (
-                endpoint
-                if placement is None
-                else replace(endpoint, replicas=placement.replicas, note=str(placement))
-            )
+            yield replace(self._endpoint(server), replicas=replicas, note=note)
 
     def _endpoint(self, server: RunningServer) -> Endpoint:
         version = server.get("/version")

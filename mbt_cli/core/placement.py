@@ -18,7 +18,7 @@ layers with linear attention, of which prefix caching keeps a second. Keys and v
 heads than queries: more GPUs than such heads hold copies.
 
 The smallest T is chosen whose cache holds one request of the whole context (vLLM does not start
-otherwise) and the usual number of requests in flight of usual length; if there is none, the T with
+otherwise) and 16 requests of usual length, 4,096 tokens; if there is none, the T with
 the largest cache that holds one request. The other GPUs of the node get further replicas. A model
 that one node cannot hold is divided by pipeline parallelism over as few nodes as hold it.
 """
@@ -37,8 +37,8 @@ MEMORY_SHARE = 0.9
 """vLLM's share of a GPU without `gpu_memory_utilization`: its default is 0.92, once 0.9."""
 ASSUMED_GIB = 80.0
 """Memory of GPUs that is unknown."""
-USUAL_REQUESTS = 64
-"""Requests in flight for which a replica has room: the default of `concurrency`."""
+USUAL_REQUESTS = 16
+"""Requests in flight for which a replica has room at least."""
 USUAL_TOKENS = 4_096
 """Tokens of a usual request, prompt and reply."""
 ASSUMED_CONTEXT = 32_768
@@ -190,7 +190,7 @@ def _placements(size: ModelSize, serving: Serving, gpus: GPUs) -> Iterator[Place
 
 
 def _has_room(placement: Placement, size: ModelSize, serving: Serving) -> bool:
-    """Whether the cache holds as many requests of usual length as are usually in flight."""
+    """Whether the cache holds enough requests of usual length at once."""
     usual = min(USUAL_TOKENS, serving.context)
     one = _request_gib(usual, size, serving, placement, batches=0)
     return USUAL_REQUESTS * one <= placement.cache_gib
