@@ -37,8 +37,7 @@ class RunSettings(Settings):
     """A `[run]` or `[models.X.run]` table; the model's keys override the study's."""
 
     concurrency: int = Field(default=64, ge=1, le=_MOST_REQUESTS)
-    """Maximum number of requests in flight. Default: 64 for each replica of a server that mbt
-    starts."""
+    """Maximum number of requests in flight; unless set, this many for each replica of a server."""
     request_timeout_seconds: float = Field(default=3600, gt=0)
     """Timeout of one request, from sending to the complete reply."""
     connect_timeout_seconds: float = Field(default=30, gt=0)
