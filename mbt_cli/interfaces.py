@@ -13,9 +13,11 @@ from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.chat import Endpoint, Json, Message, Responder
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.fingerprint import spec_of
+from mbt_cli.core.gpus import GPUs
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.judge_scales import Scale
 from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.placement import Placement
 from mbt_cli.core.plugin import Plugin as Plugin
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.programs import Draw, Steps
@@ -146,6 +148,21 @@ class Backend(Plugin):
     def gpus(self) -> int:
         """Number of GPUs that the server needs."""
         return 0
+
+    def placed(
+        self, gpus: GPUs, environment: Mapping[str, str], *, ask_hub: bool
+    ) -> tuple["Backend", Placement | None]:
+        """The backend with its placement said, and the numbers if it was chosen for these GPUs.
+
+        Args:
+            gpus: The GPUs to choose from.
+            environment: The process environment, for the hub.
+            ask_hub: Whether the hub is asked for the size of a model that is not known here.
+
+        Raises:
+            UsageError: The model does not fit; the message has the arithmetic.
+        """
+        return self, None
 
     def download(self, cache: Path) -> Download | None:
         """The file that `weights` downloads itself; None if the weights are elsewhere."""
@@ -346,6 +363,10 @@ class Launcher(Plugin):
     def finish(self, note: Callable[[str], None]) -> None:
         """Called after the last `submit`; a launcher without a queue runs its jobs here."""
         return
+
+    def gpus(self) -> GPUs | None:
+        """The GPUs that a job with a model gets; None if that is not known before it runs."""
+        return None
 
     @classmethod
     @abstractmethod

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -13,18 +14,29 @@ import orjson
 from pydantic import Field, field_validator
 
 from mbt_cli.backends.flags import executable_finding, find_executable, flags_of, unknown_flags
-from mbt_cli.backends.weights import file_sha256, weights_identity
+from mbt_cli.backends.model_sizes import folder_size, model_size
+from mbt_cli.backends.weights import file_sha256, is_folder, weights_identity
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, find_command, installed, ok, pip_line
+from mbt_cli.core.gpus import GPUs, gpus_at_hand
+from mbt_cli.core.placement import (
+    ASSUMED_CONTEXT,
+    MEMORY_SHARE,
+    ModelSize,
+    Placement,
+    Serving,
+    choose_placement,
+)
 from mbt_cli.core.plugin import Flags, RunOnly, Settings, Variable
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import Weights
-from mbt_cli.errors import BackendError
+from mbt_cli.errors import BackendError, UsageError
 from mbt_cli.inference.origins import context_of
 from mbt_cli.inference.server import LOOPBACK, Cause, RunningServer, ServerCommand, running_server
 from mbt_cli.interfaces import Backend
 
 _CPU_BUILD = "VLLM_CPU_KVCACHE_SPACE"
+_PARALLEL = frozenset({"pipeline_parallel_size", "data_parallel_size"})
 _CACHES = "TMPDIR, TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR"
 
 CAUSES = (
@@ -95,8 +107,9 @@ _OWN_FIELDS = {
 class VLLMPlace(Settings):
     """`[place]`: where the model is served and on how many GPUs; never changes results."""
 
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    """GPUs that share the model."""
+    tensor_parallel_size: int | None = Field(default=None, ge=1)
+    """GPUs that share the model. Default: as few as hold it with room for its cache, and replicas
+    on the others; `mbt show MANIFEST` has the numbers."""
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     """Fraction of each GPU's memory that vLLM uses."""
     executable: str = "vllm"
@@ -130,6 +143,8 @@ class VLLMBackend(Backend):
     """Flags that change results: `max_model_len`, `reasoning_parser`, `dtype`, ..."""
     place: Annotated[VLLMPlace, RunOnly] = Field(default_factory=VLLMPlace)
     """Where it is served and on how many GPUs."""
+    size: Annotated[ModelSize | None, RunOnly] = None
+    """Its size, from which the number of GPUs follows. Default: that of its files."""
 
     @field_validator("serve")
     @classmethod
@@ -166,7 +181,7 @@ class VLLMBackend(Backend):
     def flags(self) -> tuple[str, ...]:
         """Every flag except address and name."""
         place = self.place
-        wide: dict[str, Json] = {"tensor_parallel_size": place.tensor_parallel_size}
+        wide: dict[str, Json] = {"tensor_parallel_size": place.tensor_parallel_size or 1}
         if place.gpu_memory_utilization is not None:
             wide["gpu_memory_utilization"] = place.gpu_memory_utilization
         if self.revision is not None:
@@ -187,7 +202,16 @@ class VLLMBackend(Backend):
     def findings(self, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
         yield executable_finding(name, self.place.executable, environment, install=pip_line("vllm"))
         everything = {**environment, **self.place.environment}
-        what, wanted, visible = f"model {name} GPUs", self.gpus(), visible_gpus(everything)
+        what, visible = f"model {name} GPUs", visible_gpus(everything)
+        try:
+            placed, placement = self._placed_here(everything, ask_hub=False)
+        except UsageError as error:
+            yield broken("needs", what, error.message, error.hint or "use larger GPUs")
+            return
+        if placement is not None:
+            yield ok("needs", what, str(placement))
+            return
+        wanted = placed.gpus()
         found = f"needs {wanted}, {visible} visible"
         if wanted <= visible:
             yield ok("needs", what, found)
@@ -199,10 +223,64 @@ class VLLMBackend(Backend):
             yield broken("needs", what, found, f"{lower if visible else ''}{do}")
 
     def gpus(self) -> int:
-        count = self.place.tensor_parallel_size
+        count = self.place.tensor_parallel_size or 1
         for name in ("pipeline_parallel_size", "data_parallel_size"):
             count *= int(self.place.flags.get(name) or self.serve.get(name) or 1)
         return count
+
+    def placed(
+        self, gpus: GPUs, environment: Mapping[str, str], *, ask_hub: bool
+    ) -> tuple["VLLMBackend", Placement | None]:
+        if self.place.tensor_parallel_size is not None or _PARALLEL & self._said():
+            return self, None
+        size = folder_size(Path(self.model).expanduser()) if is_folder(self.model) else None
+        size = size or self.size
+        if size is None:
+            size = model_size(self.model, self.revision, environment, ask_hub=ask_hub)
+        if size is None:
+            return self, None
+        chosen = choose_placement(size, self._serving(size), gpus)
+        flags = dict(self.place.flags)
+        if chosen.pipeline_parallel > 1:
+            flags["pipeline_parallel_size"] = chosen.pipeline_parallel
+        if chosen.replicas > 1:
+            flags["data_parallel_size"] = chosen.replicas
+            if chosen.experts and "enable_expert_parallel" not in self._said():
+                # without it vLLM divides each expert over all replicas, finer than its blocks
+                flags["enable_expert_parallel"] = True
+        update = {"tensor_parallel_size": chosen.tensor_parallel, "flags": flags}
+        return self.model_copy(update={"place": self.place.model_copy(update=update)}), chosen
+
+    def check(self, environment: Mapping[str, str]) -> None:
+        """Refuse a model that does not fit on the GPUs of this machine, if its size is known."""
+        self._placed_here({**environment, **self.place.environment}, ask_hub=False)
+
+    def _placed_here(
+        self, environment: Mapping[str, str], *, ask_hub: bool = True
+    ) -> tuple["VLLMBackend", Placement | None]:
+        """The placement on the GPUs of this machine; unchanged on a CPU or without a GPU."""
+        if _CPU_BUILD in environment or (gpus := gpus_at_hand(environment)) is None:
+            return self, None
+        has_choice = (gpus.count or 0) * gpus.nodes > 1
+        return self.placed(gpus, environment, ask_hub=ask_hub and has_choice)
+
+    def _said(self) -> frozenset[str]:
+        """Flags that manifest or preset say."""
+        return frozenset(key.replace("-", "_") for key in (*self.place.flags, *self.serve))
+
+    def _serving(self, size: ModelSize) -> Serving:
+        """What its flags say about the memory that it takes."""
+        said = {**self.place.flags, **self.serve}
+        said = {key.replace("-", "_"): value for key, value in said.items()}
+        context, batch = said.get("max_model_len"), said.get("max_num_batched_tokens")
+        is_small = str(said.get("kv_cache_dtype", "auto")).startswith("fp8")
+        return Serving(
+            model=self.model,
+            context=context if isinstance(context, int) else size.context or ASSUMED_CONTEXT,
+            memory_share=self.place.gpu_memory_utilization or MEMORY_SHARE,
+            cache_factor=0.5 if is_small else 1.0,
+            batch_tokens=batch if isinstance(batch, int) else None,
+        )
 
     def weights(self, place: ServerPlace) -> Weights:
         return Weights(
@@ -214,10 +292,28 @@ class VLLMBackend(Backend):
         return self.model_copy(update=trained)
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
-        return self._open(place)
+        everything = {**place.environment, **self.place.environment}
+        try:
+            placed, placement = self._placed_here(everything)
+        except UsageError as error:
+            raise BackendError(error.message, hint=error.hint) from error
+        note, replicas = "", 1
+        if placement is not None:
+            note, replicas = f"{self._name()}: {placement}", placement.replicas
+        elif self.place.tensor_parallel_size is None and (unused := self._unused(everything)):
+            note = (
+                f"the size of `{self.model}` is unknown: it gets {self.gpus()} of {unused} GPUs; "
+                "set `place.tensor_parallel_size`, or `[size]` of the model"
+            )
+        return placed._open(place, note, replicas)
+
+    def _unused(self, environment: Mapping[str, str]) -> int:
+        """The GPUs at hand, if there are more than it uses; 0 otherwise."""
+        visible = 0 if _CPU_BUILD in environment else visible_gpus(environment)
+        return visible if visible > self.gpus() else 0
 
     @contextmanager
-    def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
+    def _open(self, place: ServerPlace, note: str, replicas: int) -> Iterator[Endpoint]:
         executable = find_executable(
             self.place.executable, place.environment, install=pip_line("vllm")
         )
@@ -234,7 +330,7 @@ class VLLMBackend(Backend):
             )
 
         with running_server(command_for, place, port=self.place.port) as server:
-            yield self._endpoint(server)
+            yield replace(self._endpoint(server), replicas=replicas, note=note)
 
     def _endpoint(self, server: RunningServer) -> Endpoint:
         version = server.get("/version")
@@ -286,10 +382,8 @@ def known_flags() -> Mapping[str, str]:
 
 def visible_gpus(environment: Mapping[str, str]) -> int:
     """Number of GPUs that a server started here can use."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    gpus = gpus_at_hand(environment)
+    return 0 if gpus is None else gpus.count or 0
 
 
 def compiled_caches(place: ServerPlace) -> dict[str, str]:

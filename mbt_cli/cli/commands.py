@@ -357,6 +357,15 @@ def plan(
     max_rows: Annotated[
         int, typer.Option(min=1, help="Cells with more rows are split into a job array.")
     ] = 100_000,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Place models on the GPUs of this cluster: a file in presets/slurm/. Default: "
+            "those of this machine.",
+            autocompletion=complete_cluster,
+            show_default=False,
+        ),
+    ] = None,
     presets: Presets = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of plans.")] = (
         False
@@ -378,6 +387,7 @@ def plan(
         max_cells=max_cells,
         max_hours=max_hours,
         max_rows=max_rows,
+        preset=preset,
     )
 
 

@@ -11,10 +11,13 @@ from rich.text import Text
 from mbt_cli.cli.doctor_study import package_notes
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import counted, printer
+from mbt_cli.engine.placing import UNKNOWN, Placing, PlannedPlacement, placing_here
 from mbt_cli.engine.plan import Plan, PlannedCell, make_plan, plan_json, plan_schema
 from mbt_cli.engine.states import States, Status
+from mbt_cli.engine.submit import load_launcher
 from mbt_cli.engine.training_estimate import PlannedTraining, training_lines
 from mbt_cli.errors import UsageError
+from mbt_cli.manifest.presets import PresetFolders
 
 _STATES: tuple[Status, ...] = ("done", "grown", "stale", "missing", "failed")
 _MAX_NEEDS = 4
@@ -36,6 +39,7 @@ def plan(
     max_cells: int,
     max_hours: float,
     max_rows: int,
+    preset: str | None = None,
 ) -> None:
     """Print the plan of a study: a table on a terminal, JSON elsewhere.
 
@@ -45,6 +49,12 @@ def plan(
     if path is None:
         raise UsageError("no manifest given", hint="mbt plan manifests/paper.toml")
     manifest, machine = open_manifest(path, overrides, presets)
+    environment = machine.environment
+    placing = placing_here(environment)
+    if preset is not None:
+        folders = PresetFolders.usual(extra=machine.presets, config=machine.config)
+        launcher = load_launcher("slurm", preset, folders, {})
+        placing = Placing(launcher.gpus() or UNKNOWN, environment)
     made = make_plan(
         *(manifest, States(manifest, machine.runs)),
         only=only or (),
@@ -54,6 +64,7 @@ def plan(
         max_cells=max_cells,
         max_hours=max_hours,
         max_rows=max_rows,
+        placing=placing,
     )
     for line in package_notes(manifest):
         typer.echo(line, err=True)  # before a job waits in a queue only to fail
@@ -67,6 +78,8 @@ def plan(
     out.print(_stages(made))
     if made.jobs:
         out.print(_jobs(made))
+    if made.placements:
+        out.print(placements_table(made.placements))
     if made.trainings:
         out.print(trainings_table(made.trainings))
     for line in _notes(made):
@@ -80,6 +93,16 @@ def trainings_table(trainings: Sequence[PlannedTraining]) -> Table:
     table.add_column("estimate", overflow="fold")
     for training in trainings:
         table.add_row(Text(training.address), Text("\n".join(training_lines(training))))
+    return table
+
+
+def placements_table(placements: Sequence[PlannedPlacement]) -> Table:
+    """Where each model is served, with the numbers."""
+    table = Table(title="placements (mbt help presets)", title_justify="left", show_lines=True)
+    for column in ("model", "on", "chosen"):
+        table.add_column(column, overflow="fold")
+    for placement in placements:
+        table.add_row(*(Text(t) for t in (placement.model, placement.gpus, placement.why)))
     return table
 
 

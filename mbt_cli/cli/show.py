@@ -19,6 +19,7 @@ from mbt_cli.cli.plan import trainings_table
 from mbt_cli.cli.printing import counted, printer
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
+from mbt_cli.engine.placing import placing_here, planned_placement
 from mbt_cli.engine.plan import planned_trainings
 from mbt_cli.engine.states import States
 from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
@@ -110,6 +111,7 @@ class _ServedModel:
 def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedModel]:
     presets = PresetFolders.usual(extra=machine.presets, config=machine.config)
     resolver = Resolver(manifest.document, presets, Problems())
+    placing = placing_here(machine.environment, ask_hub=True, refuses=True)
     found = []
     for name, table in manifest.document.models.items():
         backend = resolver.backend(name)
@@ -122,6 +124,13 @@ def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedMode
                 if "sampling.like" in keys:  # a named one replaces the preset's
                     flags = {k: v for k, v in flags.items() if not k.startswith("sampling.")}
                 flags |= {key.replace("-", "_"): (value, layer) for key, value in keys.items()}
+            try:
+                chosen = planned_placement(name, backend, placing)
+                why = "" if chosen is None else f"on {chosen.gpus}: {chosen.why}"
+            except UsageError as error:
+                why = error.message
+            if why:
+                flags["placement"] = (why, "chosen by mbt")
             found.append(_ServedModel(name, backend.kind, flags))
     return found
 

@@ -117,6 +117,8 @@ class Endpoint:
         alive: Raises BackendError with the last log lines once the server has died.
         models: Asks what it lists at `/models`, if mbt did not start it.
         has_identity: Whether the manifest gives it an `identity`.
+        replicas: Copies of the model behind it; concurrency that is unsaid follows them.
+        note: How it was placed on GPUs, for the user.
     """
 
     base_url: str
@@ -137,6 +139,8 @@ class Endpoint:
     alive: Callable[[], None] | None = None
     models: Callable[[], Sequence[Mapping[str, Json]]] = tuple
     has_identity: bool = False
+    replicas: int = 1
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,14 @@ class Sampling(Settings):
         return fields | {name: value for name, value in set_here.items() if value != neutral[name]}
 
 
+_MOST_REQUESTS = 10_000
+
+
 class RunSettings(Settings):
     """A `[run]` or `[models.X.run]` table; the model's keys override the study's."""
 
-    concurrency: int = Field(default=64, ge=1, le=10_000)
-    """Maximum number of requests in flight."""
+    concurrency: int = Field(default=64, ge=1, le=_MOST_REQUESTS)
+    """Maximum number of requests in flight; unless set, this many for each replica of a server."""
     request_timeout_seconds: float = Field(default=3600, gt=0)
     """Timeout of one request, from sending to the complete reply."""
     connect_timeout_seconds: float = Field(default=30, gt=0)
@@ -63,3 +66,10 @@ class RunSettings(Settings):
     """How long to wait for replies in flight after a signal to stop."""
     expected_tokens_per_second: float | None = Field(default=None, gt=0)
     """Tokens per second of the server over all requests; `mbt plan` estimates times with it."""
+
+    def for_replicas(self, replicas: int) -> "RunSettings":
+        """These settings for so many copies of a model; concurrency follows them unless said."""
+        if replicas == 1 or "concurrency" in self.model_fields_set:
+            return self
+        most = min(self.concurrency * replicas, _MOST_REQUESTS)
+        return self.model_copy(update={"concurrency": most})

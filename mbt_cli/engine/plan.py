@@ -18,6 +18,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
+from mbt_cli.engine.placing import UNKNOWN, Placing, PlannedPlacement, planned_placement
 from mbt_cli.engine.select import select_with_needs
 from mbt_cli.engine.states import CellState, States, Status
 from mbt_cli.engine.training_estimate import (
@@ -128,6 +129,8 @@ class Plan(Settings):
     """Optional cells whose source does not exist."""
     trainings: tuple[PlannedTraining, ...] = ()
     """Estimates of the trainings that are not done."""
+    placements: tuple[PlannedPlacement, ...] = ()
+    """Where the models of the jobs are served, if mbt chose it."""
 
     @property
     def boots(self) -> int:
@@ -155,6 +158,7 @@ def make_plan(
     max_cells: int = 24,
     max_hours: float = 12.0,
     max_rows: int = 100_000,
+    placing: Placing | None = None,
 ) -> Plan:
     """The plan of a study, or of a part of it, from manifest, presets and lineage alone.
 
@@ -168,8 +172,10 @@ def make_plan(
         max_cells: Cells in one job.
         max_hours: Hours of one job by the estimate, if there is one.
         max_rows: A cell with more rows is split into shards.
+        placing: Places the models; default: as if on GPUs of 80 GB.
 
     Raises:
+        UsageError: A model does not fit on these GPUs.
         ArtifactError: A finished cell lacks a file, and a cell to make reads it or none is left.
     """
     sizes = cell_sizes(states)
@@ -178,7 +184,16 @@ def make_plan(
     todo = [s for s in states.all() if s.status in wanted and s.cell.address in chosen]
     read = {address for s in todo for address in (s.cell.address, *s.cell.needs)} or chosen
     check_files((states[a].folder, lineage) for a in read if (lineage := states[a].lineage))
-    drafts = _draft_jobs(todo, sizes, max_cells=max_cells, max_hours=max_hours, max_rows=max_rows)
+    placing = placing or Placing(UNKNOWN, {})
+    served = {
+        model.name: model.backend
+        for state in todo
+        if state.cell.resolution.source is None and (model := asked_model(state))
+    }
+    placements = [planned_placement(name, served[name], placing) for name in sorted(served)]
+    drafts = _draft_jobs(
+        todo, sizes, placing, max_cells=max_cells, max_hours=max_hours, max_rows=max_rows
+    )
     gpus = {address: draft.gpus for draft in drafts for address in draft.cells}
     trainings = planned_trainings(states, sizes)
     training_hours = {
@@ -234,6 +249,7 @@ def make_plan(
         unread=tuple(address for group in unused_cells(manifest) for address in group.addresses),
         left_out=tuple(manifest.left_out),
         trainings=tuple(trainings),
+        placements=tuple(p for p in placements if p is not None),
     )
 
 
@@ -409,6 +425,7 @@ class JobDraft:
 def _draft_jobs(
     todo: Sequence[CellState],
     sizes: Mapping[str, "Size"],
+    placing: Placing,
     *,
     max_cells: int,
     max_hours: float,
@@ -435,7 +452,7 @@ def _draft_jobs(
         for state in group:
             address, size = state.cell.address, sizes[state.cell.address]
             key, model = _server(state)
-            gpus, hours = _gpus(state), size.hours or 0.0
+            gpus, hours = _gpus(state, placing), size.hours or 0.0
             if key and size.rows is not None and size.rows > max_rows:
                 shards = -(-size.rows // max_rows)
                 drafts.append(JobDraft(state.cell.kind, model, gpus, [address], hours, shards))
@@ -485,14 +502,14 @@ def _server(state: CellState) -> tuple[str, str]:
     return key, model.name + "".join(f" ({address})" for address in trained)
 
 
-def _gpus(state: CellState) -> int:
+def _gpus(state: CellState, placing: Placing) -> int:
     """GPUs that the cell needs, on all nodes."""
     resolution = state.cell.resolution
     if resolution.source is not None:
         return 0
     if resolution.recipe is None:
         model = asked_model(state)
-        return 0 if model is None else model.backend.gpus()
+        return 0 if model is None else placing.placed(model.backend)[0].gpus()
     if not resolution.models["model"].backend.gpus():
         return 0  # a model that is served without GPUs is trained without them
     return resolution.recipe.launch.known_processes() or 1

@@ -19,7 +19,8 @@ from mbt_cli.core.names import nearest, utc_name
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.secrets import HELD
-from mbt_cli.engine.plan import Plan, command_for, plan_fingerprint, plan_json
+from mbt_cli.engine.placing import Placing
+from mbt_cli.engine.plan import Plan, PlannedJob, command_for, plan_fingerprint, plan_json
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
 from mbt_cli.errors import ArtifactError, ManifestError, MbtError, Problem, StaleError, UsageError
@@ -355,6 +356,7 @@ def prepare(
         submits: Whether the jobs will be submitted; otherwise a queue may be unreachable.
 
     Raises:
+        UsageError: A model does not fit on the launcher's GPUs.
         MbtError: The launcher's queue does not answer.
     """
     runs = machine.runs.resolve()
@@ -395,6 +397,8 @@ def prepare(
         label=label_of(plan.study, runs),
         mbt=tuple(mbt),
     )
+    gpus = launcher.gpus()
+    placing = None if gpus is None else Placing(gpus, machine.environment)
     kept = []
     for planned in plan.jobs:
         cells = [address for address in planned.cells if address not in queued.keys() | made]
@@ -410,7 +414,7 @@ def prepare(
                 cells=cells,
                 context=replace(context, folders=[cell_folder(runs, plan.study, a) for a in cells]),
                 needs=planned.needs,
-                gpus=planned.resources.gpus,
+                gpus=_gpus(planned, manifest, placing),
                 nodes=planned.resources.nodes,
                 fills=planned.resources.fills,
                 shards=planned.shards,
@@ -419,3 +423,20 @@ def prepare(
         )
     again = f"{plan.command()} | {submit}"
     return NewSubmission(plan, manifest, presets, launcher, folder, kept, queued, again)
+
+
+def _gpus(planned: PlannedJob, manifest: Manifest, placing: Placing | None) -> int:
+    """GPUs of a job: where mbt chose the placement of its model, those that it chooses now.
+
+    Raises:
+        UsageError: The model does not fit on the launcher's GPUs.
+    """
+    if placing is None or not planned.model:
+        return planned.resources.gpus
+    name = planned.model.partition(" ")[0]
+    models = manifest.cells[planned.cells[0]].resolution.models.values()
+    backend = next((model.backend for model in models if model.name == name), None)
+    if backend is None:
+        return planned.resources.gpus
+    placed, chosen = placing.placed(backend)
+    return planned.resources.gpus if chosen is None else placed.gpus()

@@ -128,6 +128,9 @@ def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) 
         if isinstance(source, Responder):
             _answer_in_process(loop, source)
             return
+        if source.note:
+            loop.progress.note(source.note)
+        loop.batch = replace(batch, run=batch.run.for_replicas(source.replicas))
         if batch.origin is not None:
             listed = listed_model(source, source.model or batch.model_id)
             if source.context is None:

@@ -7,11 +7,13 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
+from mbt_cli.core.gpus import GPUs, gpus_at_hand
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import Launcher
@@ -32,6 +34,13 @@ class LocalLauncher(Launcher):
     """Number of jobs that run at the same time."""
 
     _jobs: list[tuple[Job, Path]] = PrivateAttr(default_factory=list)
+
+    def gpus(self) -> GPUs | None:
+        """The GPUs of this machine, divided among the jobs that run at the same time."""
+        found = gpus_at_hand(os.environ)
+        if found is None or not found.count:
+            return None
+        return replace(found, count=max(1, found.count // self.at_once))
 
     def render(self, job: Job) -> str:
         context, argv = job.context, job.argv
@@ -137,7 +146,7 @@ def _start(script: Path, gpus: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _free_gpus() -> list[str]:
-    """Indices of the GPUs whose memory is unused; empty without nvidia-smi."""
+    """Indices of the GPUs whose memory is unused; those of AMD count as unused."""
     query = ("--query-gpu=index,memory.used", "--format=csv,noheader,nounits")
     try:
         done = subprocess.run(
@@ -148,6 +157,8 @@ def _free_gpus() -> list[str]:
             check=False,
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
-        return []
+        found = gpus_at_hand(os.environ)  # HIP reads CUDA_VISIBLE_DEVICES too
+        is_amd = found is not None and found.source in ("amd-smi", "rocm-smi")
+        return [str(n) for n in range((found.count or 0) if found and is_amd else 0)]
     rows = (line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1)
     return [index.strip() for index, used in rows if float(used) < _FREE_MIB]

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mbt_cli.core.findings import Finding, absent, answer_of, ok
+from mbt_cli.core.gpus import GPUs
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.names import nearest
 from mbt_cli.core.plugin import Settings, Variable
@@ -71,6 +72,8 @@ class SlurmResources(Settings):
     """Time limit, `[D-]HH:MM:SS`."""
     gpus: int = Field(default=0, ge=0)
     """GPUs of a node, requested as `--gpus-per-node`."""
+    gpu_memory_gb: float | None = Field(default=None, gt=0)
+    """Memory of each GPU as `nvidia-smi` shows it in GiB, such as 80; mbt places models by it."""
     gres: Word | None = None
     """Requests the GPUs in another form, such as `gpu:h100:4`; `gpus` must give the same number."""
     cpus: int | None = Field(default=None, ge=1)
@@ -182,6 +185,7 @@ def seconds_of(limit: str) -> int:
 
 
 _SECONDS = 30
+_SHOWN_SHARE = 0.99
 _SUBMIT_SECONDS = 60
 _LONGEST_SIGNAL_SECONDS = 65_535
 _NO_SLURM = "check with `sinfo` that Slurm runs; `mbt submit --local 1` runs jobs on this machine"
@@ -299,6 +303,14 @@ class SlurmLauncher(Launcher):
             f"job `{job.id}` needs {job.gpus} GPUs and the preset gives {resources.gpus}{on_nodes}",
             hint=f"raise `[{table}] gpus` or `nodes`, or lower the model's {fewer}",
         )
+
+    def gpus(self) -> GPUs | None:
+        own = self.gpu_job
+        if not own.gpus:
+            return None
+        # an 80 GB GPU shows a little less than 80 GiB
+        memory = None if own.gpu_memory_gb is None else own.gpu_memory_gb * _SHOWN_SHARE
+        return GPUs(own.gpus, memory, own.nodes, "the preset")
 
     def render(self, job: Job) -> str:
         resources = self.resources_for(job)

@@ -285,7 +285,7 @@ def _listed_by_name() -> Iterator[str]:
 def _preset_files() -> Iterator[str]:
     yield (
         "## `presets.models`: files in `presets/models/`\n\nThey have the fields of `models` "
-        "except `preset`; `[backend]`, `[serve]` and `[place]` are tables."
+        "except `preset`; `[backend]`, `[serve]`, `[place]` and `[size]` are tables."
     )
     yield _section("presets.train", "files in `presets/train/`, and `recipe` of a stage", Recipe)
     for kind, cls in TRAINERS.kinds().items():
@@ -391,7 +391,9 @@ def _first_sentence(path: Path) -> str:
 
 
 def _sizes(preset: Mapping[str, Any]) -> Iterator[str]:
-    """The number of GPUs and the length of the context, if the preset sets them."""
+    """The size of the weights, the number of GPUs and the context, if the preset sets them."""
+    if weights := preset.get("size", {}).get("weights_gb"):
+        yield f"{weights:.3g} GB"
     if gpus := preset.get("place", {}).get("tensor_parallel_size"):
         yield f"{gpus} GPU{'s' if gpus > 1 else ''}"
     context = preset.get("serve", {}).get("max_model_len") or preset.get("backend", {}).get(

@@ -265,7 +265,8 @@ class Resolver:
             presets = nearest("", self._presets.names("models"))
             self._problems.add(where, f"has neither a `preset` nor a `backend`; presets: {presets}")
             return None
-        fields = {k: v for k, v in (("serve", table.serve), ("place", table.place)) if v}
+        tables = (("serve", table.serve), ("place", table.place), ("size", table.size))
+        fields = {name: own for name, own in tables if own}
         written = {**table.backend, **fields}
         try:
             return BACKENDS.make(written)

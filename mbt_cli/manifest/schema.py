@@ -77,6 +77,8 @@ class ModelTable(Settings):
     """Flags of the server, overriding the preset's key by key; they change results."""
     place: dict[str, Any] = Field(default_factory=dict)
     """Where the model is served and on how many GPUs; never changes results."""
+    size: dict[str, Any] = Field(default_factory=dict)
+    """Size of the weights and of the cache, from which the number of GPUs follows."""
     run: dict[str, Any] = Field(default_factory=dict)
     """Settings of `[run]` for this model, such as concurrency."""
     note: str | None = None

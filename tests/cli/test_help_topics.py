@@ -195,7 +195,7 @@ def test_a_field_is_listed_with_type_default_and_mark():
 
     assert (
         "- `concurrency` (whole number, at least 1, at most 10000; default `64`): "
-        "Maximum number of requests in flight."
+        "Maximum number of requests in flight; unless set, this many for each replica of a server."
     ) in lines
     assert (
         "- `max_bad_rows` (whole number, at least 0; default `0`; never changes results)"

@@ -19,6 +19,8 @@ from pydantic import PrivateAttr
 from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.backends.vllm import VLLMBackend
 from mbt_cli.core.chat import Endpoint
+from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.placement import ModelSize
 from mbt_cli.engine.runner import Servers
 from mbt_cli.errors import BackendError, Stopped
 from mbt_cli.inference.ask import ask
@@ -257,6 +259,60 @@ def test_the_gpus_of_a_server_on_ray_are_those_of_all_nodes(executable, place):
 
     with wide.open(place):
         pass
+
+
+def smi(tmp_path, count: int) -> str:
+    """A PATH whose `nvidia-smi` lists so many GPUs of 24 GB."""
+    folder = tmp_path / "smi"
+    folder.mkdir()
+    lines = "".join(f"echo '{n}, GPU-{n}, 24564'\n" for n in range(count))
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{lines}")
+    (folder / "nvidia-smi").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+SIZE = {"weights_gb": 8.0, "attention_heads": 32, "kv_heads": 8, "kv_bytes_per_token": 147_456}
+
+
+def test_a_server_gets_replicas_on_the_gpus_at_hand_and_concurrency_follows(
+    executable, batch_of, place, progress, tmp_path
+):
+    path = smi(tmp_path, 4)
+    own = backend(executable, environment={"PATH": path}).model_copy(
+        update={"size": ModelSize(**SIZE)}
+    )
+    plan = batch_of("", [f"question {n}" for n in range(8)], backend=own)
+    plan = replace(plan, run=RunSettings(concurrency=2))
+    unsaid = replace(plan, run=RunSettings())
+
+    asked = ask(plan, tmp_path / "journal", progress)
+    ask(unsaid, tmp_path / "other", progress)
+
+    assert (asked.sent, asked.failed) == (8, 0)
+    assert "--tensor-parallel-size 1 --data-parallel-size 4" in " ".join(asked.flags)
+    assert "model: tensor parallel 1, 4 replicas; each GPU of 23.99 GiB" in progress.notes[0]
+
+
+def test_a_model_of_unknown_size_gets_one_gpu_with_a_note(
+    executable, batch_of, place, progress, tmp_path
+):
+    environment = {"PATH": smi(tmp_path, 4), "HF_HUB_OFFLINE": "1"}
+    plan = batch_of("", ["one"], backend=backend(executable, environment=environment))
+
+    asked = ask(plan, tmp_path / "journal", progress)
+
+    assert "--tensor-parallel-size 1" in " ".join(asked.flags)
+    assert "size of `org/model` is unknown: it gets 1 of 4 GPUs" in progress.notes[0]
+
+
+def test_a_model_that_does_not_fit_is_not_started(executable, place, tmp_path):
+    large = ModelSize(**{**SIZE, "weights_gb": 400.0})
+    own = backend(executable, environment={"PATH": smi(tmp_path, 2)})
+
+    with pytest.raises(BackendError, match="does not fit on 2 GPUs"):
+        own.model_copy(update={"size": large}).open(place).__enter__()
+
+    assert not place.log.exists()
 
 
 def test_a_reserved_port_is_given_to_nobody_else_but_the_server_that_names_it():

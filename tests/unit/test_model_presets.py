@@ -63,9 +63,10 @@ SERVED = [path for path in PRESETS if "vllm" in path.read_text()]
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_a_preset_makes_a_backend(path):
     table = tomllib.loads(path.read_text())
-    assert set(table) <= {"backend", "serve", "place", "id", "request", "run", "sampling", "note"}
+    known = {"backend", "serve", "place", "size", "id", "request", "run", "sampling", "note"}
+    assert set(table) <= known
 
-    over = {name: table[name] for name in ("serve", "place") if name in table}
+    over = {name: table[name] for name in ("serve", "place", "size") if name in table}
     backend = BACKENDS.make({**table["backend"], **over})
 
     assert backend.identity()
