@@ -371,12 +371,21 @@ class Launcher(Plugin):
     @classmethod
     @abstractmethod
     def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
-        """Jobs that wait or run: those with the label, or of these ids; MbtError if unknown."""
+        """Jobs that wait or run: those with the label, or of these ids; MbtError if unknown.
+
+        With an empty label, those of these ids only.
+        """
 
     @classmethod
     @abstractmethod
     def ended(cls, job_id: str) -> EndedJob | None:
         """How a job ended; None if it has not, or if that is not known."""
+
+    @classmethod
+    def ended_jobs(cls, job_ids: Collection[str]) -> Mapping[str, EndedJob]:
+        """How jobs ended, of those that have, as far as known; for a place that tells at once."""
+        found = {job_id: cls.ended(job_id) for job_id in job_ids}
+        return {job_id: end for job_id, end in found.items() if end is not None}
 
     @classmethod
     @abstractmethod

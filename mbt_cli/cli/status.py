@@ -17,7 +17,9 @@ from mbt_cli.cli.streams import log_text
 from mbt_cli.engine.status import (
     CellStatus,
     Doing,
+    StudyReader,
     StudyStatus,
+    can_change,
     cancel_jobs,
     log_file,
     status_json,
@@ -60,11 +62,12 @@ def status(study: str | None, *, watch: bool, as_json: bool) -> None:
 
 
 def _watch(runs: Path, studies: Sequence[str]) -> None:
-    """Show the status until Ctrl-C, or until no cell waits or runs."""
+    """Show the status until Ctrl-C, or until nothing can change without a person."""
     before: dict[str, tuple[float, int]] = {}
+    readers = [StudyReader(runs, name) for name in studies]
     with Live(console=Terminal(), refresh_per_second=2) as live:
         while True:
-            found = [study_status(runs, name) for name in studies]
+            found = [reader.read() for reader in readers]
             cells = [cell for study in found for cell in study.cells]
             now = time.monotonic()
             speeds = {}
@@ -73,7 +76,7 @@ def _watch(runs: Path, studies: Sequence[str]) -> None:
                 speeds[cell.address] = (cell.tokens - tokens) / (now - then) if now > then else 0.0
             before = {cell.address: (now, cell.tokens) for cell in cells}
             live.update(Group(*(_view(study, speeds) for study in found)))
-            if not any(cell.doing in ("running", "pending") for cell in cells):
+            if not any(can_change(cell) for cell in cells):
                 return
             time.sleep(_WATCH_SECONDS)
 

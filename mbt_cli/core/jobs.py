@@ -78,11 +78,16 @@ class QueuedJob:
         id: The launcher's id of the job.
         is_running: Whether it runs.
         reason: Why it waits, in the launcher's words.
+        task: The id by which the job knows itself (`Launcher.job_id_variable`), if it is another
+            one, as in a task of an array.
+        is_stuck: Whether it waits until a person does something.
     """
 
     id: str
     is_running: bool
     reason: str = ""
+    task: str = ""
+    is_stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -481,12 +481,13 @@ def _link(drafts: Sequence[JobDraft], cells: Mapping[str, Cell]) -> None:
         counts[name] += 1
         draft.id = f"{name}-{counts[name]}"
         (sharded if draft.shards > 1 else made_by).update(dict.fromkeys(draft.cells, draft))
+    places = {draft.id: number for number, draft in enumerate(drafts)}
     for draft in drafts:
         inputs = {need for address in draft.cells for need in cells[address].needs}
         makers = {made_by[need].id for need in inputs if need in made_by}
         if draft.merges:
             makers.add(sharded[draft.cells[0]].id)
-        draft.needs = [other.id for other in drafts if other.id in makers - {draft.id}]
+        draft.needs = sorted(makers - {draft.id}, key=lambda name: places[name])
 
 
 def _server(state: CellState) -> tuple[str, str]:

@@ -50,7 +50,8 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
     if not chosen:
         raise UsageError("`--only` selects no cell", hint="the patterns with `!` exclude all cells")
     needed = {a for c in chosen for a in manifest.cells[c].needs if a.startswith("questions/")}
-    return [address for address in manifest.cells if address in chosen | needed]
+    wanted = chosen | needed
+    return [address for address in manifest.cells if address in wanted]
 
 
 def select_with_needs(manifest: Manifest, states: States, only: Sequence[str]) -> list[str]:

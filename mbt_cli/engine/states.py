@@ -48,24 +48,42 @@ class CellState:
 
 
 class States:
-    """The states of all cells of a study, from manifest and lineages alone."""
+    """The states of a study's cells, from manifest and lineages alone.
+
+    The state of a cell is read when it is first asked for, with those of the cells that it was
+    made from: a job reads the lineages of its own cells and their ancestors, whatever the study.
+    """
 
     def __init__(self, manifest: Manifest, runs: Path) -> None:
         self._manifest = manifest
         self._runs = runs
         self._states: dict[str, CellState] = {}
-        self.refresh(manifest.cells)
 
     def __getitem__(self, address: str) -> CellState:
+        self._read(address)
         return self._states[address]
 
     def __contains__(self, address: str) -> bool:
-        return address in self._states
+        return address in self._manifest.cells
 
     def refresh(self, addresses: Iterable[str]) -> None:
         """Read the states of these cells again; inputs come before the cells that read them."""
         for address in addresses:
+            for need in self._manifest.cells[address].needs:
+                self._read(need)
             self._states[address] = self._state(self._manifest.cells[address])
+
+    def _read(self, address: str) -> None:
+        """Read a state after those of its inputs; no recursion, since chains may be long."""
+        waiting = [] if address in self._states else [address]
+        while waiting:
+            cell = self._manifest.cells[waiting[-1]]
+            if unread := [need for need in cell.needs if need not in self._states]:
+                waiting += unread
+                continue
+            if cell.address not in self._states:
+                self._states[cell.address] = self._state(cell)
+            waiting.pop()
 
     def made_otherwise(self, addresses: Iterable[str]) -> Sequence[CellState]:
         """Finished cells among these and all that they read that the manifest would make otherwise.
@@ -75,10 +93,10 @@ class States:
         behind: dict[str, CellState] = {}
 
         def visit(address: str) -> None:
-            if address in self._states and address not in behind:
-                for below in self._states[address].cell.needs:
+            if address in self and address not in behind:
+                for below in self[address].cell.needs:
                     visit(below)
-                behind[address] = self._states[address]
+                behind[address] = self[address]
 
         for address in addresses:
             visit(address)
@@ -86,7 +104,7 @@ class States:
 
     def all(self) -> Sequence[CellState]:
         """Every state, inputs before the cells that read them."""
-        return [self._states[address] for address in self._manifest.cells]
+        return [self[address] for address in self._manifest.cells]
 
     def _state(self, cell: Cell) -> CellState:
         inputs = {address: self._states[address] for address in cell.needs}

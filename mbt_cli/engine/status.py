@@ -3,8 +3,11 @@
 Sources: lineages, journals, locks, the records of submissions and the queues of launchers.
 """
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -14,28 +17,33 @@ import orjson
 
 from mbt_cli.core.addresses import matches
 from mbt_cli.core.chat import Json
-from mbt_cli.core.jobs import EndedJob, QueuedJob
+from mbt_cli.core.jobs import EndedJob, JobId, QueuedJob
 from mbt_cli.core.names import nearest
-from mbt_cli.engine.plan import PlannedCell, read_plan
+from mbt_cli.engine.plan import read_plan
 from mbt_cli.engine.select import nothing_matches
 from mbt_cli.engine.submit import (
+    SUBMISSIONS,
     Submission,
     SubmittedJob,
     queued_jobs,
     read_submissions,
+    record_sizes,
     studies_with_submissions,
 )
 from mbt_cli.errors import MbtError, UsageError
+from mbt_cli.interfaces import Launcher
 from mbt_cli.registry import LAUNCHERS
-from mbt_cli.store.cells import JOURNAL, cell_folder, read_failure
+from mbt_cli.store.cells import FAILURE, JOURNAL, cell_folder, read_failure
+from mbt_cli.store.disk import write_atomically
 from mbt_cli.store.lineage import LINEAGE
-from mbt_cli.store.locks import holders
+from mbt_cli.store.locks import description, holders, living_and_dead
 
 Doing = Literal["done", "running", "pending", "failed", "cancelled", "missing"]
 
 _LAST_LINES = 5
 _TAIL_BYTES = 16_384
 _NO_ANSWER = "the queue does not answer"
+_COUNTED = ".journals.json"
 _TOKENS = re.compile(rb'"completion_tokens":(\d{1,12})[,}]')
 
 
@@ -50,6 +58,7 @@ class CellStatus:
         job: The launcher's id of the job that makes it; empty if there is none.
         why: Why it waits or failed.
         log: The last lines of its job's log, for a failed cell.
+        is_stuck: Whether it waits until a person does something.
     """
 
     address: str
@@ -60,6 +69,7 @@ class CellStatus:
     job: str = ""
     why: str = ""
     log: Sequence[str] = ()
+    is_stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +97,12 @@ def study_status(runs: Path, study: str) -> StudyStatus:
     Raises:
         UsageError: The study was never submitted from this runs folder.
     """
-    records = read_submissions(runs, study)
-    if not records:
-        raise _never_submitted(runs, study)
-    newest = list(records)[-1]
-    plan = read_plan((newest / "plan.json").read_bytes(), f"{newest}/plan.json")
-    status = _Status(runs, study, records)
-    events = []
-    for path in sorted((newest / "events").glob("*.log")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if "requeued" in line:
-                events.append(f"{path.stem}: {line.partition(chr(9))[2]}")
-    return StudyStatus(
-        study,
-        records[newest].manifest,
-        [status.cell(planned) for planned in plan.cells],
-        events,
-        status.no_answer,
-        records[newest].again or f"{plan.command()} | mbt submit --slurm",
-    )
+    return StudyReader(runs, study).read()
+
+
+def can_change(cell: CellStatus) -> bool:
+    """Whether the status of a cell can change while nobody does anything."""
+    return cell.doing == "running" or (cell.doing == "pending" and not cell.is_stuck)
 
 
 def status_json(status: StudyStatus) -> str:
@@ -113,59 +110,198 @@ def status_json(status: StudyStatus) -> str:
     return orjson.dumps(status, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-class _Status:
-    """Finds the status of cells; every launcher is asked once about its queue."""
+class StudyReader:
+    """Reads the status of a study, again and again; what was read and cannot change is kept."""
 
-    def __init__(self, runs: Path, study: str, records: Mapping[Path, Submission]) -> None:
-        self.no_answer = ""
+    def __init__(self, runs: Path, study: str) -> None:
         self._runs = runs
         self._study = study
-        self._jobs: dict[str, tuple[Path, str, SubmittedJob]] = {}
+        self._journals = _Journals(runs / study)
+        self._read_at: tuple[tuple[Path, int], ...] = ()
+        self._records: Mapping[Path, Submission] = {}
+        self._cells: Sequence[_KnownCell] = ()
+        self._done: set[str] = set()
+
+    def read(self) -> StudyStatus:
+        """The status now.
+
+        Raises:
+            UsageError: The study was never submitted from this runs folder.
+        """
+        self._read_records()
+        newest = list(self._records)[-1]
+        left = [cell for cell in self._cells if not self._is_done(cell.address)]
+        folders = [cell_folder(self._runs, self._study, cell.address) for cell in left]
+        jobs = _Jobs(self._records, {cell.address for cell in left}, _jobs_with_locks(folders))
+        status = _Status(self._runs, self._study, jobs, self._journals)
+        found = {cell.address: status.cell(cell) for cell in left}
+        self._journals.keep()
+        cells = [found.get(cell.address) or _done(cell, jobs) for cell in self._cells]
+        return StudyStatus(
+            self._study,
+            self._records[newest].manifest,
+            cells,
+            _requeues(newest),
+            jobs.no_answer,
+            self._records[newest].again,
+        )
+
+    def _read_records(self) -> None:
+        """Read submissions and the newest plan, unless that is what was read last."""
+        sizes = record_sizes(self._runs, self._study)
+        if self._records and sizes == self._read_at:
+            return
+        self._read_at, self._records = sizes, read_submissions(self._runs, self._study)
+        if not self._records:
+            raise _never_submitted(self._runs, self._study)
+        newest = list(self._records)[-1]
+        path, record = newest / "plan.json", self._records[newest]
+        try:
+            plan = orjson.loads(path.read_bytes())
+            self._cells = [_KnownCell(c["address"], c["rows"]) for c in plan["cells"]]
+        except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+            # says what is wrong with it
+            read = read_plan(path.read_bytes() if path.is_file() else b"", str(path))
+            self._cells = [_KnownCell(cell.address, cell.rows) for cell in read.cells]
+        if not record.again:  # as mbt 0.1 wrote it
+            command = read_plan(path.read_bytes(), str(path)).command()
+            again = record.model_copy(update={"again": f"{command} | mbt submit --slurm"})
+            self._records = {**self._records, newest: again}
+
+    def _is_done(self, address: str) -> bool:
+        """Whether a cell is finished; a finished one stays so while it is made again."""
+        if address not in self._done:
+            folder = cell_folder(self._runs, self._study, address)
+            if not (folder / LINEAGE).is_file():
+                return False
+            self._done.add(address)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownCell:
+    """What the plan says about a cell."""
+
+    address: str
+    rows: int | None
+
+
+def _requeues(record: Path) -> list[str]:
+    events = []
+    for path in sorted((record / "events").glob("*.log")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "requeued" in line:
+                events.append(f"{path.stem}: {line.partition(chr(9))[2]}")
+    return events
+
+
+def _done(cell: _KnownCell, jobs: "_Jobs") -> CellStatus:
+    _, _, job = jobs.of.get(cell.address, (None, None, None))
+    number = job.launcher_id if job is not None else ""
+    return CellStatus(cell.address, "done", cell.rows or 0, cell.rows, job=number)
+
+
+class _Jobs:
+    """The jobs of unfinished cells: every launcher is asked once what waits and what has ended."""
+
+    def __init__(
+        self, records: Mapping[Path, Submission], left: Collection[str], locking: Collection[JobId]
+    ) -> None:
+        self.no_answer = ""
+        self.of: dict[str, tuple[Path, str, SubmittedJob]] = {}
         """Cell to record, launcher and job that was submitted last; for shards, the merging job."""
+        self.queued: dict[str, QueuedJob] = {}
+        self.ended: dict[str, EndedJob] = {}
+        self._tasks: dict[JobId, bool] = {}
+        """Launcher's job or task of an array to whether it runs."""
+        ids: dict[str, set[str]] = {}
+        for held in locking:
+            ids.setdefault(held.launcher, set()).add(held.id)
         for record, submission in records.items():
             for job in submission.jobs:
-                self._jobs.update(dict.fromkeys(job.cells, (record, submission.launcher, job)))
-        self._queued: dict[str, QueuedJob] = {}
-        self._ended: dict[str, EndedJob | None] = {}
-        try:
-            found = queued_jobs(runs, study, records.values())
-        except MbtError as error:  # most of the status comes from the disk
-            self.no_answer = error.message
-            return
-        # of the tasks of an array, a running one counts
-        jobs = sorted((job for queue in found.values() for job in queue), key=_is_running)
-        self._queued = {job.id: job for job in jobs}
+                self.of.update(dict.fromkeys(job.cells, (record, submission.launcher, job)))
+                if job.launcher_id and any(address in left for address in job.cells):
+                    ids.setdefault(submission.launcher, set()).add(job.launcher_id)
+        self._answered: set[str] = set()
+        for kind, own in sorted(ids.items()):
+            if (launcher := LAUNCHERS.find(kind)) is None:
+                continue
+            try:
+                self._ask(launcher, kind, own)
+                self._answered.add(kind)
+            except MbtError as error:  # most of the status comes from the disk
+                self.no_answer = error.message
 
-    def cell(self, planned: PlannedCell) -> CellStatus:
+    def _ask(self, launcher: type[Launcher], kind: str, ids: Collection[str]) -> None:
+        # of the tasks of an array, a running one counts
+        queue = sorted(launcher.queued("", ids), key=lambda job: job.is_running)
+        self.queued |= {job.id: job for job in queue}
+        self._tasks |= {JobId(kind, job.task or job.id): job.is_running for job in queue}
+        self.ended |= launcher.ended_jobs({one for one in ids if one not in self.queued})
+
+    def runs(self, job: JobId) -> bool | None:
+        """Whether a job that holds a lock runs; None if its queue has not answered."""
+        return self._tasks.get(job, False if job.launcher in self._answered else None)
+
+
+def _jobs_with_locks(folders: Iterable[Path]) -> set[JobId]:
+    """The jobs that the locks of these cells name."""
+    return {
+        JobId(holder.launcher, holder.job)
+        for folder in folders
+        if any(name.startswith("lock") for name in _names_in(folder))
+        for holder in holders(folder)
+        if holder.launcher and holder.job
+    }
+
+
+class _Status:
+    """Finds the status of the cells that are not done."""
+
+    def __init__(self, runs: Path, study: str, jobs: _Jobs, journals: "_Journals") -> None:
+        self._runs = runs
+        self._study = study
+        self._jobs = jobs
+        self._journals = journals
+        self._now = time.time()
+
+    def cell(self, known: _KnownCell) -> CellStatus:
         """The status of one cell."""
-        folder = cell_folder(self._runs, self._study, planned.address)
-        _, _, job = self._jobs.get(planned.address, (None, None, None))
+        folder = cell_folder(self._runs, self._study, known.address)
+        _, _, job = self._jobs.of.get(known.address, (None, None, None))
         number = job.launcher_id if job is not None else ""
-        status = CellStatus(planned.address, "missing", rows=planned.rows, job=number)
-        if (folder / LINEAGE).is_file():
-            return replace(status, doing="done", rows_done=planned.rows or 0)
-        replies, tokens = _count_replies(folder / JOURNAL)
-        status = replace(status, rows_done=replies, tokens=tokens)
-        if any(holder.is_alive_here() is not False for holder in holders(folder)):
+        status = CellStatus(known.address, "missing", rows=known.rows, job=number)
+        names = _names_in(folder)
+        if LINEAGE in names:  # it was finished while the queue was asked
+            return _done(known, self._jobs)
+        if JOURNAL in names:
+            replies, tokens = self._journals.count(folder / JOURNAL)
+            status = replace(status, rows_done=replies, tokens=tokens)
+        is_locked = any(name.startswith("lock") for name in names)
+        living, dead = (
+            living_and_dead(folder, self._jobs.runs, now=self._now) if is_locked else ([], [])
+        )
+        if living:
             return replace(status, doing="running")
-        if queued := self._queued.get(number):
+        if queued := self._jobs.queued.get(number):
             why = "its job is running" if queued.is_running else queued.reason
-            return replace(status, doing="pending", why=why)
-        failure = self._failure(planned.address, folder)
-        if number and self.no_answer and failure is None:
+            return replace(status, doing="pending", why=why, is_stuck=queued.is_stuck)
+        failure = self._failure(known.address, folder) if FAILURE in names else None
+        if number and self._jobs.no_answer and failure is None:
             return replace(status, doing="pending", why=_NO_ANSWER)
         message = str(failure["message"]) if failure else ""
+        if dead and not message and not self._jobs.ended.get(number):
+            message = f"{description(dead[0])}, has ended without a word"
         return self._without_job(replace(status, why=message))
 
     def _without_job(self, status: CellStatus) -> CellStatus:
         """The status of a cell that no job makes now; `status.why` is its own failure, if any."""
-        if status.address not in self._jobs:
+        if status.address not in self._jobs.of:
             return replace(status, doing="failed" if status.why else "missing")
-        record, kind, job = self._jobs[status.address]
-        ended = self._end_of(kind, job.launcher_id)
-        broken = self._failed_need(kind, job)
-        if (ended and ended.outcome == "cancelled") or (broken and not status.why):
-            return replace(status, doing="cancelled", why=broken or "cancelled")
+        record, kind, job = self._jobs.of[status.address]
+        ended = self._jobs.ended.get(job.launcher_id)
+        if ended and ended.outcome == "cancelled":
+            return replace(status, doing="cancelled", why="cancelled")
         if status.why or ended:
             why = status.why or f"its job ended {ended.state if ended else ''}"
             log = _log_tail(_logs(kind, record, job))
@@ -175,43 +311,79 @@ class _Status:
     def _failure(self, address: str, folder: Path) -> Mapping[str, Json] | None:
         """Why a cell stopped, unless it was submitted again since."""
         failure = read_failure(folder)
-        if failure is None or address not in self._jobs:
+        if failure is None or address not in self._jobs.of:
             return failure
-        submitted = (self._jobs[address][0] / "plan.json").stat().st_mtime
+        submitted = (self._jobs.of[address][0] / "plan.json").stat().st_mtime
         is_older = datetime.fromisoformat(failure["failed_at"]).timestamp() < submitted
         return None if is_older else failure
 
-    def _failed_need(self, kind: str, job: SubmittedJob) -> str:
-        """Which of the jobs that a job waited for did not succeed."""
-        for number in job.after:
-            ended = self._end_of(kind, number)
-            if ended is not None and ended.outcome != "completed":
-                return f"never ran: job {number}, which it needs, ended {ended.state}"
-        return ""
 
-    def _end_of(self, kind: str, number: str) -> EndedJob | None:
-        launcher = LAUNCHERS.find(kind)
-        if not number or self.no_answer or number in self._queued or launcher is None:
-            return None
-        if number not in self._ended:
-            self._ended[number] = launcher.ended(number)
-        return self._ended[number]
+def _names_in(folder: Path) -> frozenset[str]:
+    try:
+        return frozenset(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
 
 
-def _is_running(job: QueuedJob) -> bool:
-    return job.is_running
+class _Journals:
+    """Replies and tokens in journals, which only grow: each byte is counted once.
+
+    What was counted is kept beside the submissions, for the next command; a lost file costs time.
+    """
+
+    def __init__(self, study_folder: Path) -> None:
+        self._study = study_folder
+        self._file = study_folder / SUBMISSIONS / _COUNTED
+        self._has_new = False
+        self._seen: set[str] = set()
+        self._counts: dict[str, list[int]] = {}
+        """File to its inode, the bytes counted, and the replies and tokens in them."""
+        with suppress(OSError, orjson.JSONDecodeError):
+            found = orjson.loads(self._file.read_bytes())
+            if isinstance(found, dict):
+                self._counts = {k: v for k, v in found.items() if _is_count(v)}
+
+    def count(self, journal: Path) -> tuple[int, int]:
+        """Replies in the journal of a cell, and their tokens."""
+        found = [self._count_file(path) for path in journal.glob("*.jsonl")]
+        return sum(replies for replies, _ in found), sum(tokens for _, tokens in found)
+
+    def _count_file(self, path: Path) -> tuple[int, int]:
+        name = path.relative_to(self._study).as_posix()
+        self._seen.add(name)
+        try:
+            with path.open("rb") as lines:
+                now = os.fstat(lines.fileno())
+                inode, counted, replies, tokens = self._counts.get(name, (0, 0, 0, 0))
+                if inode != now.st_ino or now.st_size < counted:
+                    counted = replies = tokens = 0
+                if now.st_size > counted:
+                    lines.seek(counted)
+                    for line in lines:
+                        if not line.endswith(b"\n"):
+                            break  # it is being written
+                        counted += len(line)
+                        replies += 1
+                        if found := _TOKENS.search(line):
+                            tokens += int(found[1])
+        except FileNotFoundError:  # the cell has just finished
+            return 0, 0
+        counts = [now.st_ino, counted, replies, tokens]
+        self._has_new |= counts != self._counts.get(name)
+        self._counts[name] = counts
+        return replies, tokens
+
+    def keep(self) -> None:
+        """Write what was counted, where the folder may be written."""
+        if self._has_new:
+            self._counts = {name: self._counts[name] for name in sorted(self._seen)}
+            with suppress(MbtError):
+                write_atomically(self._file, orjson.dumps(self._counts))
+        self._has_new, self._seen = False, set()
 
 
-def _count_replies(journal: Path) -> tuple[int, int]:
-    """Replies in the journal of a cell, and their tokens."""
-    count = tokens = 0
-    for path in journal.glob("*.jsonl"):
-        with path.open("rb") as lines:
-            for line in lines:
-                count += 1
-                if found := _TOKENS.search(line):
-                    tokens += int(found[1])
-    return count, tokens
+def _is_count(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(isinstance(n, int) for n in value)
 
 
 def _logs(launcher: str, record: Path, job: SubmittedJob) -> Sequence[Path]:

@@ -1,11 +1,12 @@
 """Submissions: the jobs of a plan, submitted to a launcher; nothing is submitted twice.
 
 A submission has a folder below `runs/STUDY/submissions/` with a copy of what its jobs read, their
-scripts, logs and events, and `jobs.json`, the record of the submitted jobs.
+scripts, logs and events, the record `jobs.json`, and `jobs.jsonl` with a line for each submitted
+job, which is appended as soon as the launcher has the job.
 """
 
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -32,11 +33,12 @@ from mbt_cli.manifest.toml import merged, read_toml
 from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
 from mbt_cli.store.cells import cell_folder
-from mbt_cli.store.disk import write_atomically, writing_to
+from mbt_cli.store.disk import append_synced, write_atomically, writing_to
 from mbt_cli.store.lineage import read_lineage
 
 SUBMISSIONS = "submissions"
 _JOBS_FILE = "jobs.json"
+_JOB_LINES = "jobs.jsonl"
 _PASSED_ON = ("HF_HOME", "HF_HUB_OFFLINE", "HF_ENDPOINT", "MBT_OFFLINE", "MBT_NO_DOTENV")
 
 
@@ -69,7 +71,7 @@ class Submission(Settings):
     again: str = ""
     """The command that continues it; empty in records of mbt 0.1."""
     jobs: tuple[SubmittedJob, ...] = ()
-    """The submitted jobs, in order."""
+    """The submitted jobs, in order; on disk in `jobs.jsonl`, until mbt 0.2 here."""
 
 
 def read_submissions(runs: Path, study: str) -> Mapping[Path, Submission]:
@@ -81,12 +83,28 @@ def read_submissions(runs: Path, study: str) -> Mapping[Path, Submission]:
     found: dict[Path, Submission] = {}
     for path in sorted((runs.resolve() / study / SUBMISSIONS).glob(f"*/{_JOBS_FILE}")):
         try:
-            found[path.parent] = Submission.model_validate_json(path.read_bytes())
+            head = Submission.model_validate_json(path.read_bytes())
+            jobs = [*head.jobs, *_submitted(path.with_name(_JOB_LINES))]
+            found[path.parent] = head.model_copy(update={"jobs": tuple(jobs)})
         except (OSError, ValidationError) as error:
             raise ArtifactError(
                 f"`{path}` is damaged: {error}", hint="remove its folder; artifacts stay"
             ) from None
     return found
+
+
+def _submitted(path: Path) -> Iterator[SubmittedJob]:
+    """The jobs in a record; a last line without an end is one that a crash cut off."""
+    if path.is_file():
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                yield SubmittedJob.model_validate_json(line)
+
+
+def record_sizes(runs: Path, study: str) -> tuple[tuple[Path, int], ...]:
+    """The records of a study's submissions and their lengths, which change when jobs are added."""
+    folder = runs.resolve() / study / SUBMISSIONS
+    return tuple((path, path.stat().st_size) for path in sorted(folder.glob("*/jobs.json*")))
 
 
 def studies_with_submissions(runs: Path) -> list[str]:
@@ -299,8 +317,10 @@ class NewSubmission:
             manifest=self.plan.manifest,
             again=self.again,
         )
-        self._write_jobs(done)
+        head = orjson.dumps(done.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+        write_atomically(self.record / _JOBS_FILE, head + b"\n")
         ids: dict[str, str] = {}
+        jobs: list[SubmittedJob] = []
         for job in self.jobs:
             after = [ids[need] for need in job.needs if need in ids] + self.queued_needs(job)
             try:
@@ -318,14 +338,10 @@ class NewSubmission:
                 finishes=job.shards == 1,
                 after=tuple(name for name in after if name),
             )
-            done = done.model_copy(update={"jobs": (*done.jobs, record)})
-            self._write_jobs(done)
+            jobs.append(record)
+            append_synced(self.record / _JOB_LINES, record.model_dump_json().encode() + b"\n")
         self.launcher.finish(note)
-        return done
-
-    def _write_jobs(self, submission: Submission) -> None:
-        text = orjson.dumps(submission.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-        write_atomically(self.record / _JOBS_FILE, text + b"\n")
+        return done.model_copy(update={"jobs": tuple(jobs)})
 
 
 def prepare(

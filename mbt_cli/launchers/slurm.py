@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -189,11 +189,16 @@ _SHOWN_SHARE = 0.99
 _SUBMIT_SECONDS = 60
 _LONGEST_SIGNAL_SECONDS = 65_535
 _NO_SLURM = "check with `sinfo` that Slurm runs; `mbt submit --local 1` runs jobs on this machine"
-_ALIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED")
 _FAILED = (
     *("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"),
-    *("PREEMPTED", "REVOKED"),
+    *("PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL"),
 )
+_OVER = (*_FAILED, "COMPLETED", "CANCELLED")
+_ON_NODES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
+_STUCK = ("DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue")
+"""Reasons of jobs that wait until a person does something; a failed start has one in words."""
+_MOST_NAMED = 1_000
+"""Jobs that a command can name: its line is limited, and `squeue` reads the whole queue anyway."""
 
 
 class SlurmLauncher(Launcher):
@@ -377,37 +382,49 @@ class SlurmLauncher(Launcher):
 
     @classmethod
     def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
-        done = _answer(("squeue", "--noheader", "--array", "--format=%F\t%T\t%r\t%k"))
+        named = sorted(ids) if not label and len(ids) <= _MOST_NAMED else ()
+        jobs = (f"--jobs={','.join(named)}",) if named else ()
+        shown = "%F\t%A\t%T\t%r\t%k"
+        done = _answer(("squeue", "--noheader", "--array", *jobs, f"--format={shown}"))
         if isinstance(done, FileNotFoundError):
-            return ()
+            raise MbtError("no `squeue` here", hint="ask on a login node of the cluster")
         if done is None:
             raise MbtError(f"`squeue` has not answered for {_SECONDS} s", hint=_NO_SLURM)
+        if done.returncode and "Invalid job id" in done.stderr:  # the only one, and it has ended
+            return ()
         if done.returncode:
             raise MbtError(f"`squeue` failed: {done.stderr.strip()}", hint=_NO_SLURM)
         found = []
         for line in done.stdout.splitlines():
             fields = line.split("\t")
-            if len(fields) == 4 and fields[1] in _ALIVE and fields[3] == label:
-                found.append(QueuedJob(fields[0], fields[1] == "RUNNING", fields[2]))
+            if len(fields) != len(shown.split("\t")) or fields[2] in _OVER:
+                continue
+            job, task, state, reason, comment = fields
+            if comment == label if label else job in ids or task in ids:
+                is_stuck = reason in _STUCK or "held" in reason
+                found.append(QueuedJob(job, state in _ON_NODES, reason, task, is_stuck))
         return found
 
     @classmethod
     def ended(cls, job_id: str) -> EndedJob | None:
-        for command in (
-            ("sacct", "--noheader", "--allocations", "--format=State", "--jobs", job_id),
-            ("scontrol", "--oneliner", "show", "job", job_id),
-        ):
-            done = _answer(command)
+        return cls.ended_jobs([job_id]).get(job_id)
+
+    @classmethod
+    def ended_jobs(cls, job_ids: Collection[str]) -> Mapping[str, EndedJob]:
+        """By `sacct`; where no accounts are kept, by what the controller remembers."""
+        found: dict[str, EndedJob] = {}
+        # in padded columns, `OUT_OF_MEMORY` would be cut off
+        command = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State")
+        names = sorted(job_ids)
+        for start in range(0, len(names), _MOST_NAMED):
+            some = ",".join(names[start : start + _MOST_NAMED])
+            done = _answer((*command, f"--jobs={some}"))
             if not isinstance(done, subprocess.CompletedProcess) or done.returncode:
-                continue
-            state = _worst_state(done.stdout)
-            if state.startswith("CANCELLED"):
-                return EndedJob("cancelled", state)
-            if state in _FAILED:
-                return EndedJob("failed", state)
-            if state == "COMPLETED":
-                return EndedJob("completed", state)
-        return None
+                break
+            pairs = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+            found |= _ends((re.split(r"[_+.]", job)[0], state) for job, state in pairs)
+        left = set(job_ids) - found.keys()
+        return {**_remembered(left), **found} if left else found
 
     @classmethod
     def gone(cls, job_id: str) -> bool:
@@ -416,7 +433,7 @@ class SlurmLauncher(Launcher):
             return False
         if done.returncode:
             return "Invalid job id" in done.stderr
-        return not any(state in _ALIVE for state in done.stdout.split())
+        return all(state in _OVER for state in done.stdout.split())
 
     @classmethod
     def cancel(cls, job_ids: Sequence[str]) -> None:
@@ -473,13 +490,36 @@ def _sbatch(script: Path, after: Sequence[str]) -> str:
     return done.stdout.strip().partition(";")[0]
 
 
-def _worst_state(text: str) -> str:
-    """The state to report for all tasks of an array: that of a failed one, if any."""
-    words = text.replace("JobState=", " JobState= ").split()
-    shown = [words[i + 1] for i, w in enumerate(words[:-1]) if w == "JobState="]
-    states = [word for word in shown or words if word.isupper()]
-    failed = [state for state in states if state != "COMPLETED"]
-    return failed[0].rstrip("+") if failed else next(iter(states), "")
+def _remembered(job_ids: Collection[str]) -> Mapping[str, EndedJob]:
+    """How jobs ended, if the controller has not forgotten them, which it does after minutes."""
+    one = next(iter(job_ids)) if len(job_ids) == 1 else ""
+    done = _answer(("scontrol", "--oneliner", "show", "job", *([one] if one else [])))
+    if not isinstance(done, subprocess.CompletedProcess) or done.returncode:
+        return {}
+    found = []
+    for line in done.stdout.splitlines():
+        values = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        job = values.get("ArrayJobId") or values.get("JobId")
+        if job in job_ids:
+            found.append((job, values.get("JobState", "")))
+    return _ends(found)
+
+
+def _ends(states: Iterable[tuple[str, str]]) -> dict[str, EndedJob]:
+    """How jobs ended, from the states of their tasks: as a task that did not complete, if any."""
+    tasks: dict[str, list[str]] = {}
+    for job, state in states:
+        tasks.setdefault(job, []).append(state.strip())
+    found = {}
+    for job, own in tasks.items():
+        if any(state.partition(" ")[0] not in _OVER for state in own):
+            continue  # a task still waits or runs
+        worst = next((state for state in own if state != "COMPLETED"), "COMPLETED")
+        if worst.startswith("CANCELLED"):  # `CANCELLED by UID`
+            found[job] = EndedJob("cancelled", "CANCELLED")
+        else:
+            found[job] = EndedJob("completed" if worst == "COMPLETED" else "failed", worst)
+    return found
 
 
 def _directives(preset: SlurmLauncher, job: Job, resources: SlurmResources) -> list[str]:

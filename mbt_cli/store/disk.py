@@ -118,6 +118,18 @@ def write_atomically(path: Path, content: bytes) -> None:
         sync_folder(path.parent)
 
 
+def append_synced(path: Path, content: bytes) -> None:
+    """Append to a file, created if missing, and flush it to the disk.
+
+    Raises:
+        ArtifactError: The file cannot be written.
+    """
+    with writing_to(path), path.open("ab") as file:
+        file.write(content)
+        file.flush()
+        sync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames inside `folder` survive a power failure, if the file system supports it."""
     descriptor = os.open(folder, os.O_RDONLY)

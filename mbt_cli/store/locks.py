@@ -145,7 +145,7 @@ class Lock:
         if now is None or now.token != self.holder.token:
             raise LockedError(
                 f"the lock of `{self.path.parent}` was taken over"
-                + (f" by {_description(now)}" if now else ""),
+                + (f" by {description(now)}" if now else ""),
                 hint="this process was suspended for too long; run the same command again",
             )
 
@@ -234,6 +234,40 @@ def remove_dead_locks(folder: Path) -> None:
 def holders(folder: Path) -> list[Holder]:
     """All recorded holders of the cell and its shards, running or not."""
     return [holder for path in _locks(folder) if (holder := _read(path)) is not None]
+
+
+def living_and_dead(
+    folder: Path, runs: Callable[[JobId], bool | None], *, now: float
+) -> tuple[list[Holder], list[Holder]]:
+    """Recorded holders of the cell and its shards that live, and those that left a dead lock.
+
+    Writes nothing. Where neither this machine nor the queue knows the holder, its heartbeat counts.
+
+    Args:
+        folder: The cell's folder.
+        runs: Whether a job runs; None if its queue is unknown.
+        now: The time, in seconds since the epoch.
+    """
+    living, dead = [], []
+    for path in _locks(folder):
+        age = _age_at(path, now)
+        holder = _read(path)
+        if holder is None or age is None:
+            continue
+        is_alive = holder.is_alive_here()
+        if is_alive is None and holder.launcher and holder.job:
+            is_alive = runs(JobId(holder.launcher, holder.job))
+        if is_alive is None:
+            is_alive = age < STALE_AFTER_SECONDS
+        (living if is_alive else dead).append(holder)
+    return living, dead
+
+
+def _age_at(path: Path, now: float) -> float | None:
+    try:
+        return now - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager
@@ -461,7 +495,7 @@ def _read_patiently(path: Path) -> Holder | None:
 
 
 def _locked(folder: Path, holder: Holder | None) -> LockedError:
-    who = _description(holder) if holder else "a process that is starting"
+    who = description(holder) if holder else "a process that is starting"
     return LockedError(
         f"`{folder}` is locked by {who}",
         hint="wait for it or stop it, then run the same command again",
@@ -480,7 +514,8 @@ def _release(folder: Path, lock: Lock) -> None:
             lock.path.unlink(missing_ok=True)
 
 
-def _description(holder: Holder) -> str:
+def description(holder: Holder) -> str:
+    """The holder of a lock, for messages."""
     job = f", job {holder.job}" if holder.job else ""
     since = f"{holder.since:%Y-%m-%d %H:%M:%S} UTC"
     return f"process {holder.pid} on {holder.host}{job}, since {since}"
