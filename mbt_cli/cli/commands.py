@@ -387,7 +387,7 @@ def plan(
         max_cells=max_cells,
         max_hours=max_hours,
         max_rows=max_rows,
-        preset=preset,
+        on=None if preset is None else ("slurm", preset),
     )
 
 

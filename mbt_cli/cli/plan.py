@@ -39,7 +39,7 @@ def plan(
     max_cells: int,
     max_hours: float,
     max_rows: int,
-    preset: str | None = None,
+    on: tuple[str, str] | None = None,
 ) -> None:
     """Print the plan of a study: a table on a terminal, JSON elsewhere.
 
@@ -51,9 +51,9 @@ def plan(
     manifest, machine = open_manifest(path, overrides, presets)
     environment = machine.environment
     placing = placing_here(environment)
-    if preset is not None:
+    if on is not None:
         folders = PresetFolders.usual(extra=machine.presets, config=machine.config)
-        launcher = load_launcher("slurm", preset, folders, {})
+        launcher = load_launcher(*on, folders, {})
         placing = Placing(launcher.gpus() or UNKNOWN, environment)
     made = make_plan(
         *(manifest, States(manifest, machine.runs)),

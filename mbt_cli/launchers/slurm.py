@@ -499,7 +499,7 @@ def _remembered(job_ids: Collection[str]) -> Mapping[str, EndedJob]:
     found = []
     for line in done.stdout.splitlines():
         values = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        job = values.get("ArrayJobId") or values.get("JobId")
+        job = values.get("ArrayJobId") or values.get("JobId", "")
         if job in job_ids:
             found.append((job, values.get("JobState", "")))
     return _ends(found)

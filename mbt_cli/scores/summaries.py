@@ -260,7 +260,8 @@ def _largest_cluster(questions: pl.DataFrame) -> float | None:
     """Share of the questions that the largest cluster holds, rounded to 3 digits."""
     if CLUSTER not in questions.columns or questions.is_empty():
         return None
-    return round(questions[CLUSTER].value_counts()["count"].max() / len(questions), 3)
+    counts: list[int] = questions[CLUSTER].value_counts()["count"].to_list()
+    return round(max(counts) / len(questions), 3)
 
 
 def _known(measure: Measure) -> pl.DataFrame:

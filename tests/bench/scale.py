@@ -6,14 +6,6 @@ Studies have rollouts, judgements and scores of 101 models on tinyhop benchmarks
 processor (user and system), so that a busy machine does not change them.
 """
 
-import argparse
-import os
-import re
-import resource
-import subprocess
-import sys
-import tempfile
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -97,7 +89,13 @@ def finish(manifest: Path, runs: Path, is_done) -> int:
     from mbt_cli.engine.states import States
     from mbt_cli.store import provenance
     from mbt_cli.store.lineage import (
-        FileRecord, InputRecord, Lineage, ServerRecord, Tokens, lineage_json, sealed,
+        FileRecord,
+        InputRecord,
+        Lineage,
+        ServerRecord,
+        Tokens,
+        lineage_json,
+        sealed,
     )  # fmt: skip
 
     opened, _ = open_manifest(manifest, (), None)
