@@ -25,7 +25,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -78,10 +78,18 @@ class QueuedWork:
 
 @dataclass(frozen=True)
 class Condition:
-    """The state of a job or a task, and the reason or the exit code in words."""
+    """The condition of a job or a task.
+
+    Args:
+        why: The reason or the exit code in words.
+        is_ready: Whether a free host may start it.
+        is_certain: Whether it has ended for certain, not by a lack of signs of life.
+    """
 
     state: State
     why: str = ""
+    is_ready: bool = False
+    is_certain: bool = False
 
 
 def write_once(path: Path, content: Mapping[str, Any]) -> bool:
@@ -124,13 +132,12 @@ class Queue:
             now: The time by the clock of the file system; default: that of a new file.
         """
         self._others.clear()
-        for path in sorted((self.folder / JOBS).glob("*.json")):
-            if path.stem not in self.jobs:
-                job = json.loads(path.read_text(encoding="utf-8"))
-                lists = {key: tuple(job[key]) for key in ("after", "tasks")}
-                self.jobs[path.stem] = QueuedWork(**{**job, **lists})
+        for path in sorted((self.folder / JOBS).glob("*.json"))[len(self.jobs) :]:
+            job = json.loads(path.read_text(encoding="utf-8"))
+            lists = {key: tuple(job[key]) for key in ("after", "tasks")}
+            self.jobs[job["name"]] = QueuedWork(**{**job, **lists})
         now = self._now() if now is None else now
-        self._names = set(os.listdir(self.state))
+        self._names = {path.name for path in self.state.iterdir()}
         self._living = {
             number for number, _ in enumerate(self.hosts) if self._age(number, now) < self._timeout
         }
@@ -157,7 +164,7 @@ class Queue:
             return self._ended[task]
         if f"{task}.ended" in self._names:
             found = json.loads((self.state / f"{task}.ended").read_text(encoding="utf-8"))
-            self._ended[task] = Condition(found["state"], found["why"])
+            self._ended[task] = Condition(found["state"], found["why"], is_certain=True)
             return self._ended[task]
         dead, count = "", self.attempts(task)
         if count:
@@ -166,7 +173,7 @@ class Queue:
                 return Condition("running", f"on {self.hosts[host].name}")
             dead = f"{self.hosts[host].name} shows no sign of life"
         if self.is_cancelled(job.name):
-            return Condition("cancelled", "cancelled")
+            return Condition("cancelled", "cancelled", is_certain=not count)
         if count >= _ATTEMPTS:
             return Condition("failed", f"{dead}; {count} hosts died under it")
         if not any(len(host.gpus) >= job.gpus for host in self.living()):
@@ -175,16 +182,17 @@ class Queue:
         waits = [need for need in job.after if self.job_of(need).state in ALIVE]
         if waits:
             return Condition("waiting", f"after {', '.join(Path(n).name for n in waits)}")
-        return Condition("waiting", f"{dead}; it starts again" if dead else "waits for a free host")
+        why = f"{dead}; it starts again" if dead else "waits for a free host"
+        return Condition("waiting", why, is_ready=True)
 
     def job(self, name: str) -> Condition:
         """The condition of a job: the worst of its tasks."""
         job = self.jobs[name]
-        found = {condition.state: condition for condition in (self.task(job, n) for n in job.tasks)}
-        for state in ("running", "waiting", "cancelled", "failed"):
-            if state in found:
-                return found[state]
-        return Condition("completed", "exit code 0")
+        tasks = [self.task(job, number) for number in job.tasks]
+        found = {condition.state: condition for condition in tasks}
+        states = ("running", "waiting", "cancelled", "failed", "completed")
+        worst = next(found[state] for state in states if state in found)
+        return replace(worst, is_certain=all(condition.is_certain for condition in tasks))
 
     def job_of(self, job_id: str) -> Condition:
         """The condition of a job by its id, the path `QUEUE_FOLDER/NAME`, in any queue."""
@@ -343,8 +351,7 @@ class Runner:
             if len(self._host.gpus) < job.gpus:
                 continue
             for number in job.tasks:
-                condition = self.queue.task(job, number)
-                if condition.state != "waiting" or condition.why.startswith("after "):
+                if not self.queue.task(job, number).is_ready:
                     continue
                 if job.gpus:
                     busy = busy_gpus() if busy is None else busy
@@ -362,9 +369,7 @@ class Runner:
         """Claim a task and start it; False if another host was faster."""
         task = f"{job.name}@{number}"
         attempt = self.queue.attempts(task) + 1
-        if not write_once(
-            self._beat.with_name(f"{task}.claim-{attempt}"), {"host": self._number}
-        ):
+        if not write_once(self._beat.with_name(f"{task}.claim-{attempt}"), {"host": self._number}):
             free(leases)
             return False
         gpus = [name.removeprefix("gpu-") for name in leases] if job.gpus else []
