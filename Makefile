@@ -82,6 +82,10 @@ test-slurm: $(SETUP) ## test plan and submit on a real one-node Slurm (Debian, a
 	@slurm/one_node.sh start
 	@MBT_NO_SKIPS=1 $(BIN)/python -m pytest tests/integration/slurm -q
 
+.PHONY: test-ssh
+test-ssh: $(SETUP) ## test submit on two hosts over ssh (needs openssh-server; starts two sshd for you)
+	@MBT_NO_SKIPS=1 $(BIN)/python -m pytest tests/integration/ssh -q
+
 slurm-demo: $(SETUP) ## run the quickstart study as Slurm jobs on this machine (run `slurm/one_node.sh start` first)
 	@$(BIN)/mbt plan $(MANIFEST) | $(BIN)/mbt submit --slurm --preset one-node
 	@$(BIN)/mbt status --watch

@@ -32,6 +32,7 @@ from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.launchers.slurm import SlurmLauncher
+from mbt_cli.launchers.ssh import SshLauncher
 from mbt_cli.plugins import Family
 from mbt_cli.report.agreement_table import JudgeAgreementTable
 from mbt_cli.report.figures import (
@@ -149,6 +150,7 @@ LAUNCHERS = Family[Launcher](
     "launchers",
     LocalLauncher,
     SlurmLauncher,
+    SshLauncher,
 )
 TABLES = Family[Table](
     "tables",

@@ -396,6 +396,9 @@ def submit(
         Path | None, typer.Argument(help="A plan; default: stdin.", show_default=False)
     ] = None,
     slurm: Annotated[bool, typer.Option("--slurm", help="Submit the jobs with sbatch.")] = False,
+    ssh: Annotated[
+        bool, typer.Option("--ssh", help="Run on hosts that share a folder, without a scheduler.")
+    ] = False,
     local: Annotated[
         int | None,
         typer.Option("--local", min=1, help="Run on this machine, N jobs at once.", metavar="N"),
@@ -406,7 +409,7 @@ def submit(
     preset: Annotated[
         str,
         typer.Option(
-            help="Settings of the cluster: a file in presets/slurm/.",
+            help="Settings of the cluster or hosts: a file in presets/slurm/ or presets/ssh/.",
             autocompletion=complete_cluster,
         ),
     ] = "paper",
@@ -425,13 +428,14 @@ def submit(
     from mbt_cli.cli import submit
     from mbt_cli.errors import UsageError
 
-    if slurm + (local is not None) + (launcher is not None) != 1:
+    if slurm + ssh + (local is not None) + (launcher is not None) != 1:
         raise UsageError(
-            "specify one place to run: `--slurm`, `--local N` or `--launcher KIND`",
+            "specify one place to run: `--slurm`, `--ssh`, `--local N` or `--launcher KIND`",
             hint="mbt plan MANIFEST | mbt submit --slurm",
         )
-    kind = launcher or ("slurm" if slurm else "local")
-    words = ["--launcher", kind] if launcher else ["--slurm"] if slurm else ["--local", str(local)]
+    kind = launcher or ("slurm" if slurm else "ssh" if ssh else "local")
+    words = ["--launcher", kind] if launcher else [f"--{kind}"]
+    words += [str(local)] if local is not None else []
     submit.submit(
         *(plan, kind, words),
         at_once=local,

@@ -31,6 +31,8 @@ ALLOWED = {
     # the option --slurm and the help topic
     ("cli/commands.py", "slurm"),
     ("cli/help.py", "slurm"),
+    # the option --ssh
+    ("cli/commands.py", "ssh"),
     # metrics and quantities with the name of the judge that measures them
     ("report/metrics.py", "answer_hit"),
     ("report/metrics.py", "redundancy"),

@@ -17,6 +17,7 @@ from mbt_cli.engine.submit import load_launcher
 from mbt_cli.errors import ManifestError, MbtError, UsageError
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.launchers.slurm import SlurmLauncher
+from mbt_cli.launchers.ssh import SshLauncher
 from mbt_cli.manifest.presets import PresetFolders
 from tests.conftest import REPOSITORY
 
@@ -418,3 +419,62 @@ def test_every_shipped_preset_has_a_golden_script():
     shipped = {path.stem for path in (REPOSITORY / "presets" / "slurm").glob("*.toml")}
 
     assert shipped == {path.stem for path in GOLDENS.glob("*.sh")} | {"one-node"}
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_a_script_for_a_host_runs_the_command_and_nothing_else(tmp_path, nasty):
+    launcher = SshLauncher(hosts={"gpu-a": 1}, environment={"OWN": nasty})
+    wanted = job(argv=("printf", "%s", nasty), workdir=tmp_path, environment={"NASTY": nasty})
+
+    done = subprocess.run(
+        ["bash", "-c", launcher.render(wanted)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == nasty
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('"-oProxyCommand=id" = 8', "is not a host for ssh"),
+        ('"gpu-a; id" = 8', "is not a host for ssh"),
+        ("gpu-a = [0, 0]", "the list of their indices"),
+        ("gpu-a = -1", "write the number of GPUs"),
+        ("", "hosts`"),
+    ],
+)
+def test_a_mistake_in_the_hosts_is_a_problem(tmp_path, line, words):
+    folder = tmp_path / "ssh"
+    folder.mkdir()
+    (folder / "own.toml").write_text(f"[hosts]\n{line}\n")
+
+    with pytest.raises(ManifestError, match=r"own\.toml") as raised:
+        load_launcher("ssh", "own", PresetFolders((tmp_path,)), {})
+
+    assert words in raised.value.message
+
+
+def test_a_job_that_no_host_can_hold_is_refused(presets):
+    launcher = load_launcher("ssh", "two-boxes", presets, {})
+
+    assert 'exec "${command[@]}"' in launcher.render(job(gpus=8))
+    with pytest.raises(MbtError, match="needs 16 GPUs and no host of the preset has more than 8"):
+        launcher.render(job(gpus=16))
+
+
+def test_a_host_without_gpus_runs_only_jobs_without(tmp_path):
+    launcher = SshLauncher(hosts={"gpu-a": 0})
+
+    assert launcher.render(job(gpus=0))
+    with pytest.raises(MbtError, match="needs 1 GPUs"):
+        launcher.render(job(gpus=1))
+
+
+def test_a_secret_in_a_preset_of_hosts_is_refused():
+    with pytest.raises(ValidationError, match="looks like a secret"):
+        SshLauncher(hosts={"gpu-a": 1}, environment={"HF_TOKEN": "x"})
