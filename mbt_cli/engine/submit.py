@@ -20,7 +20,7 @@ from mbt_cli.core.names import nearest, utc_name
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.secrets import HELD
-from mbt_cli.engine.plan import Plan, command_for, plan_fingerprint, plan_json
+from mbt_cli.engine.plan import Plan, command_for, plan_fingerprint
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
 from mbt_cli.errors import ArtifactError, ManifestError, MbtError, Problem, StaleError, UsageError
@@ -261,7 +261,9 @@ class NewSubmission:
         with writing_to(self.record):
             for folder_name in ("scripts", "logs", "events", "presets"):
                 (self.record / folder_name).mkdir(parents=True, exist_ok=True)
-            write_atomically(self.record / "plan.json", plan_json(self.plan).encode())
+            # without white space: a third of the bytes of a large plan
+            plan = orjson.dumps(self.plan.model_dump(mode="json"))
+            write_atomically(self.record / "plan.json", plan)
             manifest = tomli_w.dumps(merged(self.manifest.tree, own))
             write_atomically(self.record / "manifest.toml", manifest.encode())
             for target, source in copies.items():
