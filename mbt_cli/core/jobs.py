@@ -46,6 +46,8 @@ class Job:
         gpus: GPUs that the command needs on each node.
         shards: Number of array tasks; 1 for a job that is not an array.
         trains: Whether it trains a model instead of serving one.
+        limit_seconds: Time after which a task may be stopped, to continue in the queue; None
+            leaves the limit to the launcher.
     """
 
     id: str
@@ -56,6 +58,7 @@ class Job:
     gpus: int = 0
     shards: int = 1
     trains: bool = False
+    limit_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

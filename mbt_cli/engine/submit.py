@@ -431,6 +431,7 @@ def prepare(
                 gpus=planned.resources.gpus,
                 shards=planned.shards,
                 trains=planned.kind == "train",
+                limit_seconds=planned.resources.limit_seconds,
             )
         )
     again = f"{plan.command()} | {submit}"

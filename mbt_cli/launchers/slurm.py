@@ -138,6 +138,17 @@ def seconds_of(limit: str) -> int:
     return int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds
 
 
+def _limited(resources: SlurmResources, job: Job, signal_seconds: int) -> SlurmResources:
+    """The resources with the job's own time limit, where that is below the preset's."""
+    if job.limit_seconds is None:
+        return resources
+    seconds = max(job.limit_seconds, 2 * signal_seconds)
+    if resources.time is not None and seconds >= seconds_of(resources.time):
+        return resources
+    quarters = -(-seconds // 900)
+    return resources.model_copy(update={"time": f"{quarters // 4}:{quarters % 4 * 15:02}:00"})
+
+
 _SECONDS = 30
 _SUBMIT_SECONDS = 60
 _LONGEST_SIGNAL_SECONDS = 65_535
@@ -257,7 +268,7 @@ class SlurmLauncher(Launcher):
         return resources
 
     def render(self, job: Job) -> str:
-        resources = self.resources_for(job)
+        resources = _limited(self.resources_for(job), job, self.signal_seconds)
         blocks = {
             "directives": _directives(self, job, resources),
             "settings": _settings(self, job),
@@ -427,7 +438,7 @@ def _remembered(job_ids: Collection[str]) -> Mapping[str, EndedJob]:
     for line in done.stdout.splitlines():
         values = dict(word.split("=", 1) for word in line.split() if "=" in word)
         job = values.get("ArrayJobId") or values.get("JobId")
-        if job in job_ids:
+        if job is not None and job in job_ids:
             found.append((job, values.get("JobState", "")))
     return _ends(found)
 

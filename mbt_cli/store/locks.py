@@ -248,7 +248,8 @@ def living_and_dead(
         runs: Whether a job runs; None if its queue is unknown.
         now: The time, in seconds since the epoch.
     """
-    living, dead = [], []
+    living: list[Holder] = []
+    dead: list[Holder] = []
     for path in _locks(folder):
         age = _age_at(path, now)
         holder = _read(path)

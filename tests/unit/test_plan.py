@@ -28,6 +28,7 @@ from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
+from mbt_cli.store.lineage import Lineage, Requests, Tokens, lineage_json
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -453,3 +454,55 @@ def test_shards_share_everything_once():
 def test_a_label_tells_studies_and_runs_folders_apart():
     assert label_of("a", Path("/x")) != label_of("a", Path("/y"))
     assert label_of("a", Path("/x")).startswith("mbt:a:")
+
+
+def finish_base(manifest, runs, *, seconds, reused=0):
+    """Write the lineage of a rollout of 12 rows and 3,600 tokens."""
+    for state in States(manifest, runs).all():
+        if state.cell.kind != "rollout" or "prompt=answer" not in state.cell.address:
+            continue
+        lineage = Lineage(
+            study="small", stage="base", kind="rollout", address=state.cell.address,
+            fingerprint=state.fingerprint, base_fingerprint=state.base_fingerprint,
+            sizes=dict(state.sizes), spec=state.cell.spec, started_at=NOW, seconds=seconds, rows=12,
+            tokens=Tokens(completion=3_600), requests=Requests(sent=12 - reused, reused=reused),
+        )  # fmt: skip
+        state.folder.mkdir(parents=True)
+        (state.folder / "lineage.json").write_bytes(lineage_json(lineage))
+
+
+def test_finished_cells_give_jobs_of_the_same_server_a_time_limit(load, planned, tmp_path):
+    finish_base(load(), tmp_path / "runs", seconds=7_200)
+
+    jobs = {job.id: job.resources for job in planned(load()).jobs}
+
+    # 2 hours, times 1.5, and half an hour
+    assert (jobs["base-1"].hours, jobs["base-1"].limit_seconds) == (2, 12_600)
+    assert {r.limit_seconds for name, r in jobs.items() if name != "base-1"} == {None}
+
+
+def test_cells_that_reused_replies_say_nothing_about_speed(load, planned, tmp_path):
+    finish_base(load(), tmp_path / "runs", seconds=7_200, reused=1)
+
+    assert {job.resources.limit_seconds for job in planned(load()).jobs} == {None}
+
+
+def test_a_cell_above_the_hours_of_a_job_is_an_array(load, planned, tmp_path):
+    finish_base(load(), tmp_path / "runs", seconds=7_200)
+
+    plan = planned(load(), max_hours=1)
+
+    array, merge = (job for job in plan.jobs if job.cells[0].startswith("base/"))
+    assert (array.shards, array.resources.hours, array.resources.limit_seconds) == (2, 1, 7_200)
+    assert (merge.argv[1], merge.resources.limit_seconds) == ("merge", None)
+    assert read_plan(plan_json(plan).encode(), "plan.json") == plan
+
+
+def test_states_are_read_of_a_cell_and_of_what_it_needs(load, tmp_path):
+    states = States(load(), tmp_path / "runs")
+
+    # the last cell brings those that it needs, and nothing else
+    assert states["questions/benchmark=tiny/split=validation"].status == "missing"
+    assert len(states._states) == 1
+    assert states["tables"].status == "missing"
+    assert len(states._states) == 8
