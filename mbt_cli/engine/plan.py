@@ -42,6 +42,8 @@ PLAN_VERSION = 1
 JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 _Typed = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 """Text as it can be typed: no path or option holds NUL."""
+_MOST_TASKS = 1_000
+"""Tasks of an array, the most that Slurm allows unless `MaxArraySize` is set."""
 _LIMIT_FACTOR = 1.5
 _START_HOURS = 0.5
 """The time limit of a job is `_LIMIT_FACTOR` times its measured hours, and these to start."""
@@ -466,7 +468,7 @@ def _shards(size: "Size", *, max_rows: int, max_hours: float) -> int:
     if size.rows is None:
         return 1
     by_hours = 1 if size.hours is None else math.ceil(size.hours / max_hours)
-    return min(max(-(-size.rows // max_rows), by_hours), max(size.rows, 1))
+    return min(max(-(-size.rows // max_rows), by_hours), max(size.rows, 1), _MOST_TASKS)
 
 
 def _link(drafts: Sequence[JobDraft], cells: Mapping[str, Cell]) -> None:

@@ -19,7 +19,7 @@ from mbt_cli.core.findings import Finding, absent, answer_of, ok
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.names import nearest
 from mbt_cli.core.plugin import Settings, Variable
-from mbt_cli.errors import MbtError
+from mbt_cli.errors import MbtError, QueueFullError
 from mbt_cli.interfaces import Launcher
 
 
@@ -161,6 +161,9 @@ _OVER = (*_FAILED, "COMPLETED", "CANCELLED")
 _ON_NODES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 _STUCK = ("DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue")
 """Reasons of jobs that wait until a person does something; a failed start has one in words."""
+_FULL = ("SubmitJob", "submission rate too high", "temporarily unable to accept job")
+"""Parts of what `sbatch` says at a limit of jobs in the queue, such as
+`QOSMaxSubmitJobPerUserLimit` and `AssocMaxSubmitJobLimit`."""
 _MOST_NAMED = 1_000
 """Jobs that a command can name: its line is limited, and `squeue` reads the whole queue anyway."""
 
@@ -414,6 +417,15 @@ def _answer(
         return None
 
 
+def _array_hint() -> str:
+    """What to type where an array has more tasks than the cluster allows."""
+    done = _answer(("scontrol", "show", "config"))
+    shown = done.stdout if isinstance(done, subprocess.CompletedProcess) else ""
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", shown)
+    most = f"at most {int(found[1]) - 1} tasks" if found else "fewer tasks"
+    return f"the cluster allows {most} in an array: plan with a larger `--max-rows`"
+
+
 def _sbatch(script: Path, after: Sequence[str]) -> str:
     # a job that failed has made some of its cells, and the next one makes what it can of them
     wait = (f"--dependency=afterany:{':'.join(after)}", "--kill-on-invalid-dep=yes")
@@ -423,8 +435,13 @@ def _sbatch(script: Path, after: Sequence[str]) -> str:
         raise MbtError("no `sbatch` here", hint="submit on a login node, or run here: --local 1")
     if done is None:
         raise MbtError(f"`sbatch` has not answered for {_SUBMIT_SECONDS} s")
+    refused = f"`sbatch` refused `{script}`: {done.stderr.strip()}"
+    if done.returncode and any(word in done.stderr for word in _FULL):
+        raise QueueFullError(refused)
+    if done.returncode and "Invalid job array specification" in done.stderr:
+        raise MbtError(refused, hint=_array_hint())
     if done.returncode:
-        raise MbtError(f"`sbatch` refused `{script}`: {done.stderr.strip()}")
+        raise MbtError(refused)
     return done.stdout.strip().partition(";")[0]
 
 

@@ -302,6 +302,7 @@ def measure_rows(bench: Bench, rows: int) -> None:
     ]
     (bench.folder / "questions.jsonl").write_text("\n".join(lines))
     (bench.folder / "rows.toml").write_text(ROWS.format(samples=rows // questions))
+    bench.mbt("run", "rows.toml", "-q", "--only", "questions")
     for shard in range(1, 5):
         bench.mbt("run", "rows.toml", "-q", "--only", "base", "--shard", f"{shard}/4")
     show(f"merging {rows:,} rows", **cost(bench.mbt("merge", "rows.toml", "-q", "--only", "base")))

@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 import tomli_w
@@ -22,7 +22,14 @@ from mbt_cli.engine.plan import (
 )
 from mbt_cli.engine.states import States
 from mbt_cli.engine.submit import check_plan, label_of, prepare, read_submissions
-from mbt_cli.errors import ManifestError, MbtError, StageError, StaleError, UsageError
+from mbt_cli.errors import (
+    ManifestError,
+    MbtError,
+    QueueFullError,
+    StageError,
+    StaleError,
+    UsageError,
+)
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.load import load_manifest
@@ -506,3 +513,47 @@ def test_states_are_read_of_a_cell_and_of_what_it_needs(load, tmp_path):
     assert len(states._states) == 1
     assert states["tables"].status == "missing"
     assert len(states._states) == 8
+
+
+class FullShelf(Shelf):
+    """A queue that is full for the first attempts to submit a job."""
+
+    kind: Literal["shelf"] = "shelf"
+    _left: int = PrivateAttr(default=0)
+
+    def submit(self, job, script, *, after):
+        if job.id == "answers-1" and self._left:
+            self._left -= 1
+            raise QueueFullError("QOSMaxSubmitJobPerUserLimit")
+        return super().submit(job, script, after=after)
+
+
+def test_a_full_queue_is_waited_for_and_ended_jobs_are_not(submission, monkeypatch):
+    full, pauses, lines = FullShelf(), [], []
+    full._left = 2
+    ready = submission(full)
+    # the first job ends while the third one waits
+    monkeypatch.setattr(Shelf, "alive", ("102",))
+
+    done = ready.submit_jobs(lines.append, lambda: pauses.append(1))
+
+    assert len(pauses) == 2
+    assert lines == ["2 of 5 jobs were submitted"]
+    assert full._given[2] == ("answers-1", ("102",))
+    assert [job.id for job in done.jobs] == [job.id for job in ready.jobs]
+
+
+def test_without_wait_a_full_queue_says_how_to_go_on(submission):
+    full = FullShelf()
+    full._left = 1
+
+    with pytest.raises(MbtError, match=r"2 of 5 jobs were submitted") as raised:
+        submission(full).submit_jobs(print)
+
+    assert "with `--wait` it waits" in (raised.value.hint or "")
+
+
+def test_no_array_has_more_tasks_than_slurm_allows(load, planned):
+    plan = planned(load(SMALL_STUDY.replace("samples = 2", "samples = 900")), max_rows=1)
+
+    assert max(job.shards for job in plan.jobs) == 1_000
