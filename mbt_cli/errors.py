@@ -9,6 +9,7 @@ MbtError                 1  something failed
 ├── StageError           1  a stage ran and failed
 ├── ArtifactError        1  an artifact is damaged, unknown or cannot be written
 ├── LockedError          1  another process is running this cell
+├── QueueFullError       1  a launcher takes no more jobs for now
 ├── BackendError         1  a model server did not start, died or refused a request
 ├── Stopped             75  stopped by a signal with everything kept
 └── Interrupted        130  stopped by Ctrl-C with everything kept
@@ -81,6 +82,10 @@ class ArtifactError(MbtError):
 
 class LockedError(MbtError):
     """Another process runs this cell."""
+
+
+class QueueFullError(MbtError):
+    """A launcher takes no more jobs until some of those in its queue have ended."""
 
 
 class BackendError(MbtError):

@@ -422,6 +422,9 @@ def submit(
             help="Write the scripts and their copy of the manifest there; submit nothing."
         ),
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait while the queue takes no more jobs of yours.")
+    ] = False,
     presets: Presets = None,
 ) -> None:
     """Submit the jobs of a plan: `mbt plan MANIFEST | mbt submit --slurm`."""
@@ -442,6 +445,7 @@ def submit(
         preset=preset,
         dry_run=dry_run,
         script_dir=script_dir,
+        wait=wait,
         presets=presets,
     )
 

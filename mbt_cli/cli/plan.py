@@ -169,6 +169,11 @@ def _notes(plan: Plan) -> list[str]:
         lines.append(f"{planned} of {len(plan.cells)} cells: those of `--only` and what they need")
     if stale and not plan.replace:
         lines.append(f"{counted(stale, 'stale cell')} not planned; `--replace` reruns them")
+    if limited := sum(job.resources.limit_seconds is not None for job in plan.jobs):
+        lines.append(
+            f"{counted(limited, 'job')} with a time limit by the speed of finished cells: "
+            "1.5 times the hours, and 30 minutes; the others have the preset's"
+        )
     if plan.unread:
         lines.append(f"{counted(len(plan.unread), 'cell')} that nothing reads")
     if plan.left_out:

@@ -3,7 +3,9 @@
 import shlex
 import shutil
 import sys
+import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -16,6 +18,9 @@ from mbt_cli.engine.submit import NewSubmission, check_plan, load_launcher, prep
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.presets import PresetFolders
 
+_PAUSE_SECONDS = 60.0
+"""Between two attempts to submit to a queue that is full."""
+
 
 def submit(
     path: Path | None,
@@ -26,6 +31,7 @@ def submit(
     preset: str,
     dry_run: bool,
     script_dir: Path | None,
+    wait: bool,
     presets: Path | None,
 ) -> None:
     """Check a plan, then show, write or submit its jobs.
@@ -38,6 +44,7 @@ def submit(
         preset: Name of the launcher's preset.
         dry_run: Print the scripts only.
         script_dir: Write the scripts there only.
+        wait: Wait while the queue is full.
         presets: Folder with presets.
 
     Raises:
@@ -81,7 +88,7 @@ def submit(
         for job in submission.jobs:
             out.print(str(submission.write_script(job)))
     elif submission.jobs:
-        _submit(submission)
+        _submit(submission, wait=wait)
     elif submission.queued:
         cells = counted(len(submission.queued), "cell")
         out.print(f"nothing to submit: {cells} queued or running already")
@@ -105,9 +112,10 @@ def _read(path: Path | None) -> tuple[bytes, str]:
     return path.read_bytes(), str(path)
 
 
-def _submit(submission: NewSubmission) -> None:
+def _submit(submission: NewSubmission, *, wait: bool) -> None:
     out = printer()
-    done = submission.submit_jobs(lambda line: out.print(line))
+    pause = partial(time.sleep, _PAUSE_SECONDS) if wait else None
+    done = submission.submit_jobs(lambda line: out.print(line), pause)
     queued = [job for job in done.jobs if job.launcher_id]
     for job in queued:
         after = f" after {', '.join(job.after)}" if job.after else ""

@@ -48,6 +48,8 @@ class Job:
         fills: Whether it uses every GPU that the launcher's preset gives, however many.
         shards: Number of array tasks; 1 for a job that is not an array.
         trains: Whether it trains a model instead of serving one.
+        limit_seconds: Time after which a task may be stopped, to continue in the queue; None
+            leaves the limit to the launcher.
     """
 
     id: str
@@ -60,6 +62,7 @@ class Job:
     fills: bool = False
     shards: int = 1
     trains: bool = False
+    limit_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ First the document, then how the work is cut into jobs, the sizes that this need
 that nothing uses.
 """
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,11 @@ PLAN_VERSION = 1
 JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 _Typed = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 """Text as it can be typed: no path or option holds NUL."""
+_MOST_TASKS = 1_000
+"""Tasks of an array, the most that Slurm allows unless `MaxArraySize` is set."""
+_LIMIT_FACTOR = 1.5
+_START_HOURS = 0.5
+"""The time limit of a job is `_LIMIT_FACTOR` times its measured hours, and these to start."""
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -76,7 +82,10 @@ class JobResources(Settings):
     """Whether its training uses every GPU that it is given, however many: that of a recipe whose
     number of processes is known only within the job, such as `$MBT_PROCESSES`."""
     hours: float | None = Field(default=None, ge=0)
-    """Estimate of its duration; null if unknown."""
+    """Estimate of its duration, or that of a task of an array; null if unknown."""
+    limit_seconds: int | None = Field(default=None, ge=1, le=2**31)
+    """Its time limit: 1.5 times the hours by the speed of finished cells, and 30 minutes to start
+    a server; null if no cell has finished, and the launcher's preset has the limit."""
 
 
 class PlannedJob(Settings):
@@ -232,6 +241,7 @@ def make_plan(
                 nodes=draft.nodes,
                 fills=draft.fills,
                 hours=round(draft.hours, 2) or None,
+                limit_seconds=draft.limit_seconds(),
             ),
         )
         for draft in drafts
@@ -406,6 +416,7 @@ class JobDraft:
         nodes: As in `JobResources`, like `gpus` and `fills`.
         shards: Array tasks that share its only cell.
         merges: Whether it only merges the shards of another job.
+        is_measured: Whether the hours of all cells follow from the speed of finished ones.
         id: Set when all jobs are known, as `needs` is.
     """
 
@@ -420,6 +431,13 @@ class JobDraft:
     needs: list[str] = field(default_factory=list)
     nodes: int | None = None
     fills: bool = False
+    is_measured: bool = True
+
+    def limit_seconds(self) -> int | None:
+        """The time limit of a task; None if its duration is not known from finished cells."""
+        if not self.model or not self.is_measured or not self.hours:
+            return None
+        return round(3600 * (_LIMIT_FACTOR * self.hours + _START_HOURS))
 
 
 def _draft_jobs(
@@ -453,9 +471,12 @@ def _draft_jobs(
             address, size = state.cell.address, sizes[state.cell.address]
             key, model = _server(state)
             gpus, hours = _gpus(state, placing), size.hours or 0.0
-            if key and size.rows is not None and size.rows > max_rows:
-                shards = -(-size.rows // max_rows)
-                drafts.append(JobDraft(state.cell.kind, model, gpus, [address], hours, shards))
+            shards = _shards(size, max_rows=max_rows, max_hours=max_hours) if key else 1
+            if shards > 1:
+                part = hours / shards
+                array = JobDraft(state.cell.kind, model, gpus, [address], part, shards)
+                array.is_measured = size.is_measured
+                drafts.append(array)
                 drafts.append(JobDraft(state.cell.kind, "", 0, [address], merges=True))
                 draft = None  # cells from before and after a merge cannot share a job
                 continue
@@ -465,8 +486,17 @@ def _draft_jobs(
                 drafts.append(draft)
             draft.cells.append(address)
             draft.hours += hours
+            draft.is_measured &= size.is_measured
     _link(drafts, {state.cell.address: state.cell for state in todo})
     return drafts
+
+
+def _shards(size: "Size", *, max_rows: int, max_hours: float) -> int:
+    """Array tasks that share the rows of a cell, so that none exceeds a limit."""
+    if size.rows is None:
+        return 1
+    by_hours = 1 if size.hours is None else math.ceil(size.hours / max_hours)
+    return min(max(-(-size.rows // max_rows), by_hours), max(size.rows, 1), _MOST_TASKS)
 
 
 def _link(drafts: Sequence[JobDraft], cells: Mapping[str, Cell]) -> None:
@@ -551,12 +581,15 @@ class Size:
     Args:
         rows: Rows that the cell will have.
         tokens: Tokens to generate.
-        hours: Hours of its server, if the model has `expected_tokens_per_second`.
+        hours: Hours of its server, by the speed of finished cells of the same kind and server,
+            else by the model's `expected_tokens_per_second`.
+        is_measured: Whether they follow from finished cells.
     """
 
     rows: int | None
     tokens: int | None = None
     hours: float | None = None
+    is_measured: bool = False
 
 
 def cell_sizes(states: States) -> dict[str, Size]:
@@ -567,6 +600,7 @@ def cell_sizes(states: States) -> dict[str, Size]:
         if state.lineage is not None and state.lineage.tokens.completion:
             rows_done[state.lineage.stage] += state.lineage.rows
             tokens_done[state.lineage.stage] += state.lineage.tokens.completion
+    measured = _measured_speeds(states)
     sizes: dict[str, Size] = {}
     for state in states.all():
         cell = state.cell
@@ -579,10 +613,29 @@ def cell_sizes(states: States) -> dict[str, Size]:
             continue
         tokens = round(rows * per_row)
         model = asked_model(state)
-        speed = None if model is None else model.run.expected_tokens_per_second
+        own = measured.get((cell.kind, _server(state)[0])) if measured else None
+        speed = own or (None if model is None else model.run.expected_tokens_per_second)
         hours = None if speed is None else tokens / speed / 3600
-        sizes[cell.address] = Size(rows, tokens, hours)
+        sizes[cell.address] = Size(rows, tokens, hours, is_measured=own is not None)
     return sizes
+
+
+def _measured_speeds(states: States) -> dict[tuple[str, str], float]:
+    """Tokens per second of finished cells, by their kind and server, its start included.
+
+    Cells that reused replies, as those do that were stopped or made of shards, would seem too fast.
+    """
+    tokens: Counter[tuple[str, str]] = Counter()
+    seconds: dict[tuple[str, str], float] = {}
+    for state in states.all():
+        made = state.lineage
+        if made is None or not made.tokens.completion or made.requests.reused or made.seconds <= 0:
+            continue
+        if server := _server(state)[0]:
+            key = (state.cell.kind, server)
+            tokens[key] += made.tokens.completion
+            seconds[key] = seconds.get(key, 0.0) + made.seconds
+    return {key: tokens[key] / seconds[key] for key in seconds}
 
 
 def _rows(state: CellState, sizes: Mapping[str, Size]) -> int | None:

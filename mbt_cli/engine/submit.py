@@ -7,8 +7,10 @@ job, which is appended as soon as the launcher has the job.
 
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -21,10 +23,18 @@ from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.secrets import HELD
 from mbt_cli.engine.placing import Placing
-from mbt_cli.engine.plan import Plan, PlannedJob, command_for, plan_fingerprint, plan_json
+from mbt_cli.engine.plan import Plan, PlannedJob, command_for, plan_fingerprint
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
-from mbt_cli.errors import ArtifactError, ManifestError, MbtError, Problem, StaleError, UsageError
+from mbt_cli.errors import (
+    ArtifactError,
+    ManifestError,
+    MbtError,
+    Problem,
+    QueueFullError,
+    StaleError,
+    UsageError,
+)
 from mbt_cli.interfaces import Launcher
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders
@@ -262,7 +272,9 @@ class NewSubmission:
         with writing_to(self.record):
             for folder_name in ("scripts", "logs", "events", "presets"):
                 (self.record / folder_name).mkdir(parents=True, exist_ok=True)
-            write_atomically(self.record / "plan.json", plan_json(self.plan).encode())
+            # without white space: a third of the bytes of a large plan
+            plan = orjson.dumps(self.plan.model_dump(mode="json"))
+            write_atomically(self.record / "plan.json", plan)
             manifest = tomli_w.dumps(merged(self.manifest.tree, own))
             write_atomically(self.record / "manifest.toml", manifest.encode())
             for target, source in copies.items():
@@ -299,11 +311,14 @@ class NewSubmission:
         found = dict.fromkeys(self.queued[n] for n in wanted if n in self.queued)
         return [queued.id for queued in found if queued.launcher == self.launcher.kind]
 
-    def submit_jobs(self, note: Callable[[str], None]) -> Submission:
+    def submit_jobs(
+        self, note: Callable[[str], None], pause: Callable[[], None] | None = None
+    ) -> Submission:
         """Submit every job; the record is updated after each.
 
         Args:
-            note: Called with lines about jobs that run here.
+            note: Called with lines about jobs that run here, or wait to be submitted.
+            pause: Waits before a job is submitted again to a queue that was full; None gives up.
 
         Raises:
             MbtError: The launcher refuses a job; those before it stay, and the same command
@@ -323,12 +338,15 @@ class NewSubmission:
         jobs: list[SubmittedJob] = []
         for job in self.jobs:
             after = [ids[need] for need in job.needs if need in ids] + self.queued_needs(job)
+            done_so_far = f"{len(ids)} of {len(self.jobs)} jobs were submitted"
             try:
-                given = self.launcher.submit(job, self.write_script(job), after=after)
+                given = self._submit_one(job, after, pause, partial(note, done_so_far))
             except MbtError as error:
+                is_full = isinstance(error, QueueFullError)
+                again = f"{self.again} submits the rest and nothing twice"
+                waits = "; with `--wait` it waits until the queue takes them" if is_full else ""
                 raise MbtError(
-                    f"{error.message} ({len(ids)} of {len(self.jobs)} jobs were submitted)",
-                    hint=error.hint or f"{self.again} submits the rest and nothing twice",
+                    f"{error.message} ({done_so_far})", hint=error.hint or again + waits
                 ) from error
             ids[job.id] = given
             record = SubmittedJob(
@@ -342,6 +360,30 @@ class NewSubmission:
             append_synced(self.record / _JOB_LINES, record.model_dump_json().encode() + b"\n")
         self.launcher.finish(note)
         return done.model_copy(update={"jobs": tuple(jobs)})
+
+    def _submit_one(
+        self,
+        job: Job,
+        after: Sequence[str],
+        pause: Callable[[], None] | None,
+        is_full: Callable[[], None],
+    ) -> str:
+        """Submit a job; with `pause`, as often as the queue is full."""
+        script, waited = self.write_script(job), False
+        while True:
+            try:
+                return self.launcher.submit(job, script, after=after)
+            except QueueFullError:
+                if pause is None:
+                    raise
+                if not waited:
+                    is_full()
+                waited = True
+            pause()
+            # a job that ended meanwhile may be forgotten, and nothing can wait for it
+            with suppress(MbtError):
+                alive = {queued.id for queued in self.launcher.queued("", after)} if after else ()
+                after = [name for name in after if name in alive]
 
 
 def prepare(
@@ -435,6 +477,7 @@ def prepare(
                 fills=planned.resources.fills,
                 shards=planned.shards,
                 trains=planned.kind == "train",
+                limit_seconds=planned.resources.limit_seconds,
             )
         )
     again = f"{plan.command()} | {submit}"

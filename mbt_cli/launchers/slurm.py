@@ -20,7 +20,7 @@ from mbt_cli.core.gpus import GPUs
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.names import nearest
 from mbt_cli.core.plugin import Settings, Variable
-from mbt_cli.errors import MbtError
+from mbt_cli.errors import MbtError, QueueFullError
 from mbt_cli.interfaces import Launcher
 
 
@@ -184,6 +184,17 @@ def seconds_of(limit: str) -> int:
     return int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds
 
 
+def _limited(resources: SlurmResources, job: Job, signal_seconds: int) -> SlurmResources:
+    """The resources with the job's own time limit, where that is below the preset's."""
+    if job.limit_seconds is None:
+        return resources
+    seconds = max(job.limit_seconds, 2 * signal_seconds)
+    if resources.time is not None and seconds >= seconds_of(resources.time):
+        return resources
+    quarters = -(-seconds // 900)
+    return resources.model_copy(update={"time": f"{quarters // 4}:{quarters % 4 * 15:02}:00"})
+
+
 _SECONDS = 30
 _SHOWN_SHARE = 0.99
 _SUBMIT_SECONDS = 60
@@ -197,6 +208,9 @@ _OVER = (*_FAILED, "COMPLETED", "CANCELLED")
 _ON_NODES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 _STUCK = ("DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue")
 """Reasons of jobs that wait until a person does something; a failed start has one in words."""
+_FULL = ("SubmitJob", "submission rate too high", "temporarily unable to accept job")
+"""Parts of what `sbatch` says at a limit of jobs in the queue, such as
+`QOSMaxSubmitJobPerUserLimit` and `AssocMaxSubmitJobLimit`."""
 _MOST_NAMED = 1_000
 """Jobs that a command can name: its line is limited, and `squeue` reads the whole queue anyway."""
 
@@ -318,7 +332,7 @@ class SlurmLauncher(Launcher):
         return GPUs(own.gpus, memory, own.nodes, "the preset")
 
     def render(self, job: Job) -> str:
-        resources = self.resources_for(job)
+        resources = _limited(self.resources_for(job), job, self.signal_seconds)
         blocks = {
             "directives": _directives(self, job, resources),
             "settings": _settings(self, job),
@@ -476,6 +490,15 @@ def _answer(
         return None
 
 
+def _array_hint() -> str:
+    """What to type where an array has more tasks than the cluster allows."""
+    done = _answer(("scontrol", "show", "config"))
+    shown = done.stdout if isinstance(done, subprocess.CompletedProcess) else ""
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", shown)
+    most = f"at most {int(found[1]) - 1} tasks" if found else "fewer tasks"
+    return f"the cluster allows {most} in an array: plan with a larger `--max-rows`"
+
+
 def _sbatch(script: Path, after: Sequence[str]) -> str:
     # a job that failed has made some of its cells, and the next one makes what it can of them
     wait = (f"--dependency=afterany:{':'.join(after)}", "--kill-on-invalid-dep=yes")
@@ -485,8 +508,13 @@ def _sbatch(script: Path, after: Sequence[str]) -> str:
         raise MbtError("no `sbatch` here", hint="submit on a login node, or run here: --local 1")
     if done is None:
         raise MbtError(f"`sbatch` has not answered for {_SUBMIT_SECONDS} s")
+    refused = f"`sbatch` refused `{script}`: {done.stderr.strip()}"
+    if done.returncode and any(word in done.stderr for word in _FULL):
+        raise QueueFullError(refused)
+    if done.returncode and "Invalid job array specification" in done.stderr:
+        raise MbtError(refused, hint=_array_hint())
     if done.returncode:
-        raise MbtError(f"`sbatch` refused `{script}`: {done.stderr.strip()}")
+        raise MbtError(refused)
     return done.stdout.strip().partition(";")[0]
 
 

@@ -198,6 +198,25 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "line"),
+    [
+        (None, "2:00:00"),
+        (3_000, "1:00:00"),  # up to the next quarter of an hour
+        (5_400, "1:30:00"),
+        (30, "0:15:00"),
+        (90_000, "2:00:00"),  # never above the preset's
+    ],
+)
+def test_a_job_asks_for_its_own_time_limit(own, seconds, line):
+    launcher = own("[job]\ntime = '2:00:00'\n[gpu_job]\ngpus = 1\n[small_job]\n")
+
+    script = launcher.render(replace(job(), limit_seconds=seconds))
+
+    assert f"#SBATCH --time={line}\n" in script
+    assert script.count("--time=") == 1
+
+
 @pytest.mark.parametrize("nasty", NASTY)
 def test_no_value_can_run_anything(own, tmp_path, nasty):
     word = json.dumps(nasty)

@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 import tomli_w
@@ -22,12 +22,20 @@ from mbt_cli.engine.plan import (
 )
 from mbt_cli.engine.states import States
 from mbt_cli.engine.submit import check_plan, label_of, prepare, read_submissions
-from mbt_cli.errors import ManifestError, MbtError, StageError, StaleError, UsageError
+from mbt_cli.errors import (
+    ManifestError,
+    MbtError,
+    QueueFullError,
+    StageError,
+    StaleError,
+    UsageError,
+)
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
+from mbt_cli.store.lineage import Lineage, Requests, Tokens, lineage_json
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -478,3 +486,99 @@ def test_a_training_needs_the_gpus_of_its_launch(presets, tmp_path, launch, gpus
 
     found = {job.resources for job in plan.jobs if job.kind == "train"}
     assert {(each.gpus, each.nodes, each.fills) for each in found} == {(gpus, nodes, fills)}
+
+
+def finish_base(manifest, runs, *, seconds, reused=0):
+    """Write the lineage of a rollout of 12 rows and 3,600 tokens."""
+    for state in States(manifest, runs).all():
+        if state.cell.kind != "rollout" or "prompt=answer" not in state.cell.address:
+            continue
+        lineage = Lineage(
+            study="small", stage="base", kind="rollout", address=state.cell.address,
+            fingerprint=state.fingerprint, base_fingerprint=state.base_fingerprint,
+            sizes=dict(state.sizes), spec=state.cell.spec, started_at=NOW, seconds=seconds, rows=12,
+            tokens=Tokens(completion=3_600), requests=Requests(sent=12 - reused, reused=reused),
+        )  # fmt: skip
+        state.folder.mkdir(parents=True)
+        (state.folder / "lineage.json").write_bytes(lineage_json(lineage))
+
+
+def test_finished_cells_give_jobs_of_the_same_server_a_time_limit(load, planned, tmp_path):
+    finish_base(load(), tmp_path / "runs", seconds=7_200)
+
+    jobs = {job.id: job.resources for job in planned(load()).jobs}
+
+    # 2 hours, times 1.5, and half an hour
+    assert (jobs["base-1"].hours, jobs["base-1"].limit_seconds) == (2, 12_600)
+    assert {r.limit_seconds for name, r in jobs.items() if name != "base-1"} == {None}
+
+
+def test_cells_that_reused_replies_say_nothing_about_speed(load, planned, tmp_path):
+    finish_base(load(), tmp_path / "runs", seconds=7_200, reused=1)
+
+    assert {job.resources.limit_seconds for job in planned(load()).jobs} == {None}
+
+
+def test_a_cell_above_the_hours_of_a_job_is_an_array(load, planned, tmp_path):
+    finish_base(load(), tmp_path / "runs", seconds=7_200)
+
+    plan = planned(load(), max_hours=1)
+
+    array, merge = (job for job in plan.jobs if job.cells[0].startswith("base/"))
+    assert (array.shards, array.resources.hours, array.resources.limit_seconds) == (2, 1, 7_200)
+    assert (merge.argv[1], merge.resources.limit_seconds) == ("merge", None)
+    assert read_plan(plan_json(plan).encode(), "plan.json") == plan
+
+
+def test_states_are_read_of_a_cell_and_of_what_it_needs(load, tmp_path):
+    states = States(load(), tmp_path / "runs")
+
+    # the last cell brings those that it needs, and nothing else
+    assert states["questions/benchmark=tiny/split=validation"].status == "missing"
+    assert len(states._states) == 1
+    assert states["tables"].status == "missing"
+    assert len(states._states) == 8
+
+
+class FullShelf(Shelf):
+    """A queue that is full for the first attempts to submit a job."""
+
+    kind: Literal["shelf"] = "shelf"
+    _left: int = PrivateAttr(default=0)
+
+    def submit(self, job, script, *, after):
+        if job.id == "answers-1" and self._left:
+            self._left -= 1
+            raise QueueFullError("QOSMaxSubmitJobPerUserLimit")
+        return super().submit(job, script, after=after)
+
+
+def test_a_full_queue_is_waited_for_and_ended_jobs_are_not(submission, monkeypatch):
+    full, pauses, lines = FullShelf(), [], []
+    full._left = 2
+    ready = submission(full)
+    # the first job ends while the third one waits
+    monkeypatch.setattr(Shelf, "alive", ("102",))
+
+    done = ready.submit_jobs(lines.append, lambda: pauses.append(1))
+
+    assert len(pauses) == 2
+    assert lines == ["2 of 5 jobs were submitted"]
+    assert full._given[2] == ("answers-1", ("102",))
+    assert [job.id for job in done.jobs] == [job.id for job in ready.jobs]
+
+
+def test_without_wait_a_full_queue_says_how_to_go_on(submission):
+    full = FullShelf()
+    full._left = 1
+
+    with pytest.raises(MbtError, match=r"2 of 5 jobs were submitted") as raised:
+        submission(full).submit_jobs(print)
+
+    assert "with `--wait` it waits" in (raised.value.hint or "")
+
+
+def test_no_array_has_more_tasks_than_slurm_allows(load, planned):
+    plan = planned(load(SMALL_STUDY.replace("samples = 2", "samples = 900")), max_rows=1)
+
+    assert max(job.shards for job in plan.jobs) == 1_000

@@ -11,8 +11,8 @@ from mbt_cli.engine.plan import make_plan, plan_json
 from mbt_cli.engine.states import States
 from mbt_cli.engine.status import CellStatus, StudyReader, can_change, study_status
 from mbt_cli.engine.submit import label_of, read_submissions
-from mbt_cli.errors import MbtError
-from mbt_cli.launchers.slurm import SlurmLauncher
+from mbt_cli.errors import MbtError, QueueFullError
+from mbt_cli.launchers.slurm import SlurmLauncher, _sbatch
 from mbt_cli.store.locks import Holder, process_space
 
 BASE = "base/benchmark=tiny/split=validation/model=parrot/prompt=answer"
@@ -276,3 +276,23 @@ def test_a_machine_without_slurm_does_not_know_the_queue(monkeypatch, tmp_path):
 
     with pytest.raises(MbtError, match="no `squeue` here"):
         SlurmLauncher.queued("", ["7"])
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        ("QOSMaxSubmitJobPerUserLimit", QueueFullError, None),
+        ("AssocMaxSubmitJobLimit", QueueFullError, None),
+        ("Invalid account", MbtError, None),
+        ("Invalid job array specification", MbtError, "at most 500 tasks in an array"),
+    ],
+)
+def test_a_refusal_at_a_limit_is_told_from_others(slurm, tmp_path, words, error, hint):
+    slurm.does("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
+    slurm.answers(scontrol="MaxArraySize            = 501\n")
+
+    with pytest.raises(MbtError) as raised:
+        _sbatch(tmp_path / "job.sh", [])
+
+    assert type(raised.value) is error
+    assert (hint or "") in (raised.value.hint or "")

@@ -218,8 +218,8 @@ def test_a_signalled_job_goes_back_into_the_queue_and_repeats_no_reply(slow):
 
 
 def _ids_of(place: Place, job: str) -> list[str]:
-    (record,) = place.record_folder.glob("*/jobs.json")
-    jobs = json.loads(record.read_text())["jobs"]
+    (record,) = place.record_folder.glob("*/jobs.jsonl")
+    jobs = [json.loads(line) for line in record.read_text().splitlines()]
     return [j["launcher_id"] for j in jobs if j["id"] == job]
 
 
