@@ -1,10 +1,10 @@
 """Jobs: what a launcher runs, what it reports about them, and the shards of a cell."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,6 @@ class EndedJob:
     state: str
 
 
-_Item = TypeVar("_Item")
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Shard `number`, from 1, of `of`."""
@@ -119,14 +116,34 @@ class Shard:
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
-    def share(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        """Every `of`-th item, so that all shards have the same length.
+    def block(self, groups: Iterable[object], total: int) -> range:
+        """Places of the items that are its own: neighbours, and never fewer than one.
+
+        Items of one group stay together, since requests about one question begin with the same
+        prompt, which the server then computes once. Only a group that is longer than a shard is
+        divided.
+
+        Args:
+            groups: The group of each item, in order; read up to the end of the block.
+            total: Number of items, not fewer than there are shards.
 
         Example:
-            >>> list(Shard(2, 3).share("abcdefgh"))
-            ['b', 'e', 'h']
+            >>> [list(Shard(n, 3).block("aaabbbbccc", 10)) for n in (1, 2, 3)]
+            [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]
         """
-        return islice(items, self.number - 1, None, self.of)
+        longest = max(1, total // self.of)
+        start = stop = 0
+        for _, group in groupby(groups):
+            left = sum(1 for _ in group)
+            while left:
+                part = min(left, longest)
+                owner = (2 * stop + part) * self.of // (2 * total)  # that has its middle
+                if owner >= self.number:
+                    return range(start, stop)
+                stop, left = stop + part, left - part
+                if owner < self.number - 1:
+                    start = stop
+        return range(start, stop)
 
 
 def parse_shard(text: str) -> Shard:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 
@@ -49,6 +50,7 @@ from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import import_rows
 from mbt_cli.inference.loop import AskReport
 from mbt_cli.inference.origins import record_origin, record_server
+from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.inference.replies import ServerDiedError
 from mbt_cli.interfaces import Backend
 from mbt_cli.manifest.cell import Cell
@@ -417,11 +419,8 @@ class Runner:
             if not any((folder / JOURNAL).glob("borrowed-*.jsonl")):
                 self._borrow(state, work)
             batch = cell.stage.request_batch(work)
-            total = (
-                None if batch.total is None else -(-(batch.total - shard.number + 1) // shard.of)
-            )
-            share = replace(batch, tasks=lambda: shard.share(batch.tasks()), total=total)
-            progress.start(f"{cell.address} shard {shard}", total)
+            share = share_of(batch, shard)
+            progress.start(f"{cell.address} shard {shard}", share.total)
             asking = partial(
                 ask, share, work.journal, progress, writer=f"{shard.number}-of-{shard.of}"
             )
@@ -660,6 +659,18 @@ def load_input(folder: Path, address: str) -> LoadedInput:
     lineage = require_lineage(folder)
     rows = read_rows(folder, lineage)
     return LoadedInput(address, axes_of(address), lineage.kind, folder, rows, lineage)
+
+
+def share_of(batch: RequestBatch, shard: Shard) -> RequestBatch:
+    """A shard's requests: those about a block of neighbouring questions.
+
+    Merging takes the replies of all shards by their keys, whichever shard sent a request.
+    """
+    total = batch.total if batch.total is not None else sum(1 for _ in batch.tasks())
+    own = shard.block((task.question_id for task in batch.tasks()), total)
+    return replace(
+        batch, tasks=lambda: islice(batch.tasks(), own.start, own.stop), total=len(own)
+    )
 
 
 def server_place(machine: Machine, folder: Path, run: RunSettings) -> ServerPlace:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import polars as pl
 import pytest
@@ -91,3 +92,32 @@ def test_shards_of_a_grown_cell_ask_only_for_what_is_new(study, mbt):
     assert merged.code == 0, merged.err
     assert study.asked == 40
     assert pl.read_parquet(study.rows).height == 40
+
+
+def test_shards_of_every_second_row_from_an_older_version_go_on_as_blocks(study, mbt):
+    study.write(samples=2, limit=10)
+    journal = study.folder / "journal"
+    assert mbt("run", "study.toml", "--only", "questions").code == 0
+    assert mbt("run", "study.toml", "--only", "base", "--shard", "1/1").code == 0
+    copied = shutil.copytree(journal, study.folder.parent / "copied")
+    assert mbt("merge", "study.toml").code == 0
+    whole = pl.read_parquet(study.rows)
+    # what the old shard 1/2 left: every second reply in a file of its own, and no rows
+    shutil.rmtree(study.folder)
+    shutil.move(copied, journal)
+    records = (journal / "replies-1-of-1.jsonl").read_bytes().splitlines(keepends=True)
+    old = {json.dumps(key).encode() for key in whole["request_key"].gather_every(2)}
+    kept = [record for record in records if any(key in record for key in old)]
+    (journal / "replies-1-of-2.jsonl").write_bytes(b"".join(kept))
+    (journal / "replies-1-of-1.jsonl").unlink()
+
+    early = mbt("merge", "study.toml")
+    ran = [mbt("run", "study.toml", "--only", "base", "--shard", f"{n}/2") for n in (1, 2)]
+    merged = mbt("merge", "study.toml")
+
+    assert "10 of 20 requests have no reply yet" in early.err
+    assert [one.code for one in (*ran, merged)] == [0, 0, 0], merged.err
+    assert "0 model calls, 20 replies reused" in merged.out
+    assert study.asked == 20 + 10
+    same = ["question_id", "sample", "request_key", "seed", "reply", "answer"]
+    assert pl.read_parquet(study.rows).select(same).equals(whole.select(same))

@@ -451,11 +451,33 @@ def test_a_wrong_shard_is_refused(text):
         parse_shard(text)
 
 
-def test_shards_share_everything_once():
-    shares = [list(Shard(n, 3).share(range(10))) for n in (1, 2, 3)]
+@pytest.mark.parametrize("of", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("sizes", [[4] * 10, [1, 9, 2, 20, 8], [40]], ids=["even", "odd", "one"])
+def test_shards_are_blocks_that_hold_everything_once(sizes, of):
+    groups = [question for question, size in enumerate(sizes) for _ in range(size)]
 
-    assert sorted(item for share in shares for item in share) == list(range(10))
-    assert [len(share) for share in shares] == [4, 3, 3]
+    blocks = [Shard(n, of).block(groups, 40) for n in range(1, of + 1)]
+
+    assert [place for block in blocks for place in block] == list(range(40))
+    assert 1 <= min(map(len, blocks)) <= max(map(len, blocks)) < 2 * 40 / of + 1
+
+
+def test_the_samples_of_a_question_meet_one_server_unless_they_outgrow_a_shard():
+    groups = [n // 4 for n in range(1_000)]
+
+    blocks = [Shard(n, 7).block(groups, 1_000) for n in range(1, 8)]
+    few = [Shard(n, 4).block("aaaaaaaa", 8) for n in range(1, 5)]
+
+    assert all(block.start % 4 == 0 and block.stop % 4 == 0 for block in blocks)
+    assert {len(block) for block in blocks} <= {140, 144}
+    assert few == [range(0, 2), range(2, 4), range(4, 6), range(6, 8)]
+
+
+def test_a_shard_reads_no_further_than_its_block():
+    groups = iter(range(100))
+
+    assert Shard(1, 10).block(groups, 100) == range(10)
+    assert next(groups) == 12  # groupby looks one ahead
 
 
 def test_a_label_tells_studies_and_runs_folders_apart():
