@@ -360,8 +360,8 @@ def plan(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Place models on the GPUs of this cluster: a file in presets/slurm/. Default: "
-            "those of this machine.",
+            help="Settings of the cluster on whose GPUs models are placed: a file in "
+            "presets/slurm/. Default: the GPUs of this machine.",
             autocompletion=complete_cluster,
             show_default=False,
         ),

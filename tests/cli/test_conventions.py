@@ -17,6 +17,7 @@ OWN_WORDS = {
     "--set": "Override a key",  # `serve` overrides keys of a model, the others of a study
     "--model": "",  # `init` takes one to write, `data fetch` those to fetch
     "--benchmark": "",
+    "--preset": "Settings of the cluster",  # `plan` takes its GPUs alone
     "--schema": "Print the JSON Schema of",  # of manifests, or of plans
     "--verbose": "",  # of a run every detail, of `serve` what its server prints
     "--dry-run": "",  # what is shown differs, that nothing is done does not

@@ -76,7 +76,9 @@ def test_scripts_can_be_written_without_submitting(mbt, piped, workplace):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        pytest.param((), "specify one place to run: `--slurm`, `--local N` or", id="no place"),
+        pytest.param(
+            (), "specify one place to run: `--slurm`, `--ssh`, `--local N` or", id="no place"
+        ),
         pytest.param(("--slurm", "--local", "1"), "specify one place", id="two places"),
         pytest.param(("--slurm", "--preset", "nope"), "no preset `nope`", id="preset"),
     ],

@@ -72,7 +72,11 @@ STUDIES = (
     ),
     Wrong("an export of nothing", "export nowhere --to out", ["no folder `nowhere`", "runs/STUDY"]),
     Wrong("a plan that is no file", "submit no.json --slurm", ["no file `no.json`", "--json >"]),
-    Wrong("no place to run", "submit no.json", ["`--slurm`, `--local N` or", "mbt submit --slurm"]),
+    Wrong(
+        "no place to run",
+        "submit no.json",
+        ["`--slurm`, `--ssh`, `--local N` or", "mbt submit --slurm"],
+    ),
     Wrong(
         "a manifest for a plan",
         "submit study.toml --local 1",
