@@ -668,9 +668,7 @@ def share_of(batch: RequestBatch, shard: Shard) -> RequestBatch:
     """
     total = batch.total if batch.total is not None else sum(1 for _ in batch.tasks())
     own = shard.block((task.question_id for task in batch.tasks()), total)
-    return replace(
-        batch, tasks=lambda: islice(batch.tasks(), own.start, own.stop), total=len(own)
-    )
+    return replace(batch, tasks=lambda: islice(batch.tasks(), own.start, own.stop), total=len(own))
 
 
 def server_place(machine: Machine, folder: Path, run: RunSettings) -> ServerPlace:
