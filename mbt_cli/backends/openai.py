@@ -157,7 +157,7 @@ class OpenAIBackend(Backend):
             )
         labels = parts.hostname.rstrip(".").split(".")
         if not all(1 <= len(label) <= 63 for label in labels) or len(parts.hostname) > 253:
-            raise ValueError(f"`{parts.hostname}` is no name of a host")
+            raise ValueError(f"`{parts.hostname}` is not a host name")
         try:
             is_port = parts.port != 0
         except ValueError:

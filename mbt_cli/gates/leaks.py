@@ -1,8 +1,8 @@
 """Leaks: sentences that show that a text was written from a given answer, text or instruction.
 
 A rule is about what is said, in any common wording: `the answer we were given`, `the provided
-correct answer`, `the student assumed`. The same words about the documents are no leak: `the answer
-is given in document [5]`.
+correct answer`, `the student assumed`. The same words about the documents are not a leak: `the
+answer is given in document [5]`.
 """
 
 import re

@@ -31,7 +31,7 @@ def with_related_judges(cells: Mapping[str, Cell]) -> dict[str, Cell]:
 
 
 def _related(cells: Mapping[str, Cell], judged: Cell) -> RelatedJudge | None:
-    """The pair of a cell of verdicts; None if its models are not related, or one is no model."""
+    """The pair of a cell of verdicts; None if they are not related or one is not a model."""
     judge = judged.resolution.models.get("judge_model")
     rollouts = [cells[address].resolution for address in judged.resolution.inputs["rollouts"]]
     if judge is None or judge.weights_name is None or not rollouts:

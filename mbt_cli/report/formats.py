@@ -103,7 +103,7 @@ def _formatted_column(table: TableData, column: Column) -> list[FormattedCell]:
     def interval(value: Any, low: float | None, high: float | None) -> tuple[str, ...] | None:
         if value is None or not has_intervals:
             return None
-        # one point is no interval: nothing could be estimated
+        # low equals high where nothing could be estimated
         return (ABSENT,) if low is None or high is None or low == high else (text(low), text(high))
 
     parts = (stored(suffix) for suffix in ("", "_low", "_high", "_n", "_failed", "_tied"))

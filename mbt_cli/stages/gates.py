@@ -52,7 +52,7 @@ class Gates(Settings):
     no_tags: bool = True
     """No think or answer tags and no control tokens of a chat format in the text."""
     no_refusals: bool = True
-    """The text is no refusal, and does not speak of itself as a model's."""
+    """The text does not refuse, and does not speak of itself as a model."""
     language: Language | Literal["any"] = "en"
     """Language of every paragraph; names and short quotations may be in others. Most rules on
     leaks, conclusions and phases know English only."""

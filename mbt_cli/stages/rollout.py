@@ -102,7 +102,7 @@ class RolloutStage(Stage):
 class _EmptyReplies:
     """Tells of a model that replies without text: its server or chat template may be at fault.
 
-    Such replies are no failures, so nothing else stops the run or says so.
+    Such replies do not count as failures, so nothing else stops the run or reports them.
     """
 
     def __init__(self, work: Work) -> None:

@@ -47,14 +47,14 @@ _FUNCTIONS = words_of("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arct
 _TYPED = _FUNCTIONS | {"sqrt", "pi"}
 _LONGEST_PRODUCT = 3  # letters that may be a product of variables
 WORDS = words_of("not no nor non and or is are the yes if to of by for but than one two six")
-"""Short words that are no product of variables."""
+"""Short words that are not products of variables."""
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 
 Tree = tuple[Any, ...]
 
 
 class MalformedError(ValueError):
-    """It is no expression."""
+    """It is not an expression."""
 
 
 class UnknownError(ValueError):
@@ -154,7 +154,7 @@ def parsed(text: str) -> Expression:
         text: LaTeX without commands that only change its look.
 
     Raises:
-        MalformedError: It is no expression, such as `2 3`.
+        MalformedError: It is not an expression, such as `2 3`.
         UnknownError: It has notation that is not known here, such as an integral.
 
     Example:

@@ -24,8 +24,8 @@ class MathVerifier(Verifier):
     - Lists and sets have no order; tuples and intervals do, and brackets of intervals count. A list
       without brackets is the same as the tuple in its order.
     - `x = 5` is 5, and `x \in [1, 2]` and `1 \le x \le 2` are [1, 2]. An equation that contradicts
-      itself, such as 6 = 5, is no value.
-    - `1 1/2` and `1\frac{1}{2}` are 3/2. `2 3` is no number. 1,000 and `1\,000` are 1000.
+      itself, such as 6 = 5, has no value.
+    - `1 1/2` and `1\frac{1}{2}` are 3/2. `2 3` is not a number. 1,000 and `1\,000` are 1000.
     - Units may be missing; two units must agree. Per cent and degrees are units: 50\% is 50, and
       not 0.5.
     - A decimal number is the same as an exact value if they are equal, or if it has 6 significant
