@@ -39,6 +39,8 @@ TRAINED_GGUF = "model.gguf"
 """In the checkpoint of a model that came as GGUF: the trained weights for llama.cpp."""
 ADAPTER = "adapter"
 """In the artifact's files: folder of the adapter, if one was trained."""
+ADAPTER_GGUF = "adapter.gguf"
+"""In the folder of an adapter of a model that came as GGUF: the adapter for llama.cpp."""
 STOPPED = 75
 """Exit code of a process that was stopped by a signal and has written a checkpoint."""
 

@@ -28,6 +28,7 @@ from mbt_cli.core.flops import TokenCost, model_flops_utilization, peak_flops
 from mbt_cli.core.recipe import Recipe, accumulation
 from mbt_cli.core.training_job import (
     ADAPTER,
+    ADAPTER_GGUF,
     CHECKPOINT,
     LOG,
     SUMMARY,
@@ -419,6 +420,8 @@ def finish(
     models.save(model, tokenizer, checkpoint, end_token=end_token)
     if is_gguf(job.weights):
         models.write_gguf(model, Path(job.weights.model), checkpoint / TRAINED_GGUF)
+        if not is_full:
+            models.write_adapter_gguf(model, saved, saved / ADAPTER_GGUF)
     evaluation.write_evaluations(Path(job.folder), files)
     names = ("loss", "reward", "eval_score", "kl", *job.logged)
     _draw_curves(Path(job.folder), files, names, trained.evaluations.lines)

@@ -1,5 +1,6 @@
 """Weights: load them for training, save them so that any server can load them."""
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ import gguf.quants
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel
+from peft.utils import load_peft_weights
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -34,6 +36,9 @@ _FLASH = ((10, (4, 2)), (9, (3, 4, 2)), (8, (2, 3)))
 """Lowest compute capability to versions of flash attention, the fastest first."""
 _QUANTIZED_MARKS = ("hf_quantizer", "is_quantized", "quantization_method")
 _ARCHITECTURE = "llama"
+_LORA_A, _LORA_B = ".lora_A.weight", ".lora_B.weight"
+_IN_PEFT = "base_model.model."
+"""What PEFT puts before the names of the model's own weights."""
 _LEFT_OUT = ("general.architecture", "general.file_type", "general.quantization_version")
 
 
@@ -222,14 +227,56 @@ def write_gguf(model: Any, source: Path, target: Path) -> bool:
     _copy_settings(reader, writer)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     wanted = {tensor.name for tensor in reader.tensors}
-    for name, tensor in _tensors(model):
+    for name, tensor in _tensors(model.state_dict(), model.config):
         if name in wanted:
             _add(writer, name, tensor)
+    _write(writer)
+    return True
+
+
+def write_adapter_gguf(model: Any, adapter: Path, target: Path) -> bool:
+    """Write a LoRA adapter for llama.cpp, in half precision; False if it cannot hold the adapter.
+
+    Args:
+        model: The model that the adapter was merged into.
+        adapter: Folder of the adapter in PEFT's layout.
+        target: The GGUF file.
+    """
+    settings = LoraConfig.from_pretrained(str(adapter))
+    weights = load_peft_weights(str(adapter), device="cpu")
+    is_plain = all(name.endswith((_LORA_A, _LORA_B)) for name in weights)
+    if (
+        model.config.model_type != _ARCHITECTURE
+        or not is_plain
+        or settings.alpha_pattern
+        or settings.rank_pattern
+    ):
+        print("no GGUF file of the adapter: it is not a plain LoRA of a Llama", flush=True)  # noqa: T201
+        return False
+    writer = gguf.GGUFWriter(target, _ARCHITECTURE)
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    # llama.cpp multiplies by alpha / r, rank-stabilized LoRA by alpha / sqrt(r)
+    stabilized = math.sqrt(settings.r) if settings.use_rslora else 1.0
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, settings.lora_alpha * stabilized)
+    for ending, suffix in ((_LORA_A, "lora_a"), (_LORA_B, "lora_b")):
+        half = {
+            f"{name.removeprefix(_IN_PEFT).removesuffix(ending)}.weight": tensor
+            for name, tensor in weights.items()
+            if name.endswith(ending)
+        }
+        # the rows of A are ranks, those of B are the rows of the matrix
+        for name, tensor in _tensors(half, model.config, has_heads=ending == _LORA_B):
+            writer.add_tensor(f"{name}.{suffix}", tensor.astype(np.float16))
+    _write(writer)
+    return True
+
+
+def _write(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return True
 
 
 def _copy_settings(reader: Any, writer: Any) -> None:
@@ -252,19 +299,21 @@ def _add(writer: Any, name: str, tensor: Any) -> None:
         writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
 
 
-def _tensors(model: Any) -> Any:
-    """Names and values in llama.cpp's layout, in single precision."""
-    config = model.config
+def _tensors(weights: Mapping[str, Any], config: Any, *, has_heads: bool = True) -> Any:
+    """Names and values in llama.cpp's layout, in single precision.
+
+    `has_heads` is false for matrices whose rows do not belong to heads of attention.
+    """
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    for key, value in model.state_dict().items():
+    for key, value in weights.items():
         stem, _, suffix = key.rpartition(".")
         name = names.get_name(stem)
         if name is None:
             continue
         tensor = value.detach().to(torch.float32).cpu().numpy()
         part = stem.rpartition(".")[2]
-        if part in heads:
+        if has_heads and part in heads:
             tensor = _reordered(tensor, heads[part])
         yield f"{name}.{suffix}", tensor
 
