@@ -43,10 +43,15 @@ class Problem:
     Args:
         where: Key path in the file, such as `stage.base.samples`.
         what: What is wrong, with the value.
+        line: Where that is in the text, such as `line 12`; empty if unknown.
     """
 
     where: str
     what: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.line}: `{self.where}`: {self.what}".removeprefix(": ")
 
 
 class ManifestError(UsageError):
@@ -55,8 +60,8 @@ class ManifestError(UsageError):
     def __init__(self, file: str, problems: Sequence[Problem], *, hint: str | None = None) -> None:
         count = len(problems)
         head = f"`{file}` has {count} problem{'' if count == 1 else 's'}:"
-        lines = [f"  `{p.where}`: {p.what}" for p in problems]
-        super().__init__("\n".join([head, *lines]), hint=hint)
+        super().__init__("\n".join([head, *(f"  {problem}" for problem in problems)]), hint=hint)
+        self.file = file
         self.problems = tuple(problems)
 
 

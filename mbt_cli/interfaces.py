@@ -250,7 +250,7 @@ class Score(Plugin):
         return own if self.uses_verifier else None
 
     def needs(self) -> Collection[str]:
-        """Inputs that it requires: quantities of judges, `baseline`."""
+        """Inputs that it reads: `baseline`, and quantities of judges, the required one first."""
         return ()
 
     @abstractmethod

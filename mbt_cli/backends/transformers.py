@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from mbt_cli.backends.flags import executable_finding, find_executable, flags_of
-from mbt_cli.backends.weights import is_folder, weights_identity
+from mbt_cli.backends.weights import HubModel, is_folder, weights_identity
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.plugin import Flags, RunOnly, Settings, Variable
@@ -48,7 +48,7 @@ class TransformersBackend(Backend):
 
     kind: Literal["transformers"] = "transformers"
     """Names the backend in a manifest."""
-    model: str = Field(min_length=1)
+    model: HubModel
     """Name on the hub, or a folder with config and weights."""
     revision: str | None = None
     """Revision on the hub."""

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from mbt_cli.backends.flags import executable_finding, find_executable, flags_of, unknown_flags
 from mbt_cli.backends.model_sizes import folder_size, model_size
-from mbt_cli.backends.weights import file_sha256, is_folder, weights_identity
+from mbt_cli.backends.weights import HubModel, file_sha256, is_folder, weights_identity
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, find_command, installed, ok, pip_line
 from mbt_cli.core.gpus import GPUs, gpus_at_hand
@@ -131,7 +131,7 @@ class VLLMBackend(Backend):
 
     kind: Literal["vllm"] = "vllm"
     """Names the backend in a manifest."""
-    model: str = Field(min_length=1)
+    model: HubModel
     """Name on the hub, or a folder with config and weights."""
     revision: str | None = None
     """Revision on the hub. Default: the newest one, or the one in the local cache."""

@@ -4,6 +4,9 @@ from fnmatch import fnmatch
 from functools import cache
 from hashlib import file_digest, sha256
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from mbt_cli.core.chat import Json
 from mbt_cli.errors import UsageError
@@ -25,6 +28,16 @@ def is_folder(model: str) -> bool:
         (True, False)
     """
     return model.startswith((".", "/", "~")) or Path(model).is_dir()
+
+
+def _has_owner(model: str) -> str:
+    if "/" not in model and not is_folder(model):
+        raise ValueError("is neither a folder nor a name on the hub, such as `Qwen/Qwen3-4B`")
+    return model
+
+
+HubModel = Annotated[str, Field(min_length=1), AfterValidator(_has_owner)]
+"""Name of a model on the hub, or a folder."""
 
 
 def weights_identity(model: str, revision: str | None, known_sha256: str | None) -> Json:

@@ -16,7 +16,7 @@ _WHOLE = 10_000
 
 
 class Terminal(Console):
-    """A console that styles only what mbt styles: texts are not read as markup and cannot control it."""
+    """A console that styles only what mbt styles: texts are not markup and cannot control it."""
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
         file = styled(sys.stderr if stderr else sys.stdout)

@@ -57,7 +57,19 @@ class _Expansion:
                     what = f"has no axis `{axis}`, which a {draft.kind} stage needs"
                     self._problems.add(f"stage.{block.name}.matrix", what)
             self._look_up_inputs(block, draft)
+        self._check_baseline(block, kept)
         self.matching.stages[block.name] = kept
+
+    def _check_baseline(self, block: Block, drafts: Sequence[CellDraft]) -> None:
+        """At least one cell has the baseline that the stage names."""
+        named = [d for d in drafts if isinstance(d.fields.get("baseline"), Mapping)]
+        if not named or self._problems or any("baseline_rollouts" in d.inputs for d in named):
+            return
+        for axis, value in named[0].fields["baseline"].items():
+            values = dict.fromkeys(d.axes[axis] for d in drafts if axis in d.axes)
+            if value not in values:
+                where = f"stage.{block.name}.baseline.{axis}"
+                self._problems.add(where, f"no cell has `{value}`; {nearest(str(value), values)}")
 
     def _check_axes(self, block: Block, drafts: Sequence[CellDraft]) -> None:
         """The axes that `exclude`, `baseline` and `where` name must exist."""

@@ -19,11 +19,11 @@ from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import Document, read_document
 from mbt_cli.manifest.self_preference import with_related_judges
-from mbt_cli.manifest.toml import manifest_text, read_manifest_tree
+from mbt_cli.manifest.toml import manifest_text, read_manifest_tree, with_lines
 from mbt_cli.manifest.trained_questions import with_trained_questions
 from mbt_cli.plugins import use_study_plugins
 from mbt_cli.stages.labels import label_problems
-from mbt_cli.stages.score import ScoreStage
+from mbt_cli.stages.score import ScoreStage, missing_judge
 from mbt_cli.store.questions import check_split
 from mbt_cli.store.records import data_files
 
@@ -64,6 +64,13 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
         ManifestError: It is wrong; holds every problem found.
         UsageError: The file does not exist, or an override is not KEY=VALUE.
     """
+    try:
+        return _loaded(path, presets, overrides)
+    except ManifestError as error:
+        raise with_lines(error, overrides) from None
+
+
+def _loaded(path: Path, presets: PresetFolders, overrides: Sequence[str]) -> Manifest:
     tree = read_manifest_tree(path, overrides)
     _check_head(path, tree)
     problems = Problems()
@@ -90,6 +97,8 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
             resolver.check_without_cells(block)
     _check_splits(cells, problems)
     by_address = {cell.address: cell for cell in cells}
+    if not problems:
+        _check_judges(by_address, problems)
     _check_labels(by_address, problems)
     stop_if_wrong()
     whole = with_trained_questions(with_related_judges(by_address))
@@ -174,6 +183,25 @@ def _check_splits(cells: Sequence[Cell], problems: Problems) -> None:
             where = f"benchmarks.{cell.resolution.axes['benchmark']}"
             hint = f"; {error.hint}" if error.hint else ""
             problems.add(where, f"{error.message}{hint}")
+
+
+def _check_judges(cells: Mapping[str, Cell], problems: Problems) -> None:
+    """Metrics of score stages whose judge has judged none of the stage's rollouts."""
+    judged: dict[str, set[str]] = {}
+    stages: dict[str, ScoreStage] = {}
+    for cell in cells.values():
+        if isinstance(cell.stage, ScoreStage) and cell.stage.verdicts is not None:
+            stages[cell.stage.name] = cell.stage
+            judges = [
+                cells[address].resolution.judge
+                for address in cell.resolution.inputs.get("verdicts", ())
+                if address in cells
+            ]
+            judged.setdefault(cell.stage.name, set()).update(j.quantity for j in judges if j)
+    for name, stage in stages.items():
+        for number, metric in enumerate(stage.metrics):
+            if (what := missing_judge(metric, judged[name])) is not None:
+                problems.add(f"stage.{name}.metrics.{number}", f"{what}: add it to a judge stage")
 
 
 def _check_labels(cells: Mapping[str, Cell], problems: Problems) -> None:

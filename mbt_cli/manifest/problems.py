@@ -16,6 +16,25 @@ from mbt_cli.plugins import FAMILIES, UNKNOWN_KIND
 BAD_NAME = f"is not a valid name: {NAME_RULE}"
 
 _OTHER_TYPE = ("string_type", "list_type")
+_LIMITS = {
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_pattern_mismatch": "must match the pattern `{pattern}`",
+    "multiple_of": "must be a multiple of {multiple_of}",
+}
+_TYPES = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "must be a list"),
+    "finite_number": "must be a finite number",
+    "string_type": "must be text in quotes",
+}
 
 Names = Mapping[str, Any] | Iterable[str]
 """Valid keys, with their fields where those are tables themselves."""
@@ -133,11 +152,27 @@ def _message(detail: Any, fields: Collection[str]) -> str:
         return "is required"
     if kind in (SECRET, UNKNOWN_KIND):
         return str(detail["msg"])
-    text = value if isinstance(value, str) else repr(value)
+    written = str(value).lower() if isinstance(value, bool) else repr(value)
+    text = value if isinstance(value, str) else written
     shown = text if len(text) <= 60 else text[:57] + "..."
     if kind in ("model_type", "dict_type"):
         return f"`{shown}`: must be a table"
     if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:
         return f"`{shown}`: {BAD_NAME}"
+    return f"`{shown}`: {_rule(kind, detail)}"
+
+
+def _rule(kind: str, detail: Any) -> str:
+    """What a value must be, in words that do not speak of parsing."""
+    limits = {
+        name: f"{limit:g}" if isinstance(limit, float) else limit
+        for name, limit in (detail.get("ctx") or {}).items()
+    }
+    if kind in _LIMITS:
+        return _LIMITS[kind].format(**limits)
+    if kind in _TYPES:
+        return _TYPES[kind]
+    if kind in ("literal_error", "enum"):
+        return f"must be {limits['expected']}"
     message = str(detail["msg"]).removeprefix("Value error, ")
-    return f"`{shown}`: {message[:1].lower()}{message[1:]}"
+    return f"{message[:1].lower()}{message[1:]}"

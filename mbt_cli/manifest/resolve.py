@@ -23,6 +23,7 @@ from mbt_cli.registry import BACKENDS, JUDGES, TRAINERS
 from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage, axis_text
 from mbt_cli.stages.kinds import IMPLICIT
 from mbt_cli.stages.questions import QUESTIONS
+from mbt_cli.stages.rollout import RolloutStage
 from mbt_cli.stages.score import ScoreStage
 from mbt_cli.stages.train import TrainStage, evaluation_problems
 from mbt_cli.trainers.known_keys import known_keys, wrong_setting
@@ -82,6 +83,8 @@ class Resolver:
             return None
         if models is None or templates is None or ("judge" in stage.axes and judge is None):
             return None
+        if benchmark is not None and isinstance(stage, RolloutStage):
+            self._check_documents(templates, benchmark, where)
         training = self._training(stage, where) if source is None else None
         axes_read = [draft.axes, *(d.axes for drafts in draft.inputs.values() for d in drafts)]
         about = {axes["benchmark"] for axes in axes_read if "benchmark" in axes}
@@ -328,6 +331,18 @@ class Resolver:
                 return None
             found[field] = template
         return found
+
+    def _check_documents(
+        self, templates: Mapping[str, Template], benchmark: str, where: str
+    ) -> None:
+        """A prompt that shows documents needs questions with documents."""
+        kind = self._document.benchmarks[benchmark]
+        prompt = templates.get("prompt")
+        if kind.has_documents or prompt is None or "documents" not in prompt.placeholders:
+            return
+        what = f"`{prompt.name}` shows documents, and the questions of `{benchmark}` have none"
+        shipped = "`question`" if kind.verifier.kind == "text" else "`math` or `question`"
+        self._problems.add(f"{where}.prompt", f"{what}; use {shipped}")
 
     def _read_template(
         self, name: str, placeholders: frozenset[str], where: str

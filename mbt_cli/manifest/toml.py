@@ -3,11 +3,14 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mbt_cli.errors import ManifestError, Problem, UsageError
+from mbt_cli.errors import ManifestError, MbtError, Problem, UsageError
+from mbt_cli.manifest.lines import key_lines, line_of
 from mbt_cli.manifest.presets import shipped
 
 Tree = dict[str, Any]
@@ -127,12 +130,38 @@ def read_manifest_tree(path: Path, overrides: Sequence[str]) -> Tree:
 
 def manifest_text(path: Path, overrides: Sequence[str]) -> str:
     """A manifest as written, after the one that it extends and before the values of `--set`."""
-    text = _text_of(path)
-    study = tomllib.loads(text).get("study")
-    parent = study.get("extends") if isinstance(study, dict) else None
-    before = [manifest_text(path.parent / str(parent), ())] if parent is not None else []
-    after = [f"# --set {override}\n" for override in overrides]
-    return "\n".join([*before, f"# {path.name}\n{text}", *after])
+    files = [f"# {file.name}\n{text}" for file, text in _texts(path)]
+    return "\n".join([*reversed(files), *(f"# --set {override}\n" for override in overrides)])
+
+
+def _texts(path: Path) -> Iterator[tuple[Path, str]]:
+    """File and text of a manifest and of those that it extends, the nearest first."""
+    seen: set[Path] = set()
+    while path not in seen:
+        seen.add(path)
+        text = _text_of(path)
+        yield path, text
+        study = tomllib.loads(text).get("study")
+        if not isinstance(study, dict) or "extends" not in study:
+            return
+        path = path.parent / str(study["extends"])
+
+
+def with_lines(error: ManifestError, overrides: Sequence[str]) -> ManifestError:
+    """The error with the line of each problem, where it is known."""
+    path, files = Path(error.file), dict[Path, Mapping[str, int]]()
+    with suppress(MbtError, ValueError, RecursionError):  # the error may be about such a text
+        for file, text in _texts(path):
+            files[file] = key_lines(text)
+    keys = [f"{override.partition('=')[0].strip()}." for override in overrides]
+    found = []
+    for problem in error.problems:
+        place = line_of(problem.where, list(files.values()))
+        if place is not None and not any(f"{problem.where}.".startswith(key) for key in keys):
+            file, line = list(files)[place[0]], f"line {place[1]}"
+            problem = replace(problem, line=line if file == path else f"{file}, {line}")
+        found.append(problem)
+    return ManifestError(error.file, found, hint=error.hint)
 
 
 def _extended(path: Path, seen: tuple[Path, ...]) -> Tree:

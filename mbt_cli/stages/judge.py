@@ -32,7 +32,7 @@ class JudgeStage(Stage):
     """Rollout stages to judge."""
     judge_model: str
     """The model that judges."""
-    votes: Annotated[int, Grows] = Field(default=1, ge=1)
+    votes: Annotated[int, Grows] = Field(default=1, ge=1, le=1_000, strict=True)
     """Number of verdicts per rollout."""
     constrained: bool = True
     """Constrain replies to the judge's JSON schema if the backend supports it."""

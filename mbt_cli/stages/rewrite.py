@@ -46,7 +46,7 @@ class RewriteStage(Stage):
     """Worked solutions of the same questions."""
     teacher: str | None = None
     """Model that rewrites."""
-    traces_per_rollout: Annotated[int, Grows] = Field(ge=1, le=MOST_TRACES)
+    traces_per_rollout: Annotated[int, Grows] = Field(ge=1, le=MOST_TRACES, strict=True)
     """Number of rewrites per rollout."""
     keep: Keep | None = None
     """Which rollouts are rewritten; by default all that did not fail."""

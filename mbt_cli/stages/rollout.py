@@ -22,6 +22,9 @@ from mbt_cli.programs.single import Single
 from mbt_cli.stages.ask import RetryOn, ask_model, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
 
+_PURPOSE = "rollout"
+_MOST_SAMPLES = 100_000
+
 
 class RolloutStage(Stage):
     """Ask a model every question of a split."""
@@ -31,7 +34,7 @@ class RolloutStage(Stage):
     """Train stages whose checkpoints answer; they bring the axes model and variant."""
     prompt: str | None = None
     """Name of a prompt template, or a path."""
-    samples: Annotated[int, Grows] = Field(ge=1)
+    samples: Annotated[int, Grows] = Field(ge=1, le=_MOST_SAMPLES, strict=True)
     """Rollouts per question."""
     sampling: SamplingChoice | None = None
     """Sampling in place of the model's."""
@@ -140,5 +143,4 @@ class _EmptyReplies:
 
 _FIRST_REPLIES = 50
 _REASONING_ONLY = "reasoning only"
-_PURPOSE = "rollout"
 _PROGRAM: Program = Single()

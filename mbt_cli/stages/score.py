@@ -25,7 +25,7 @@ from mbt_cli.core.plugin import AbsentByDefault
 from mbt_cli.core.traces import cut_column
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.errors import StageError
-from mbt_cli.interfaces import Judge
+from mbt_cli.interfaces import Judge, Score
 from mbt_cli.plugins import judge_of
 from mbt_cli.registry import BACKENDS, JUDGES, SCORES, AnyScore
 from mbt_cli.scores.summaries import summarise_all
@@ -96,10 +96,7 @@ class ScoreStage(Stage):
                 field = key if isinstance(self.cluster, str) else f"cluster.{key}"
                 yield field, f"no column `{column}` of questions; {nearest(column, known)}"
         for number, metric in enumerate(self.metrics):
-            quantities = sorted({*metric.needs()} - {"baseline"})
-            if quantities and self.verdicts is None:
-                judges = " or ".join(f"`{kind}`" for kind in _judges_of(quantities[0]))
-                what = f"`{metric.kind}` needs verdicts of the judge {judges}"
+            if self.verdicts is None and (what := missing_judge(metric, ())) is not None:
                 yield f"metrics.{number}", f"{what}: name a judge stage in `verdicts`"
             if "baseline" in metric.needs() and self.baseline is None:
                 what = f"`{metric.kind}` compares with a baseline"
@@ -319,9 +316,14 @@ def _without_text(rollouts: pl.DataFrame) -> dict[str, Json]:
     return {NO_TEXT: {"replies": rollouts["failure"].null_count(), **kinds}} if kinds else {}
 
 
-def _judges_of(quantity: str) -> list[str]:
-    """Kinds of the judges that measure a quantity."""
-    return [kind for kind, judge in JUDGES.kinds().items() if judge.quantity == quantity]
+def missing_judge(metric: Score, judged: Collection[str]) -> str | None:
+    """That a metric needs a judge of a quantity that is not among those judged; None if not."""
+    needed = next((quantity for quantity in metric.needs() if quantity != "baseline"), None)
+    if needed is None or needed in judged:
+        return None
+    kinds = [kind for kind, judge in JUDGES.kinds().items() if judge.quantity == needed]
+    judges = " or ".join(f"`{kind}`" for kind in kinds)
+    return f"`{metric.kind}` needs verdicts of the judge {judges}"
 
 
 def _models_behind(work: Work) -> dict[str, Json]:

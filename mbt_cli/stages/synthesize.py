@@ -27,7 +27,7 @@ class SynthesizeStage(Stage):
     """`solution`: a worked answer; `mbt_s`: a five-phase trace from scratch."""
     teacher: str | None = None
     """Which model writes."""
-    traces_per_question: Annotated[int, Grows] = Field(default=1, ge=1, le=MOST_TRACES)
+    traces_per_question: Annotated[int, Grows] = Field(default=1, ge=1, le=MOST_TRACES, strict=True)
     """Number of texts per question."""
     prompt: str | None = None
     """Prompt template; by default the one named like `make`."""

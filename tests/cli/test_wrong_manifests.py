@@ -1,8 +1,10 @@
 """Manifests that are wrong: what is done, the words wanted, always exit code 2."""
 
+import re
+
 import pytest
 
-from tests.cli.wrong import TINY, Wrong, held, rows, typed
+from tests.cli.wrong import CANNED, TINY, Wrong, held, rows, typed
 from tests.conftest import SMALL_STUDY
 
 CHECK = "check study.toml"
@@ -96,16 +98,31 @@ MISSPELLED = (
     ),
 )
 VALUES = (
-    edited("a word for a number", "seed = 1", 'seed = "one"', "`study.seed`: `one`", "integer"),
+    edited(
+        "a word for a number",
+        "seed = 1",
+        'seed = "one"',
+        "`study.seed`: `one`: must be a whole number",
+    ),
     edited("a word for a table", "[sampling.plain]", "sampling = 3\n[x]", "`sampling`", "table"),
     edited("a single stage", "[[stage]]\nkind", "[[stage]]\nkond", "did you mean `kind`?"),
     written("a table for stages", HEAD + "[stage]\nkind = 'x'", "write `[[stage]]` for each stage"),
     written("no stage", HEAD, "at least one `[[stage]]`"),
-    edited("below zero", "samples = 2", "samples = -2", "`stage.base.samples`: `-2`"),
+    edited(
+        "below zero",
+        "samples = 2",
+        "samples = -2",
+        "`stage.base.samples`: `-2`: must be at least 1",
+    ),
+    edited("a billion", "samples = 2", "samples = 1_000_000_000", "must be at most 100000"),
+    edited(
+        "a switch for a number", "samples = 2", "samples = true", "`true`: must be a whole number"
+    ),
+    edited("more than 64 bits", "max_tokens = ", f"max_tokens = 1{'0' * 30}\nx = ", "most 64 bits"),
     edited("a limit of nothing", "limit = 6", "limit = 0", "`benchmarks.tiny.limit`: `0`"),
     edited("NaN", "temperature = 0", "temperature = nan", "`nan`", "finite number"),
-    edited("a fraction", "samples = 2", "samples = 2.5", "`2.5`", "integer"),
-    edited("text for a list", 'tables = ["main_results"]', 'tables = "x"', "`x`", "valid list"),
+    edited("a fraction", "samples = 2", "samples = 2.5", "`2.5`: must be a whole number"),
+    edited("text for a list", 'tables = ["main_results"]', 'tables = "x"', "`x`: must be a list"),
     edited("an empty axis", '["validation"]', "[]", "matrix.split`: is an empty list"),
     edited(
         "a name with a space", '"small"', '"my study"', "`my study`: is not a valid name", "letters"
@@ -129,6 +146,33 @@ STAGES = (
         'rollouts = "base"\nmatrix',
         'rollouts = "scores"\nmatrix',
         *("stages read each other in a cycle", "`answers` -> `scores`"),
+    ),
+)
+NEVER_MADE = (
+    edited(
+        "a baseline that no cell has",
+        'baseline = { prompt = "answer" }',
+        'baseline = { prompt = "answr" }',
+        *("`stage.scores.baseline.prompt`: no cell has `answr`", "did you mean `answer`?"),
+    ),
+    edited(
+        "a metric without its judge",
+        '"f1_score"',
+        '"f1_score", "mqi"',
+        *("`mqi` needs verdicts of the judge `phases`", "add it to a judge stage"),
+    ),
+    Wrong(
+        "a prompt that shows documents, for questions without",
+        CHECK,
+        ["`answer` shows documents, and the questions of `tiny` have none", "`math` or `question`"],
+        edits={TINY: 'kind = "gsm8k"\nfiles = { validation = "q.jsonl" }'},
+        files={"q.jsonl": '{"question": "1 + 1?", "answer": "#### 2"}\n'},
+    ),
+    edited(
+        "a name on the hub without its owner",
+        CANNED,
+        'backend = { kind = "vllm", model = "Qwen3-4B" }',
+        *("`Qwen3-4B`", "such as `Qwen/Qwen3-4B`"),
     ),
 )
 DATA = (
@@ -180,11 +224,70 @@ PROMPTS = (
 )
 
 
-@rows(*FILES, *EXTENDS, *VERSIONS, *MISSPELLED, *VALUES, *STAGES, *DATA, *PROMPTS)
+@rows(*FILES, *EXTENDS, *VERSIONS, *MISSPELLED, *VALUES, *STAGES, *NEVER_MADE, *DATA, *PROMPTS)
 def test_a_wrong_manifest_is_said_in_the_users_words(wrong, tmp_path, capfd):
     wrong.prepare(tmp_path)
 
-    held(wrong, typed(wrong.words_typed, tmp_path, wrong.env, capfd))
+    done = typed(wrong.words_typed, tmp_path, wrong.env, capfd)
+
+    held(wrong, done)
+    listed = [line for line in done.err.splitlines() if line.startswith("  ")]
+    unplaced = [line for line in listed if not re.match(r"  (\S+\.toml, )?line \d+: `", line)]
+    assert all(line.startswith(("  `file`: ", "  `stage`: ")) for line in unplaced)
+
+
+LINES = """
+[study]
+name = "lines"
+seed = "a"
+
+[sampling.plain]
+temperature = 9
+
+[models]
+parrot = { backend = { kind = "canned", replies = [
+    "one",
+    2,
+] } }
+
+[[stage]]
+kind = "rollout"
+name = "base"
+samples = 0
+matrix = {}
+"""
+
+
+def test_every_problem_has_the_line_of_its_key(tmp_path, capfd):
+    Wrong("", "", (), files={"own.toml": LINES}).prepare(tmp_path)
+
+    done = typed(["check", "own.toml"], tmp_path, {}, capfd)
+
+    found = dict(re.findall(r"line (\d+): `([^`]+)`", done.err))
+    assert found.items() >= {
+        ("4", "study.seed"),
+        ("7", "sampling.plain.temperature"),
+        ("12", "models.parrot.backend.replies.1"),
+    }
+
+
+def test_a_problem_in_an_extended_manifest_names_its_file(tmp_path, capfd):
+    own = '[study]\nextends = "study.toml"\nname = "own"\n'
+    edits = {"samples = 2": "samples = 0"}
+    Wrong("", "", (), files={"own.toml": own}, edits=edits).prepare(tmp_path)
+    number = SMALL_STUDY.splitlines().index("samples = 2") + 1
+
+    done = typed(["check", "own.toml"], tmp_path, {}, capfd)
+
+    assert f"study.toml, line {number}: `stage.base.samples`: `0`" in done.err
+
+
+def test_a_problem_of_a_value_of_set_has_no_line(tmp_path, capfd):
+    Wrong("", "", ()).prepare(tmp_path)
+
+    done = typed(["check", "study.toml", "--set", "stage.base.samples=0"], tmp_path, {}, capfd)
+
+    assert "  `stage.base.samples`: `0`: must be at least 1 (from `--set " in done.err
 
 
 @pytest.mark.parametrize(
