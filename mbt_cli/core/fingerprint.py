@@ -9,20 +9,25 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from os.path import commonprefix
 from typing import Any
 
 from pydantic import BaseModel
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.plugin import AbsentByDefault, Grows, RunOnly
+from mbt_cli.core.plugin import AbsentByDefault, Grows, Plugin, RunOnly
 from mbt_cli.core.request_keys import sha256_of
 
 UNSET = "(not set)"
 """The value of a field that one of two specs does not have."""
 
 _SHOWN_CHARACTERS = 60
+_SHOWN_BEFORE = 20
+"""Characters before the first difference of two long values."""
+_CUT = "…"
 _LARGEST_INTEGER = 2**63
 _SPECS_KEPT = 4096
+_MEMBER_HASH = 8
 _UNMARKED: frozenset[Any] = frozenset()
 
 
@@ -52,15 +57,22 @@ def base_spec_of(settings: object) -> Json:
 def growth_of(settings: object) -> dict[str, int | None]:
     """Every size that may grow: key path to number, None without a limit.
 
-    Sizes per split have a path for each split, such as `limit.train`.
+    Sizes per split have a path for each split, such as `limit.train`. Members of a list count one
+    each, such as `metrics[aes 1b7c3f20]`, with the start of the hash of their spec.
     """
     sizes: dict[str, int | None] = {}
     for path, value in _marked(settings, "", Grows):
         if isinstance(value, Mapping):
             sizes.update({_join(path, str(split)): number for split, number in value.items()})
+        elif isinstance(value, list):
+            sizes.update({f"{path}[{_member(one)}]": 1 for one in value})
         else:
             sizes[path] = value
     return sizes
+
+
+def _member(plugin: Plugin) -> str:
+    return f"{plugin.kind} {sha256_of(spec_of(plugin))[:_MEMBER_HASH]}"
 
 
 def is_grown(old: Mapping[str, int | None], new: Mapping[str, int | None]) -> bool:
@@ -71,9 +83,13 @@ def is_grown(old: Mapping[str, int | None], new: Mapping[str, int | None]) -> bo
         True
         >>> is_grown({"limit": None}, {"limit": 8})
         False
+        >>> is_grown({"metrics[f1_score 1b7c3f20]": 1}, {})
+        False
     """
 
     def size(sizes: Mapping[str, int | None], path: str) -> float:
+        if path.endswith("]"):
+            return sizes.get(path) or 0
         # `limit = 8` holds for `limit.train` too
         number = sizes.get(path, sizes.get(path.rpartition(".")[0]))
         return math.inf if number is None else number
@@ -126,7 +142,11 @@ class Difference:
     new: Json
 
     def __str__(self) -> str:
-        return f"`{self.path}`: {_shown(self.old)} -> {_shown(self.new)}"
+        old, new = _shown(self.old), _shown(self.new)
+        start = 0
+        if old == new and old.endswith(_CUT):  # they differ behind what is shown
+            start = len(commonprefix([repr(self.old), repr(self.new)])) - _SHOWN_BEFORE
+        return f"`{self.path}`: {_shown(self.old, start)} -> {_shown(self.new, start)}"
 
 
 def differences(old: Json, new: Json) -> list[Difference]:
@@ -146,15 +166,27 @@ def _differences(old: Json, new: Json, path: str) -> Iterator[Difference]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _differences(before, after, _join(path, str(number)))
+    elif (before := _kinds(old)) and (after := _kinds(new)):
+        yield Difference(path, before, after)
     elif old != new or type(old) is not type(new):
         yield Difference(path, old, new)
 
 
-def _shown(value: Json) -> str:
+def _kinds(value: Json) -> list[Json]:
+    """Kinds of the plug-ins in a list; empty for anything else."""
+    if not isinstance(value, list):
+        return []
+    kinds = [one.get("kind") for one in value if isinstance(one, Mapping)]
+    return kinds if len(kinds) == len(value) and None not in kinds else []
+
+
+def _shown(value: Json, start: int = 0) -> str:
+    """A value as text, from a character on; long ones are cut."""
     if value == UNSET:
         return UNSET
     text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+    text = text if start <= 0 else f"{_CUT}{text[start:]}"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}{_CUT}"
 
 
 def _join(path: str, key: str) -> str:

@@ -62,9 +62,10 @@ class AbsentByDefault:
 
 
 class Grows:
-    """Mark of a field whose larger value only adds rows: `limit`, `samples`.
+    """Mark of a field whose larger value only adds rows: `limit`, `samples`, a list of `metrics`.
 
-    A finished cell whose spec differs in such fields alone is extended without `--replace`.
+    A finished cell whose spec differs in such fields alone is extended without `--replace`. A list
+    of plug-ins is larger if it has all that the other has.
     """
 
 

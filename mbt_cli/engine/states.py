@@ -1,6 +1,6 @@
 """The state of each cell of a study: done, grown, stale, missing or failed, and why."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -191,7 +191,7 @@ def _status(state: CellState, inputs: Mapping[str, CellState]) -> tuple[Status, 
             return "grown", made
         return ("stale", changed) if changed else ("done", ())
     if lineage.base_fingerprint == state.base_fingerprint and is_grown(lineage.sizes, state.sizes):
-        return "grown", [str(d) for d in differences(dict(lineage.sizes), dict(state.sizes))]
+        return "grown", [*_growth(lineage.sizes, state.sizes)]
     own = differences(_read(cell, lineage.spec), _read(cell, cell.spec))
     kept = [inputs.get(address) for address in lineage.inputs]
     is_same = not own and all(other is not None and other.status != "stale" for other in kept)
@@ -206,6 +206,14 @@ def _status(state: CellState, inputs: Mapping[str, CellState]) -> tuple[Status, 
             reasons.append(f"input `{address}` has another fingerprint")
     reasons += [f"input `{a}` is no longer read" for a in lineage.inputs if a not in inputs]
     return "stale", reasons or changed or ["its stage has another version"]
+
+
+def _growth(old: Mapping[str, int | None], new: Mapping[str, int | None]) -> Iterator[str]:
+    for difference in differences(dict(old), dict(new)):
+        path, is_member, member = difference.path.partition("[")
+        # without the hash that tells two members of a kind apart
+        kind = member.partition(" ")[0]
+        yield f"`{path}` has `{kind}` now" if is_member else str(difference)
 
 
 def _in_manifest_names(cell: Cell, difference: Difference) -> str:

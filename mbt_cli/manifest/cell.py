@@ -93,7 +93,7 @@ class Cell:
 
     @cached_property
     def sizes(self) -> dict[str, int | None]:
-        """Fields whose larger value only adds rows, by path; None: no limit."""
+        """Sizes of which more only adds rows, by path; None: no limit."""
         if self.stage.kind == "questions" and self.resolution.benchmark is not None:
             axes = self.resolution.axes
             own = growth_of(self.resolution.benchmark)

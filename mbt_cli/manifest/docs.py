@@ -62,7 +62,7 @@ _NO_LIMIT = 1e15
 """Larger limits come from the number type and are not shown."""
 _MARKS = (
     (RunOnly, "never changes results"),
-    (Grows, "a larger value only adds rows"),
+    (Grows, "more only adds rows"),
 )
 
 

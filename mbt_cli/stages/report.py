@@ -10,6 +10,7 @@ import polars as pl
 from pydantic import Field
 
 from mbt_cli.core.addresses import axes_of
+from mbt_cli.core.plugin import Grows
 from mbt_cli.core.tables import CELLS, STAGE, ReportInputs, TableData
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, SCORES, AnyFigure, AnyTable
@@ -38,9 +39,9 @@ class ReportStage(Stage):
     kind: Literal["report"] = "report"
     scores: StageInput
     """Score stages to report."""
-    tables: list[AnyTable]
+    tables: Annotated[list[AnyTable], Grows]
     """Tables to make, each by name or as a TOML table with settings."""
-    figures: list[AnyFigure] = Field(default_factory=list)
+    figures: Annotated[list[AnyFigure], Grows] = Field(default_factory=list)
     """Figures to make, each by name or as a TOML table with settings."""
     reference: str | None = None
     """CSV file with published numbers, shown next to those of the study; its content counts."""

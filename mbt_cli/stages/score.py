@@ -21,7 +21,7 @@ from mbt_cli.core.measures import (
     Verdicts,
 )
 from mbt_cli.core.names import nearest
-from mbt_cli.core.plugin import AbsentByDefault
+from mbt_cli.core.plugin import AbsentByDefault, Grows
 from mbt_cli.core.traces import cut_column
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.errors import StageError
@@ -60,7 +60,7 @@ class ScoreStage(Stage):
     with the columns `question_id`, `sample`, `label` (`1` or `0`, `right` or `wrong`, or a value of
     the judge's scale; empty: not labelled) and the axes in which the stage's cells differ, such as
     `model`; or `metadata.KEY`, one verdict per question in the benchmark's metadata."""
-    metrics: list[AnyScore] = Field(min_length=1)
+    metrics: Annotated[list[AnyScore], Grows] = Field(min_length=1)
     """Metrics to compute: names, or tables with settings."""
     by: list[Literal["difficulty", "hops", "question_type"]] = Field(default_factory=list)
     """Columns of the questions to break every metric down by."""

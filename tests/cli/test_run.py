@@ -82,6 +82,41 @@ def test_more_samples_and_a_larger_limit_need_no_flag_and_ask_only_what_is_new(m
     assert lineage["requests"]["sent"] == 9
 
 
+METRICS = ["exact_match", "f1_score", "answer_rate", "judge_accuracy", "tokens", "degeneration"]
+MORE = [
+    *("--set", f"stage.scores.metrics={[*METRICS, 'substring_match']}"),
+    *("--set", 'stage.tables.tables=["main_results", "paired_differences"]'),
+    *("--set", 'stage.tables.figures=["response_lengths"]'),
+]
+
+
+def test_more_metrics_tables_and_figures_need_no_flag_and_ask_nothing(mbt, workplace):
+    mbt("run", "study.toml")
+
+    planned = mbt("run", "study.toml", "--dry-run", *MORE)
+    grown = mbt("run", "study.toml", *MORE)
+
+    assert "scores/benchmark=tiny" in planned.out
+    assert "`stage.scores.metrics` has `substring_match` now" in planned.out
+    assert grown.code == 0, grown.err
+    assert "0 model calls" in grown.out
+    assert "substring" in grown.out
+    files = workplace / "runs/small/tables/files"
+    assert (files / "paired_differences.parquet").is_file()
+    assert (files / "response_lengths.png").is_file()
+
+
+def test_fewer_metrics_make_scores_stale(mbt):
+    mbt("run", "study.toml")
+
+    fewer = mbt("run", "study.toml", "--set", 'stage.scores.metrics=["exact_match"]')
+
+    assert fewer.code == 1
+    assert "`metrics`: ['exact_match', 'f1_score'" in fewer.err
+    assert "-> ['exact_match']" in fewer.err
+    assert "--replace" in fewer.err
+
+
 def test_a_study_that_gains_a_prompt_and_questions_asks_for_what_is_new_alone(mbt, workplace):
     whole = (workplace / "study.toml").read_text()
     first = whole.replace('["answer", "metacognitive"]', '["answer"]').replace(
@@ -289,7 +324,7 @@ def test_each_mistake_is_one_line_and_tables_come_before_names(mbt, workplace, m
     ran = mbt("check", "study.toml")
 
     assert ran.code == 2
-    lines = [line for line in ran.err.splitlines() if line.startswith("  `")]
+    lines = [line for line in ran.err.splitlines() if line.startswith("  line ")]
     assert len(lines) == count, ran.err
     assert "Traceback" not in ran.err
 

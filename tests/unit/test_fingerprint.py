@@ -107,6 +107,14 @@ def test_differences_name_each_field_with_both_values():
     ]
 
 
+def test_long_values_are_shown_where_they_differ():
+    old, new = ("x" * 200 + end for end in ("one", "another"))
+
+    (found,) = differences({"text": old}, {"text": new})
+
+    assert str(found) == f"`text`: …{'x' * 20}one' -> …{'x' * 20}another'"
+
+
 def test_true_and_one_are_different_values():
     assert len(differences({"a": True}, {"a": 1})) == 1
 
