@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from os.path import commonprefix
 from typing import Any
 
 from pydantic import BaseModel
@@ -145,7 +144,8 @@ class Difference:
         old, new = _shown(self.old), _shown(self.new)
         start = 0
         if old == new and old.endswith(_CUT):  # they differ behind what is shown
-            start = len(commonprefix([repr(self.old), repr(self.new)])) - _SHOWN_BEFORE
+            pairs = enumerate(zip(repr(self.old), repr(self.new), strict=False))
+            start = next((n for n, (a, b) in pairs if a != b), 0) - _SHOWN_BEFORE
         return f"`{self.path}`: {_shown(self.old, start)} -> {_shown(self.new, start)}"
 
 
