@@ -60,6 +60,8 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
         if as_json:
             typer.echo(_served_json(models))
             return
+        if unsaid := manifest.unsaid():
+            out.print(_unsaid_table(unsaid))
         out.print(Group(*(_served_table(model) for model in models)))
         trainings = planned_trainings(States(manifest, machine.runs))
         if trainings:
@@ -91,6 +93,16 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
         found = verify_ancestry(folders)
         out.print(_verified(found))
         _refuse(found)
+
+
+def _unsaid_table(unsaid: Mapping[str, Json]) -> Table:
+    table = Table("key", "value", title="defaults, which the manifest leaves to mbt")
+    table.title_justify = "left"
+    for key, value in unsaid.items():
+        table.add_row(
+            Text(key), Text(value if isinstance(value, str) else orjson.dumps(value).decode())
+        )
+    return table
 
 
 @dataclass(frozen=True)

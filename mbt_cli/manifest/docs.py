@@ -101,9 +101,10 @@ def _lines(
         if name in leave_out:
             continue
         key = field.alias or name
-        parts = [type_words(types[key], definitions, elsewhere), _default(field, name in needed)]
-        parts += [words for mark, words in _MARKS if mark in field.metadata]
         doc = " ".join(docs.get(name, "").split())
+        default = _default(field, name in needed, doc)
+        parts = [type_words(types[key], definitions, elsewhere), default]
+        parts += [words for mark, words in _MARKS if mark in field.metadata]
         yield f"- `{prefix}{key}` ({'; '.join(p for p in parts if p)}): {doc}"
         inner = _table_inside(field)
         if inner is not None and inner.__name__ not in elsewhere:
@@ -176,9 +177,9 @@ def _joined_words(words: list[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _default(field: FieldInfo, is_needed: bool) -> str:
+def _default(field: FieldInfo, is_needed: bool, doc: str) -> str:
     if field.is_required() or is_needed:
-        return "required"
+        return "required" if is_needed or "Default:" not in doc else ""
     value = field.get_default(call_default_factory=True)
     if value is None or isinstance(value, BaseModel):
         return "" if isinstance(value, BaseModel) else "optional"
@@ -236,7 +237,8 @@ def _stages() -> Iterator[str]:
     kinds = ", ".join(f"`{kind}`" for kind in STAGES)
     own = (
         f"- `kind` (required): one of {kinds}; each has a section.\n"
-        "- `name` (required): the name by which later stages read it, and of its cells' folder."
+        "- `name` (text): the name by which later stages read it, and of its cells' folder. "
+        "Default: its kind."
     )
     yield f"{head}\n\n{own}\n{rest}"
     for kind, stage in STAGES.items():
@@ -437,7 +439,7 @@ def _stage_schema(kind: str, stage: type[Stage], definitions: dict[str, Any]) ->
         "type": "object",
         "description": stage.summary,
         "properties": properties,
-        "required": ["kind", "name"],
+        "required": ["kind"],
         "additionalProperties": False,
     }
 

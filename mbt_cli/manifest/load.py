@@ -53,6 +53,28 @@ class Manifest:
         """Number of cells of each stage, in the manifest's order."""
         return Counter(cell.resolution.address.split("/")[0] for cell in self.cells.values())
 
+    def unsaid(self) -> Mapping[str, Any]:
+        """Key path to value of what the manifest leaves to mbt and what decides the rows."""
+        study = self.document.study
+        written = self.tree.get("study", {})
+        found: dict[str, Any] = {
+            f"study.{key}": getattr(study, key) for key in _OF_STUDY if key not in written
+        }
+        for raw, block in zip(self.tree.get("stage", ()), self.document.blocks, strict=True):
+            where, matrix = f"stage.{block.name}", block.envelope.matrix
+            if "name" not in raw:
+                found[f"{where}.name"] = block.name
+            if "split" in matrix and "split" not in raw.get("matrix", {}):
+                found[f"{where}.matrix.split"] = matrix["split"]
+            found |= {f"{where}.{k}": v for k, v in block.fields.items() if k not in raw}
+            samples = block.kind.model_fields.get("samples")
+            if samples is not None and "samples" not in {**block.fields, **matrix}:
+                found[f"{where}.samples"] = samples.default
+        return found
+
+
+_OF_STUDY = ("seed", "max_failed_share")
+
 
 def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str] = ()) -> Manifest:
     """Read, merge, check and expand a manifest.

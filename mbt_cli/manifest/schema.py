@@ -21,6 +21,7 @@ from mbt_cli.core.written_secrets import written_secrets
 from mbt_cli.interfaces import Benchmark, Judge
 from mbt_cli.manifest.problems import BAD_NAME, Names, Problems
 from mbt_cli.manifest.toml import merged
+from mbt_cli.manifest.unsaid import with_defaults
 from mbt_cli.plugins import FAMILIES
 from mbt_cli.registry import TRAINERS, AnyBenchmark, AnyJudge
 from mbt_cli.stages.base import AxisValues, SamplingChoice, Stage, axis_text
@@ -47,9 +48,9 @@ class StudyTable(Settings):
 
     name: Name
     """Name of the study's folder in the runs folder."""
-    seed: int = Field(ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """All seeds of the study are derived from it."""
-    max_failed_share: float = Field(ge=0, le=1)
+    max_failed_share: float = Field(default=0.05, ge=0, le=1)
     """A stage fails if a larger share of its rows failed; never changes fingerprints."""
     mbt: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
     """Oldest version of mbt that can read this manifest; older ones report only that."""
@@ -105,6 +106,7 @@ class StageBlock(Settings):
 
     kind: str
     name: Name
+    """Name of its folder and for other stages. Default: its kind."""
     matrix: dict[str, AxisValues] = Field(default_factory=dict)
     """Axis to its values; a single value fixes the axis."""
     exclude: list[dict[str, AxisValues]] = Field(default_factory=list)
@@ -238,6 +240,7 @@ def read_document(tree: Mapping[str, Any], problems: Problems) -> Document:
         blocks = []
     if not blocks and "stage" not in tables:
         problems.add("stage", "is missing: a manifest needs at least one `[[stage]]`")
+    blocks = with_defaults(blocks, named["benchmarks"])
     found = [read_block(block, number, problems) for number, block in enumerate(blocks)]
     for name, times in Counter(block.name for block in found if block is not None).items():
         if times > 1:

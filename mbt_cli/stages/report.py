@@ -38,9 +38,9 @@ class ReportStage(Stage):
     version: ClassVar[int] = 3
     kind: Literal["report"] = "report"
     scores: StageInput
-    """Score stages to report."""
+    """Score stages to report. Default: all before this one."""
     tables: Annotated[list[AnyTable], Grows]
-    """Tables to make, each by name or as a TOML table with settings."""
+    """Tables to make, each by name or as a TOML table with settings. Default: `main_results`."""
     figures: Annotated[list[AnyFigure], Grows] = Field(default_factory=list)
     """Figures to make, each by name or as a TOML table with settings."""
     reference: str | None = None

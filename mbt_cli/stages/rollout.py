@@ -34,7 +34,7 @@ class RolloutStage(Stage):
     """Train stages whose checkpoints answer; they bring the axes model and variant."""
     prompt: str | None = None
     """Name of a prompt template, or a path."""
-    samples: Annotated[int, Grows] = Field(ge=1, le=_MOST_SAMPLES, strict=True)
+    samples: Annotated[int, Grows] = Field(default=1, ge=1, le=_MOST_SAMPLES, strict=True)
     """Rollouts per question."""
     sampling: SamplingChoice | None = None
     """Sampling in place of the model's."""

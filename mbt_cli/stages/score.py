@@ -50,7 +50,7 @@ class ScoreStage(Stage):
     version: ClassVar[int] = 5
     kind: Literal["score"] = "score"
     rollouts: StageInput
-    """Rollout stages to score."""
+    """Rollout stages to score. Default: all before this one."""
     verdicts: StageInput | None = None
     """Judge stages with verdicts on these rollouts."""
     baseline: dict[str, str] | None = None
@@ -61,7 +61,8 @@ class ScoreStage(Stage):
     the judge's scale; empty: not labelled) and the axes in which the stage's cells differ, such as
     `model`; or `metadata.KEY`, one verdict per question in the benchmark's metadata."""
     metrics: Annotated[list[AnyScore], Grows] = Field(min_length=1)
-    """Metrics to compute: names, or tables with settings."""
+    """Metrics to compute: names, or tables with settings. Default: exact match and F1, or
+    `math_match` for math, with the answer rate and tokens."""
     by: list[Literal["difficulty", "hops", "question_type"]] = Field(default_factory=list)
     """Columns of the questions to break every metric down by."""
     resamples: int = Field(default=2_000, ge=100)

@@ -134,7 +134,7 @@ def test_a_command_shows_its_options_and_its_manifest_keys(mbt):
     ran = mbt("help", "rollout")
 
     assert "--retry-failed" in ran.out
-    assert "- `samples` (whole number, at least 1; required" in ran.out
+    assert "- `samples` (whole number, at least 1, at most 100000; default `1`" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,7 @@ VALUES = (
         "a name with a space", '"small"', '"my study"', "`my study`: is not a valid name", "letters"
     ),
     edited("a path as a name", '"small"', '"../up"', "`../up`: is not a valid name"),
-    edited("a required key left out", "seed = 1\n", "", "`study.seed`: is required"),
-    edited("a stage without a name", 'name = "scores"\n', "", "`stage[2].name`: is required"),
+    edited("a required key left out", 'name = "small"\n', "", "`study.name`: is required"),
 )
 STAGES = (
     edited(

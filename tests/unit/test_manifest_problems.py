@@ -49,7 +49,7 @@ def test_all_problems_in_names_come_at_once(load):
     ("before", "after", "where", "words"),
     [
         ("max_tokens = 32", "max_tokens = -1", "sampling.plain.max_tokens", "-1"),
-        ("seed = 1\n", "", "study.seed", "required"),
+        ('name = "small"\n', "", "study.name", "required"),
         ('kind = "report"', 'kind = "reprot"', "stage.tables.kind", "did you mean `report`?"),
         ("seed = 1", "sed = 1", "study.sed", "did you mean `seed`?"),
         (

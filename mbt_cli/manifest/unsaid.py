@@ -1,0 +1,62 @@
+"""Defaults that depend on other tables of a manifest: names, splits, inputs, metrics and tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mbt_cli.interfaces import Benchmark
+from mbt_cli.stages.kinds import STAGES
+
+Blocks = Sequence[Mapping[str, Any]]
+
+_WORDS = ("exact_match", "f1_score")
+_MATH = ("math_match",)
+_ALWAYS = ("answer_rate", "tokens")
+_TABLES = ("main_results",)
+
+
+def with_defaults(blocks: Blocks, benchmarks: Mapping[str, Benchmark]) -> list[Mapping[str, Any]]:
+    """The `[[stage]]` tables with what follows from the other tables where they say nothing.
+
+    A stage is named like its kind; `split` is the one that all benchmarks of its matrix have, if
+    they have one; a score stage reads all rollouts before it, and a report all scores.
+    """
+    made: list[Mapping[str, Any]] = []
+    for block in blocks:
+        kind = block.get("kind")
+        if not isinstance(kind, str) or kind not in STAGES:
+            made.append(block)
+            continue
+        found: dict[str, Any] = {"name": kind, **block}
+        if kind == "score":
+            found = {"rollouts": _names(made, "rollout"), "metrics": _metrics(benchmarks), **found}
+        elif kind == "report":
+            found = {"scores": _names(made, "score"), "tables": list(_TABLES), **found}
+        if "split" in STAGES[kind].axes:
+            found |= _with_split(found.get("matrix"), benchmarks)
+        made.append(found)
+    return made
+
+
+def _names(before: Blocks, kind: str) -> list[str]:
+    return [str(block["name"]) for block in before if block.get("kind") == kind]
+
+
+def _metrics(benchmarks: Mapping[str, Benchmark]) -> list[str]:
+    are_math = {one.official is None for one in benchmarks.values()}
+    return [*(_WORDS if False in are_math else ()), *(_MATH if True in are_math else ()), *_ALWAYS]
+
+
+def _with_split(matrix: Any, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
+    """The matrix with the only split of its benchmarks; nothing if that is not clear."""
+    if not isinstance(matrix, Mapping) or "benchmark" not in matrix or "split" in matrix:
+        return {}
+    written = matrix["benchmark"]
+    names = written if isinstance(written, list) else [written]
+    found = {split for name in names for split in _splits(benchmarks.get(str(name)))}
+    return {"matrix": {**matrix, "split": sorted(found)}} if len(found) == 1 else {}
+
+
+def _splits(benchmark: Benchmark | None) -> list[str]:
+    if benchmark is None:
+        return []
+    return list(benchmark.splits or benchmark.files or benchmark.official_sizes)
