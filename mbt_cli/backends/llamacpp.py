@@ -19,7 +19,7 @@ from mbt_cli.backends import llamacpp_server
 from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, missing_packages, ok, pip_line
-from mbt_cli.core.plugin import RunOnly
+from mbt_cli.core.plugin import AbsentByDefault, RunOnly
 from mbt_cli.core.serving import Download, ServerPlace
 from mbt_cli.core.sync import sync
 from mbt_cli.core.training_job import TRAINED_GGUF, Weights
@@ -44,6 +44,7 @@ _NEUTRAL: Mapping[str, Json] = {"cache_prompt": False, "top_k": 0, "min_p": 0.0}
 
 _CAUSES = (
     Cause("failed to allocate|out of memory", "lower the model's `context` or `parallel`"),
+    Cause("lora", "`adapter` must be a LoRA of this model as a GGUF file"),
     Cause("failed to load model|invalid magic", "`model` must be a complete GGUF file"),
 )
 
@@ -55,6 +56,10 @@ class LlamaCppBackend(Backend):
     """Names the backend in a manifest."""
     model: str = NAME
     """`smollm2-135m`, downloaded on first use, or the path of a GGUF file."""
+    adapter: Annotated[str | None, RunOnly] = None
+    """Path of a LoRA as a GGUF file; `adapter` of the model sets it."""
+    adapter_sha256: Annotated[str | None, AbsentByDefault] = None
+    """Hash of that file."""
     context: int = Field(default=8192, ge=64)
     """Context length in tokens (prompt and reply)."""
     parallel: Annotated[int, RunOnly] = Field(default=1, ge=1, le=256)
@@ -97,9 +102,15 @@ class LlamaCppBackend(Backend):
         return self.model
 
     def identity(self) -> Mapping[str, Json]:
-        return {"weights": self._sha256(), "context": self.context}
+        added = {} if self.adapter_sha256 is None else {"adapter": self.adapter_sha256}
+        return {"weights": self._sha256(), "context": self.context, **added}
 
     def weights(self, place: ServerPlace) -> Weights:
+        if self.adapter is not None:
+            raise UsageError(
+                f"a training cannot start from `{self.model}` with an adapter",
+                hint="train the model without `adapter`, or merge the adapter into its weights",
+            )
         path = smollm2_weights(place) if self.model == NAME else self._file()
         return Weights(model=str(path))
 
@@ -147,6 +158,7 @@ class LlamaCppBackend(Backend):
     def _command(self, path: Path, port: int) -> tuple[str, ...]:
         settings = {
             "path": str(path),
+            "adapter": self.adapter,
             "name": self._name(),
             "port": port,
             "context": self.context,

@@ -19,6 +19,10 @@ def main() -> None:
     parameters = xllamacpp.CommonParams()
     parameters.model.path = settings["path"]
     parameters.model_alias = {settings["name"]}
+    if settings["adapter"] is not None:
+        adapter = xllamacpp.CommonAdapterLoraInfo()
+        adapter.path, adapter.scale = settings["adapter"], 1.0
+        parameters.lora_adapters = [adapter]
     parameters.n_ctx = settings["context"] * settings["parallel"]
     parameters.n_parallel = settings["parallel"]
     parameters.hostnames = ["127.0.0.1"]

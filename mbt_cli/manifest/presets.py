@@ -52,14 +52,14 @@ class PresetFolders:
         places = [extra, Path("presets"), config / "presets", shipped("presets")]
         return cls(tuple(p for p in places if p is not None))
 
-    def find(self, family: str, name: str) -> Path | None:
+    def find(self, family: str, name: str, ending: str = ".toml") -> Path | None:
         """The file of a preset, such as `find("models", "qwen3-0.6b")`."""
-        paths = (folder / family / f"{name}.toml" for folder in self.folders)
+        paths = (folder / family / f"{name}{ending}" for folder in self.folders)
         return next((p for p in paths if p.is_file()), None)
 
-    def names(self, family: str) -> Sequence[str]:
+    def names(self, family: str, ending: str = ".toml") -> Sequence[str]:
         """Names of all presets of a family."""
-        found = {p.stem for f in self.folders for p in (f / family).glob("*.toml")}
+        found = {p.stem for f in self.folders for p in (f / family).glob(f"*{ending}")}
         return sorted(found)
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import nearest
@@ -30,6 +31,8 @@ from mbt_cli.trainers.known_keys import known_keys, wrong_setting
 
 _S = TypeVar("_S", bound=BaseModel)
 
+_ADAPTER = ".gguf"
+"""Ending of the files in presets/adapters/."""
 _IMPORTING = ("rollout", "synthesize", "rewrite")
 """Kinds of stages whose rows may come from a source."""
 
@@ -270,6 +273,11 @@ class Resolver:
             return None
         tables = (("serve", table.serve), ("place", table.place), ("size", table.size))
         fields = {name: own for name, own in tables if own}
+        if table.adapter is not None:
+            found = self._adapter(table.adapter, table.backend, where)
+            if found is None:
+                return None
+            fields |= found
         written = {**table.backend, **fields}
         try:
             return BACKENDS.make(written)
@@ -278,6 +286,26 @@ class Resolver:
                 f"{where}.backend", error, BACKENDS.fields_of(written), written
             )
             return None
+
+    def _adapter(
+        self, name: str, backend: Mapping[str, Any], where: str
+    ) -> dict[str, Any] | None:
+        """The fields of a backend for an adapter; None if it is not found or cannot be served."""
+        kinds = [k for k, kind in BACKENDS.kinds().items() if "adapter" in kind.model_fields]
+        if backend.get("kind") not in kinds:
+            can = " or ".join(f"`{kind}`" for kind in kinds)
+            what = f"the backend `{backend.get('kind')}` adds no adapters to the weights; {can} can"
+            self._problems.add(f"{where}.adapter", what)
+            return None
+        paths = [self._folder / name, Path(name).expanduser()]
+        shipped = self._presets.find("adapters", name, _ADAPTER)
+        path = shipped or next((path for path in paths if path.is_file()), None)
+        if path is None:
+            what = f"no adapter `{name}`: it is neither in presets/adapters/ nor a file"
+            names = self._presets.names("adapters", _ADAPTER)
+            self._problems.add(f"{where}.adapter", f"{what}; {nearest(name, names)}")
+            return None
+        return {"adapter": str(path.absolute()), "adapter_sha256": file_sha256(path)}
 
     def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
         """A sampling by its name, or one derived from another with `like`."""
