@@ -53,7 +53,7 @@ test-quickstart: $(SETUP) ## test the quickstart study on the real embedded mode
 	@$(BIN)/python -m pytest tests/integration/quickstart -q
 
 .PHONY: tiny-mbt
-tiny-mbt: $(SETUP_TRAIN) ## run the whole method on the embedded model: traces, three trainings, one table (under an hour)
+tiny-mbt: $(SETUP_TRAIN) ## run the whole method on the embedded model: traces, trainings with three seeds, tables (two to three hours)
 	@.venv-train/bin/mbt run manifests/tiny-mbt.toml
 
 clean: ## remove environments and caches (artifacts in runs/ stay)

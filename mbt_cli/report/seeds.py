@@ -129,6 +129,9 @@ def _merged(rows: Sequence[Mapping[str, Any]], values: _Values) -> dict[str, Any
     if interval and first["unit"] in _SHARE_UNITS:
         interval = interval.within(0.0, 1.0)
     apart = _of_summaries(rows, "difference", "difference_low", "difference_high")
+    between = apart.interval() if apart else None
+    if between and first["unit"] in _SHARE_UNITS:
+        between = between.within(-1.0, 1.0)
     return {
         **first,
         "value": value,
@@ -137,7 +140,7 @@ def _merged(rows: Sequence[Mapping[str, Any]], values: _Values) -> dict[str, Any
         "failed": sum(row["failed"] for row in rows),
         "baseline": _mean(rows, "baseline"),
         "difference": _mean(rows, "difference"),
-        **_ends("difference_low", "difference_high", apart.interval() if apart else None),
+        **_ends("difference_low", "difference_high", between),
         "p": apart.p() if apart else None,
         "settings": orjson.dumps(
             {**settings, "seeds": len(rows)}, option=orjson.OPT_SORT_KEYS

@@ -270,6 +270,16 @@ def test_the_difference_of_seeds_from_a_baseline_has_an_interval_and_a_test():
     assert row["exact_match_p"] < 1e-6
 
 
+def test_the_interval_of_a_difference_of_shares_ends_at_100_points():
+    values = {("sft", str(seed)): np.ones(20) for seed in (1, 2, 3)}
+    own = {"baseline": 0.05, "difference": 0.95, "difference_low": 0.7, "difference_high": 1.2}
+
+    (row,) = merged_seeds(report(values, **own)).summary.rows(named=True)
+
+    assert row["difference_high"] == 1.0
+    assert row["difference_low"] < 0.95
+
+
 def test_missing_seeds_are_counted_and_one_seed_changes_nothing():
     values = {("sft", str(seed)): drawn(0.6, seed) for seed in (1, 2)}
     inputs = report(values)
