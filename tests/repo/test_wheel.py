@@ -188,10 +188,13 @@ def test_ones_own_presets_win_over_the_shipped(mbt):
 
 
 def test_a_study_runs_to_its_table_and_page(mbt):
-    canned = '[models.smollm2-135m]\nsampling = "student"\n'
-    canned += 'backend = { kind = "canned", replies = ["<answer>Oslo</answer>"] }\n'
+    replies = 'backend = { kind = "canned", replies = ["<answer>Oslo</answer>"] }'
+    canned = "".join(
+        f'[models.{name}]\nsampling = "student"\n{replies}\n'
+        for name in ("smollm2-135m", "smollm2-135m-mbt")
+    )
     head, rest = (REPOSITORY / "manifests/quickstart.toml").read_text().split("[models]\n")
-    (mbt.here / "study.toml").write_text(head + canned + rest.partition("\n")[2])
+    (mbt.here / "study.toml").write_text(head + canned + rest.partition("\n\n")[2])
 
     made = mbt("run", "study.toml", "--set", "study.max_failed_share=1")
 

@@ -13,6 +13,7 @@ from mbt_cli.core.model_settings import Sampling
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.manifest.schema import ModelTable
 from mbt_cli.registry import BACKENDS
 
 FOLDER = Path(__file__).parents[2] / "presets" / "models"
@@ -63,7 +64,7 @@ SERVED = [path for path in PRESETS if "vllm" in path.read_text()]
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_a_preset_makes_a_backend(path):
     table = tomllib.loads(path.read_text())
-    known = {"backend", "serve", "place", "size", "id", "request", "run", "sampling", "note"}
+    known = {*ModelTable.model_fields} - {"preset"}
     assert set(table) <= known
 
     over = {name: table[name] for name in ("serve", "place", "size") if name in table}

@@ -47,7 +47,7 @@ def test_the_quickstart_runs_to_its_table_and_then_asks_nothing_again(tmp_path):
 
     assert first.returncode == 0, first.stderr
     assert "smollm2-135m" in first.stdout
-    assert "toy judge" in first.stdout
+    assert "smollm2-135m-mbt" in first.stdout
     assert second.returncode == 0
     assert "0 model calls" in second.stdout
     assert "smollm2-135m" in second.stdout
@@ -86,6 +86,24 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path):
     assert [text for _, text in one] != [text for _, text in other]
 
 
+def test_the_adapter_of_the_quickstart_answers_where_the_base_model_does_not(tmp_path):
+    ran = mbt(tmp_path, "run", QUICKSTART, "--set", "benchmarks.tinyhop.limit=12")
+
+    assert ran.returncode == 0, ran.stderr
+    table = pl.read_parquet(
+        tmp_path / "runs/quickstart/tables/files/main_results.parquet", hive_partitioning=False
+    )
+    found = {
+        (model, prompt): (rate, match)
+        for model, prompt, rate, match in table.select(
+            "model", "prompt", "answer_rate", "exact_match"
+        ).rows()
+    }
+    assert found["smollm2-135m", "answer"] < (0.25, 0.25)
+    assert found["smollm2-135m-mbt", "answer"][0] > 0.75
+    assert found["smollm2-135m-mbt", "answer"][1] > found["smollm2-135m", "answer"][1]
+
+
 def test_real_benchmark_rows_run_to_a_table(tmp_path, shared):
     study = (REPOSITORY / "manifests/quickstart.toml").read_text()
     start, _, rest = study.partition("[benchmarks.tinyhop]")
@@ -96,7 +114,7 @@ def test_real_benchmark_rows_run_to_a_table(tmp_path, shared):
     )
     text = start + tables + "[[stage]]" + rest.partition("[[stage]]")[2]
     text = text.replace('benchmark = ["tinyhop"]', f"benchmark = {list(FILES)}")
-    text = text.replace('["answer", "answer_example", "metacognitive"]', '["answer"]')
+    text = text.replace('["answer", "metacognitive"]', '["answer"]')
     (tmp_path / "real.toml").write_text(text)
 
     ran = mbt(tmp_path, "run", "real.toml", "--set", "sampling.student.max_tokens=48")

@@ -132,7 +132,7 @@ def test_the_quickstart_study_runs_on_the_embedded_model(place):
     text = (REPOSITORY / "manifests" / "quickstart.toml").read_text()
     (place.folder / "study.toml").write_text(text.replace('"quickstart"', f'"{place.study}"', 1))
 
-    # 3 rows a cell and at most 2 a job: rollouts and verdicts are arrays of two
+    # 3 rows a cell and at most 2 a job: rollouts are arrays of two
     place.submit("--set", "benchmarks.tinyhop.limit=3", "--max-rows", "2")
     place.wait_until(lambda: not place.queue(), seconds=15 * 60)
 
@@ -142,7 +142,7 @@ def test_the_quickstart_study_runs_on_the_embedded_model(place):
     for path in (study / "base").rglob("lineage.json"):
         lineage = json.loads(path.read_text())
         assert (lineage["rows"], lineage["requests"]["reused"]) == (3, 3)
-        assert lineage["model"]["id"] == "smollm2-135m"
+        assert lineage["model"]["id"].startswith("smollm2-135m")
     assert "exact match" in (study / "tables" / "files" / "main_results.md").read_text()
 
 
