@@ -82,7 +82,7 @@ def main(plan: Mapping[str, Any], environment: Mapping[str, str]) -> int:
 def _gather(listener: socket.socket, key: bytes, wanted: int) -> list[Member]:
     """Wait until so many other nodes have connected and proved that they have the key."""
     found: list[Member] = []
-    _say(f"waiting for {wanted} other nodes")
+    _say(f"waiting for {wanted} other node{'' if wanted == 1 else 's'}")
     while len(found) < wanted:
         ready = wait([listener, *(member.connection for member in found)])
         # one that says something now has ended

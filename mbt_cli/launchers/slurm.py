@@ -262,7 +262,7 @@ class SlurmLauncher(Launcher):
                 "outside of it: use one of the two"
             )
         training = self.train_job or self.gpu_job
-        if self.container and training.nodes > 1:
+        if self.container and self.train_job is not None and training.nodes > 1:
             raise ValueError(
                 "`container` wraps the command of mbt, and a training over several nodes calls "
                 "`srun` from inside: use one node, or no container"
@@ -333,6 +333,12 @@ class SlurmLauncher(Launcher):
 
     def render(self, job: Job) -> str:
         resources = _limited(self.resources_for(job), job, self.signal_seconds)
+        if job.trains and self.container and resources.nodes > 1:
+            raise MbtError(
+                f"job `{job.id}` trains on {resources.nodes} nodes, and calls `srun` from inside "
+                "the `container`",
+                hint="add `[train_job] nodes = 1` to the preset, or remove `container`",
+            )
         blocks = {
             "directives": _directives(self, job, resources),
             "settings": _settings(self, job),
