@@ -44,6 +44,11 @@ _CACHES = "TMPDIR, TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR"
 
 CAUSES = (
     Cause(
+        r"(?:waiting for \d+ other nodes?|\d+ of \d+ other nodes: \S+ joined)\Z",
+        "look in the log of the job why `mbt node` does not run on the other nodes, and whether "
+        "they reach this one",
+    ),
+    Cause(
         r"unrecognized arguments|ambiguous option",
         "remove the key of `serve` or `place.flags` that this vLLM does not know, or set "
         "`place.executable` to another vLLM",

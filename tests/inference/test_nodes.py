@@ -33,6 +33,8 @@ if "--headless" in words:
     if "--fails" in words:
         sys.exit("torch.OutOfMemoryError: CUDA out of memory")
     time.sleep(600)
+if "--fails" in words:  # it waits for the other, as vLLM does
+    time.sleep(600)
 port = words[words.index("--port") + 1]
 os.execv(sys.executable, [sys.executable, "{server}", "--port", port, "--key",
     os.environ["VLLM_API_KEY"]])
@@ -165,8 +167,10 @@ def test_a_node_that_is_gone_ends_the_server_everywhere(executable, place, node,
 def test_a_server_says_that_it_waits_for_the_other_nodes(executable, place):
     impatient = replace(place, ready_timeout_seconds=1)
 
-    with pytest.raises(BackendError, match="waiting for 1 other node"):
+    with pytest.raises(BackendError, match="waiting for 1 other node") as raised:
         backend(executable).open(impatient).__enter__()
+
+    assert "why `mbt node` does not run" in raised.value.hint
 
 
 def test_a_process_without_the_key_gets_no_command():
