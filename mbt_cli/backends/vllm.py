@@ -346,6 +346,7 @@ class VLLMBackend(Backend):
                     (executable, "serve", self.model, *flags, *_MEETING),
                     first=address,
                     others=("--headless",),
+                    nodes=int(spread[1]),
                     environment={"VLLM_HOST_IP": "{own_address}", **each},
                     place=place,
                 )
@@ -401,14 +402,21 @@ class VLLMBackend(Backend):
                 hint=f"remove `{_EXECUTOR}`: vLLM itself starts on each node; or set "
                 '`multi_node = "ray"` in the preset of the cluster',
             )
-        if nodes > 1 and wanted % nodes == 0 and (is_on_cpu or wanted <= visible * nodes):
-            own = ("--nnodes", str(nodes))
-            return (f"--{_EXECUTOR.replace('_', '-')}", _RAY) if has_ray else own
+        most = -(-wanted // nodes) if is_on_cpu else visible  # processes of a node
+        for count in range(2, nodes + 1):
+            if wanted % count == 0 and wanted // count <= most:
+                own = ("--nnodes", str(count))
+                return (f"--{_EXECUTOR.replace('_', '-')}", _RAY) if has_ray else own
         if is_on_cpu:
             return ()
-        where = f"{nodes} nodes have {visible} each" if nodes > 1 else f"this machine has {visible}"
+        if nodes > 1:
+            raise BackendError(
+                f"`{self.model}` needs {wanted} GPUs, and {nodes} nodes have {visible} each",
+                hint="choose `place.tensor_parallel_size` and `pipeline_parallel_size` so that "
+                "the GPUs divide evenly among the nodes, or request more",
+            )
         raise BackendError(
-            f"`{self.model}` needs {wanted} GPUs, and {where}",
+            f"`{self.model}` needs {wanted} GPUs, and this machine has {visible}",
             hint="lower `place.tensor_parallel_size`, or request more GPUs",
         )
 

@@ -42,15 +42,17 @@ def over_nodes(
     *,
     first: Sequence[str],
     others: Sequence[str],
+    nodes: int,
     environment: Mapping[str, str],
     place: ServerPlace,
 ) -> tuple[str, ...]:
-    """The command that runs a server over all nodes of the job.
+    """The command that runs a server over nodes of the job.
 
     Args:
         each: Words with which the command begins on each node.
         first: Words that follow on this node.
         others: Words that follow on the others.
+        nodes: Number of nodes that take part, not more than the job has.
         environment: Variables for each node, beside those of the job; without secrets.
         place: Where the server writes its log.
     """
@@ -58,6 +60,7 @@ def over_nodes(
         "each": list(each),
         "first": list(first),
         "others": list(others),
+        "nodes": nodes,
         "environment": dict(environment),
         "log": str(place.log.absolute()),
     }

@@ -2,15 +2,16 @@
 
     python ranks.py PLAN
 
-The environment says how many nodes there are, where the others connect, and the key that both sides
-prove to have (see `nodes`, which is the other side). Once all others have connected, each gets its
-command and this node's own process starts. The connections are lifelines: when this process ends,
-however it ends, the other nodes stop theirs; when one of theirs ends, this process prints its last
-lines and exits. It imports only the standard library, so that it starts fast.
+The environment says where the other nodes connect, and the key that both sides prove to have (see
+`nodes`, which is the other side). Once enough of them have connected, each gets its command and
+this node's own process starts. The connections are lifelines: when this process ends, however it
+ends, the other nodes stop theirs; when one of theirs ends, this process prints its last lines and
+exits. It imports only the standard library, so that it starts fast.
 
-PLAN is JSON: `each`, the words that all commands begin with; `first` and `others`, the words that
-follow on this node and on the others; `environment`, variables to set; `log`, where the others
-write, each with its number appended. A word or value that is exactly one of these is replaced:
+PLAN is JSON: `nodes`, how many take part; `each`, the words that all commands begin with; `first`
+and `others`, the words that follow on this node and on the others; `environment`, variables to set;
+`log`, where the others write, each with its number appended. A word or value that is exactly one of
+these is replaced:
 
     {rank}              0 on this node, 1, 2, ... on the others
     {address}           this node's address, as the others reach it
@@ -30,7 +31,6 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from typing import Any
 
-NODES = "MBT_NODES"
 ADDRESS = "MBT_NODES_ADDRESS"
 KEY = "MBT_NODES_KEY"
 _HANDSHAKE_SECONDS = 10
@@ -55,9 +55,8 @@ class Member:
 
 def main(plan: Mapping[str, Any], environment: Mapping[str, str]) -> int:
     """Run the server until one of its processes ends; returns its exit code."""
-    others = int(environment[NODES]) - 1
     with socket.create_server(("", _port(environment[ADDRESS])), reuse_port=False) as listener:
-        members = _gather(listener, environment[KEY].encode(), others)
+        members = _gather(listener, environment[KEY].encode(), plan["nodes"] - 1)
     address = _own_address(members[0].connection)
     ports = _free_ports(address)
     for rank, member in enumerate(members, start=1):

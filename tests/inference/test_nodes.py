@@ -129,6 +129,14 @@ def test_each_node_runs_one_process_of_the_server(executable, place, tmp_path):
 
 
 @pytest.mark.usefixtures("node")
+def test_a_server_takes_no_more_nodes_than_it_needs(executable, place):
+    three = replace(place, environment={**place.environment, "MBT_NODES": "3"})
+
+    with backend(executable).open(three) as endpoint:
+        assert endpoint.flags[-2:] == ("--nnodes", "2")
+
+
+@pytest.mark.usefixtures("node")
 def test_the_nodes_run_one_server_after_the_other(executable, place):
     for _ in range(2):
         with backend(executable).open(place):
