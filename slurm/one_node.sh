@@ -1,16 +1,17 @@
 #!/bin/bash
 # Run Slurm with one node on this machine, to try `mbt submit --slurm` without a cluster.
 #
-#     sudo slurm/one_node.sh start | stop | status
+#     sudo slurm/one_node.sh start [NODES] | stop | status
 #
 # For Debian and Ubuntu, as root: installs slurm-wlm and munge and writes /etc/slurm/slurm.conf, so
 # never run it on a machine of a cluster. It has one partition `main`, all CPUs, one fake GPU, and
-# no accounting.
+# no accounting. With NODES, this machine plays so many nodes: 127.0.0.1, 127.0.0.2, ...
 set -euo pipefail
 
 readonly conf=/etc/slurm/slurm.conf
 readonly own_munge=/run/munge/started-by-one_node.sh
 readonly mark='# written by one_node.sh'
+readonly count=${2:-1}
 
 need_root() {
   if [ "$(id -u)" -ne 0 ]; then echo 'run this as root' >&2; exit 2; fi
@@ -41,10 +42,22 @@ start_munge() {
   touch "$own_munge"
 }
 
+node_names() {
+  if [ "$count" -eq 1 ]; then hostname -s; else seq -f '127.0.0.%g' "$count"; fi
+}
+
+# a node's line; several daemons on one machine need ports of their own
+node_line() {
+  local number=$1 name=$2 own=''
+  if [ "$count" -gt 1 ]; then own="NodeHostname=$(hostname -s) Port=$((16818 + number)) "; fi
+  echo "NodeName=$name NodeAddr=127.0.0.1 ${own}CPUs=$(nproc) RealMemory=1000 Gres=gpu:1 State=UNKNOWN"
+}
+
 write_conf() {
-  local host
+  local host number=0 name
   host=$(hostname -s)
-  mkdir -p /etc/slurm /var/spool/mbt-slurmctld /var/spool/slurmd /var/log/slurm
+  mkdir -p /etc/slurm /var/spool/mbt-slurmctld /var/log/slurm
+  for name in $(node_names); do mkdir -p "/var/spool/slurmd/$name"; done
   cat > "$conf" <<CONF
 $mark
 ClusterName=one
@@ -53,11 +66,11 @@ AuthType=auth/munge
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=/var/spool/mbt-slurmctld
-SlurmdSpoolDir=/var/spool/slurmd
+SlurmdSpoolDir=/var/spool/slurmd/%n
 SlurmctldPidFile=/run/slurmctld.pid
-SlurmdPidFile=/run/slurmd.pid
+SlurmdPidFile=/run/slurmd.%n.pid
 SlurmctldLogFile=/var/log/slurm/slurmctld.log
-SlurmdLogFile=/var/log/slurm/slurmd.log
+SlurmdLogFile=/var/log/slurm/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -71,10 +84,13 @@ AccountingStorageType=accounting_storage/none
 KillWait=5
 MinJobAge=3600
 GresTypes=gpu
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=1000 Gres=gpu:1 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
-  echo "NodeName=$host Name=gpu File=/dev/null Count=1" > /etc/slurm/gres.conf
+  for name in $(node_names); do
+    number=$((number + 1))
+    node_line "$number" "$name" >> "$conf"
+  done
+  echo "Name=gpu File=/dev/null Count=1" > /etc/slurm/gres.conf
 }
 
 start() {
@@ -86,7 +102,8 @@ start() {
   write_conf
   slurmctld
   sleep 1
-  slurmd
+  local name
+  for name in $(node_names); do slurmd -N "$name"; done
   for _ in $(seq 60); do
     if sinfo -h -o %T 2>/dev/null | grep -Eq 'idle|mixed|alloc'; then break; fi
     sleep 0.5
@@ -96,9 +113,9 @@ start() {
 
 stop() {
   need_root
-  local daemon pid
-  for daemon in slurmd slurmctld; do
-    pid=$(cat "/run/$daemon.pid" 2>/dev/null || true)
+  local file pid
+  for file in /run/slurmd*.pid /run/slurmctld.pid; do
+    pid=$(cat "$file" 2>/dev/null || true)
     if [ -n "$pid" ]; then kill "$pid" || true; fi
   done
   # stop munge only if this script started it
@@ -109,5 +126,5 @@ case "${1:-start}" in
   start) start ;;
   stop) stop ;;
   status) scontrol ping; sinfo; squeue ;;
-  *) echo 'one_node.sh start | stop | status' >&2; exit 2 ;;
+  *) echo 'one_node.sh start [NODES] | stop | status' >&2; exit 2 ;;
 esac

@@ -18,7 +18,7 @@ from mbt_cli.backends.model_sizes import folder_size, model_size
 from mbt_cli.backends.weights import HubModel, file_sha256, is_folder, weights_identity
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, find_command, installed, ok, pip_line
-from mbt_cli.core.gpus import GPUs, gpus_at_hand
+from mbt_cli.core.gpus import GPUs, gpus_at_hand, nodes_of
 from mbt_cli.core.placement import (
     ASSUMED_CONTEXT,
     MEMORY_SHARE,
@@ -31,15 +31,23 @@ from mbt_cli.core.plugin import Flags, RunOnly, Settings, Variable
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.core.training_job import Weights
 from mbt_cli.errors import BackendError, UsageError
+from mbt_cli.inference.nodes import joined_nodes, over_nodes
 from mbt_cli.inference.origins import context_of
 from mbt_cli.inference.server import LOOPBACK, Cause, RunningServer, ServerCommand, running_server
 from mbt_cli.interfaces import Backend
 
 _CPU_BUILD = "VLLM_CPU_KVCACHE_SPACE"
 _PARALLEL = frozenset({"pipeline_parallel_size", "data_parallel_size"})
+_EXECUTOR = "distributed_executor_backend"
+_RAY, _RAY_ADDRESS = "ray", "RAY_ADDRESS"
 _CACHES = "TMPDIR, TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR"
 
 CAUSES = (
+    Cause(
+        r"(?:waiting for \d+ other nodes?|\d+ of \d+ other nodes: \S+ joined)\Z",
+        "look in the log of the job why `mbt node` does not run on the other nodes, and whether "
+        "they reach this one",
+    ),
     Cause(
         r"unrecognized arguments|ambiguous option",
         "remove the key of `serve` or `place.flags` that this vLLM does not know, or set "
@@ -95,6 +103,12 @@ CAUSES = (
 # By default vLLM fills in missing request fields from the model's generation_config.json: its
 # max_new_tokens would cap replies, and its top_k and penalties would change them unnoticed.
 _OWN_FLAGS: Mapping[str, Json] = {"generation_config": "vllm", "disable_uvicorn_access_log": True}
+_KEY = "VLLM_API_KEY"
+_MEETING = (
+    *("--node-rank", "{rank}", "--master-addr", "{address}", "--master-port", "{port}"),
+    *("--data-parallel-rpc-port", "{port 2}"),
+)
+"""How the processes of a server over several nodes find each other; see `inference.ranks`."""
 _OWN_FIELDS = {
     "tensor_parallel_size": "`place.tensor_parallel_size`",
     "gpu_memory_utilization": "`place.gpu_memory_utilization`",
@@ -211,8 +225,9 @@ class VLLMBackend(Backend):
         if placement is not None:
             yield ok("needs", what, str(placement))
             return
-        wanted = placed.gpus()
-        found = f"needs {wanted}, {visible} visible"
+        wanted, nodes = placed.gpus(), nodes_of(everything)
+        visible *= nodes
+        found = f"needs {wanted}, {visible} visible{f' on {nodes} nodes' if nodes > 1 else ''}"
         if wanted <= visible:
             yield ok("needs", what, found)
         elif _CPU_BUILD in everything:
@@ -317,20 +332,29 @@ class VLLMBackend(Backend):
         executable = find_executable(
             self.place.executable, place.environment, install=pip_line("vllm")
         )
-        self._check_gpus({**place.environment, **self.place.environment})
+        spread = self._spread({**place.environment, **self.place.environment})
+        own = (*self.flags(), *spread)
 
         def command_for(port: int, key: str) -> ServerCommand:
             address = ("--host", LOOPBACK, "--port", str(port))
-            name = ("--served-model-name", self._name())
-            return ServerCommand(
-                (executable, "serve", self.model, *address, *name, *self.flags()),
-                self._name(),
-                environment=self._environment(place, key),
-                causes=CAUSES,
-            )
+            flags = ("--served-model-name", self._name(), *own)
+            environment = self._environment(place, key)
+            command = (executable, "serve", self.model, *address, *flags)
+            if "--nnodes" in spread:
+                each = {name: value for name, value in environment.items() if name != _KEY}
+                command = over_nodes(
+                    (executable, "serve", self.model, *flags, *_MEETING),
+                    first=address,
+                    others=("--headless",),
+                    nodes=int(spread[1]),
+                    environment={"VLLM_HOST_IP": "{own_address}", **each},
+                    place=place,
+                )
+            return ServerCommand(command, self._name(), environment=environment, causes=CAUSES)
 
         with running_server(command_for, place, port=self.place.port) as server:
-            yield replace(self._endpoint(server), replicas=replicas, note=note)
+            endpoint = self._endpoint(server)
+            yield replace(endpoint, replicas=replicas, note=note, flags=own)
 
     def _endpoint(self, server: RunningServer) -> Endpoint:
         version = server.get("/version")
@@ -347,7 +371,6 @@ class VLLMBackend(Backend):
             api_key=server.api_key,
             context=context,
             version=f"vllm {version['version']}" if isinstance(version, dict) else "vllm",
-            flags=self.flags(),
             alive=server.alive,
         )
 
@@ -355,21 +378,47 @@ class VLLMBackend(Backend):
         return self.model.rstrip("/").rsplit("/", maxsplit=1)[-1]
 
     def _environment(self, place: ServerPlace, key: str) -> dict[str, str]:
-        quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": key}
+        quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", _KEY: key}
         return {**compiled_caches(place), **quiet, **self.place.environment}
 
-    def _check_gpus(self, environment: Mapping[str, str]) -> None:
-        if environment.get("RAY_ADDRESS") and "ray" in (
-            self.place.flags.get("distributed_executor_backend"),
-            self.serve.get("distributed_executor_backend"),
-        ):
-            return  # the GPUs are those of all nodes that have joined
+    def _spread(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """More flags for a server over several nodes; none if this one has enough GPUs.
+
+        Raises:
+            BackendError: It needs more GPUs than there are.
+        """
         wanted, visible = self.gpus(), visible_gpus(environment)
-        if wanted > 1 and wanted > visible and _CPU_BUILD not in environment:
+        if wanted <= max(visible, 1):
+            return ()
+        is_on_cpu = _CPU_BUILD in environment
+        executor = self.place.flags.get(_EXECUTOR) or self.serve.get(_EXECUTOR)
+        has_ray = bool(environment.get(_RAY_ADDRESS))
+        if has_ray and executor == _RAY:
+            return ()  # the GPUs are those of all nodes that have joined
+        nodes = nodes_of(environment) if has_ray else joined_nodes(environment)
+        if nodes > 1 and not has_ray and executor == _RAY:
             raise BackendError(
-                f"`{self.model}` needs {wanted} GPUs, and this machine has {visible}",
-                hint="lower `place.tensor_parallel_size`, or request more GPUs",
+                f"`{self.model}` asks for Ray, and Ray does not run on the nodes of this job",
+                hint=f"remove `{_EXECUTOR}`: vLLM itself starts on each node; or set "
+                '`multi_node = "ray"` in the preset of the cluster',
             )
+        most = -(-wanted // nodes) if is_on_cpu else visible  # processes of a node
+        for count in range(2, nodes + 1):
+            if wanted % count == 0 and wanted // count <= most:
+                own = ("--nnodes", str(count))
+                return (f"--{_EXECUTOR.replace('_', '-')}", _RAY) if has_ray else own
+        if is_on_cpu:
+            return ()
+        if nodes > 1:
+            raise BackendError(
+                f"`{self.model}` needs {wanted} GPUs, and {nodes} nodes have {visible} each",
+                hint="choose `place.tensor_parallel_size` and `pipeline_parallel_size` so that "
+                "the GPUs divide evenly among the nodes, or request more",
+            )
+        raise BackendError(
+            f"`{self.model}` needs {wanted} GPUs, and this machine has {visible}",
+            hint="lower `place.tensor_parallel_size`, or request more GPUs",
+        )
 
 
 @cache

@@ -643,6 +643,13 @@ def serve(
     serve.serve(preset, overrides or (), port, presets, verbose=verbose)
 
 
+def node() -> None:
+    """Run this node's part of servers over several nodes; scripts of jobs start it."""
+    from mbt_cli.cli import serve
+
+    serve.join_nodes()
+
+
 def help_topic(
     context: typer.Context,
     topic: Annotated[
@@ -703,4 +710,5 @@ _VERBS: dict[str, Callable[..., None]] = {
 }
 for _name, _verb in _VERBS.items():
     app.command(_name)(_verb)
+app.command("node", hidden=True)(node)
 app.add_typer(data, name="data")

@@ -17,7 +17,8 @@ from mbt_cli.cli.streams import log_text
 from mbt_cli.core.chat import Endpoint
 from mbt_cli.core.names import nearest, own_utc_name
 from mbt_cli.core.serving import ServerPlace
-from mbt_cli.errors import ManifestError, UsageError
+from mbt_cli.errors import ManifestError, Stopped, UsageError
+from mbt_cli.inference.nodes import join
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
@@ -203,6 +204,12 @@ def can_show_key() -> bool:
 
 
 _NOTHING_LEFT = "all processes of the server have ended"
+
+
+def join_nodes() -> None:
+    """Run this node's part of the servers of a job over several nodes, until the job ends it."""
+    with suppress(Stopped):
+        join(read_machine().environment)
 
 
 def serve(

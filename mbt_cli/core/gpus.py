@@ -2,6 +2,7 @@
 
 Asked are nvidia-smi, then amd-smi and rocm-smi. CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES and
 HIP_VISIBLE_DEVICES choose among them as the drivers do; where none is set, Slurm's allocation does.
+The script of a job with several nodes says in MBT_NODES over how many of them a server can run.
 """
 
 import re
@@ -27,7 +28,7 @@ class GPUs:
     Args:
         count: GPUs of a node; None if unknown.
         memory_gib: Memory of the smallest of them; None if unknown.
-        nodes: Nodes of the job.
+        nodes: Nodes over which a server can run.
         source: How they are known, such as `nvidia-smi`.
     """
 
@@ -59,6 +60,11 @@ def gpus_at_hand(environment: Mapping[str, str]) -> GPUs | None:
     return _gpus_at_hand(tuple(sorted(environment.items())))
 
 
+def nodes_of(environment: Mapping[str, str]) -> int:
+    """Number of nodes over which a server can run; 1 outside a job with several."""
+    return int(_number(environment.get("MBT_NODES", "")) or 1)
+
+
 @lru_cache(maxsize=16)  # a driver may take a second to answer, and is asked for every model
 def _gpus_at_hand(variables: tuple[tuple[str, str], ...]) -> GPUs | None:
     environment = dict(variables)
@@ -87,8 +93,7 @@ def _of(devices: Sequence[_Device], environment: Mapping[str, str], source: str)
         return None
     sizes = [device.memory for device in devices if device.memory is not None]
     memory = min(sizes) / _MIB_PER_GIB if len(sizes) == len(devices) else None
-    nodes = environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or ""
-    return GPUs(len(devices), memory, int(_number(nodes) or 1), source)
+    return GPUs(len(devices), memory, nodes_of(environment), source)
 
 
 def _chosen(devices: Sequence[_Device], visible: str) -> Sequence[_Device]:

@@ -1,7 +1,7 @@
 """Slurm: `sbatch` scripts with every value quoted, and the queue as `squeue` and `sacct` show it.
 
 The settings of a cluster come first, then the launcher, then the parts of a script. The fixed text
-of the scripts is in slurm/job.sh and slurm/ray.sh.
+of the scripts is in slurm/job.sh, slurm/nodes.sh and slurm/ray.sh.
 """
 
 import re
@@ -242,9 +242,9 @@ class SlurmLauncher(Launcher):
     """Words in front of the command, such as `["apptainer", "exec", "--nv", "mbt.sif"]`."""
     mbt: list[str] = Field(default_factory=list)
     """The command that runs mbt in a job; default: the one that ran `mbt submit`."""
-    multi_node: Literal["none", "ray"] = "none"
-    """`ray`: join the nodes of a `[gpu_job]` with several for vLLM before the command starts.
-    Trainings do not need it: they use the accelerate preset `multi_node`."""
+    multi_node: Literal["direct", "ray"] = "direct"
+    """How a server runs on several nodes: `direct`, one of its processes on each; `ray`, on Ray,
+    for vLLM versions without `--nnodes`. Trainings use the accelerate preset `multi_node`."""
     signal_seconds: int = Field(default=180, ge=10, le=_LONGEST_SIGNAL_SECONDS)
     """Time before the limit at which a job receives the signal to stop."""
     max_idle_requeues: int = Field(default=2, ge=0)
@@ -262,7 +262,7 @@ class SlurmLauncher(Launcher):
                 "outside of it: use one of the two"
             )
         training = self.train_job or self.gpu_job
-        if self.container and training.nodes > 1:
+        if self.container and self.train_job is not None and training.nodes > 1:
             raise ValueError(
                 "`container` wraps the command of mbt, and a training over several nodes calls "
                 "`srun` from inside: use one node, or no container"
@@ -310,8 +310,8 @@ class SlurmLauncher(Launcher):
         if job.fills and resources.gpus:
             return resources
         # a training names its nodes; a server takes the fewest among which its GPUs divide evenly
-        most = resources.nodes if self.multi_node == "ray" else 1
-        for nodes in [job.nodes or 1] if job.trains else range(1, most + 1):
+        counts = [job.nodes or 1] if job.trains else range(1, resources.nodes + 1)
+        for nodes in counts:
             fits = nodes <= resources.nodes and job.gpus <= resources.gpus * nodes
             if fits and job.gpus % nodes == 0:
                 return resources.share(job.gpus // nodes, nodes)
@@ -333,6 +333,12 @@ class SlurmLauncher(Launcher):
 
     def render(self, job: Job) -> str:
         resources = _limited(self.resources_for(job), job, self.signal_seconds)
+        if job.trains and self.container and resources.nodes > 1:
+            raise MbtError(
+                f"job `{job.id}` trains on {resources.nodes} nodes, and calls `srun` from inside "
+                "the `container`",
+                hint="add `[train_job] nodes = 1` to the preset, or remove `container`",
+            )
         blocks = {
             "directives": _directives(self, job, resources),
             "settings": _settings(self, job),
@@ -341,7 +347,7 @@ class SlurmLauncher(Launcher):
                 *_exports({**job.context.environment, **self.environment}),
                 *_site_commands([shlex.join(words) for words in self.setup]),
             ],
-            "nodes": _join_nodes(self.multi_node, resources, job),
+            "nodes": _join_nodes(self, resources, job),
         }
         lines: list[str] = []
         for line in _template("job.sh").splitlines():
@@ -602,9 +608,9 @@ def _site_commands(commands: Sequence[str]) -> list[str]:
     return ["set +u", *commands, "set -u"] if commands else []
 
 
-def _join_nodes(multi_node: str, resources: SlurmResources, job: Job) -> list[str]:
+def _join_nodes(preset: SlurmLauncher, resources: SlurmResources, job: Job) -> list[str]:
     """Commands that connect the nodes of an allocation with several."""
-    if resources.nodes == 1 or (multi_node == "none" and not job.trains):
+    if resources.nodes == 1:
         return []
     head = [
         'head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
@@ -613,7 +619,10 @@ def _join_nodes(multi_node: str, resources: SlurmResources, job: Job) -> list[st
     ]
     if job.trains:
         return [*head, f"export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * {resources.gpus}))"]
-    return [*head, *_template("ray.sh").splitlines()[1:]]
+    if preset.multi_node == "ray":
+        return [*head, *_template("ray.sh").splitlines()[1:]]
+    words = [*preset.container, *(preset.mbt or job.context.mbt), "node"]
+    return [*head, _bash_array("node", words), *_template("nodes.sh").splitlines()[1:]]
 
 
 def _template(name: str) -> str:

@@ -63,7 +63,8 @@ def test_so_does_the_help_of_a_verb_within_a_group(heavy, verb):
 def test_every_verb_stands_in_the_help_with_its_first_line(mbt):
     shown = mbt("--help").out
 
-    assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
+    hidden = ["node"]  # which scripts of jobs start
+    assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == hidden
     assert "Run every stage in order" in shown
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -112,6 +113,22 @@ def test_submit_places_models_on_the_gpus_that_it_books(mbt, path, cluster, work
     assert "use fewer GPUs than the preset books" not in booked.err
     assert refused.code == 2
     assert "does not fit on 2 GPUs of 23.76 GiB" in refused.err
+
+
+def test_a_model_that_one_node_cannot_hold_books_several(mbt, path, cluster, workplace):
+    plan = mbt("plan", "study.toml", PATH=path(2, 81_559))
+    (workplace / "plan.json").write_text(plan.out)
+    name = cluster("wide", "gpus = 2\ngpu_memory_gb = 24\nnodes = 4")
+
+    booked = mbt("submit", "plan.json", "--slurm", "--preset", name, "--dry-run")
+
+    assert booked.code == 0, booked.err
+    script = booked.out.partition("# ---- base")[2]
+    nodes = int(re.search(r"#SBATCH --nodes=(\d+)", script)[1])
+    assert 1 < nodes <= 4
+    assert "#SBATCH --gpus-per-node=2" in script
+    assert "export MBT_NODES=" in script
+    assert "ray" not in script
 
 
 def test_a_run_on_gpus_that_are_too_small_is_refused_before_it_starts(mbt, path):

@@ -121,9 +121,7 @@ def test_a_training_gets_the_resources_of_its_own_table(own):
     )
 
 
-NODE = (
-    "multi_node = 'ray'\n[gpu_job]\ngpus = 8\ncpus = 96\nmem = '960G'\nnodes = 2\n{}[small_job]\n"
-)
+NODE = "[gpu_job]\ngpus = 8\ncpus = 96\nmem = '960G'\nnodes = 2\n{}[small_job]\n"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +142,45 @@ def test_a_job_books_the_share_of_a_node_that_it_uses(own, needs, lines):
 
     for line in lines:
         assert f"#SBATCH --{line}\n" in script
+
+
+@pytest.mark.parametrize("container", [[], ["env", "IN_CONTAINER=1"]])
+def test_a_server_over_two_nodes_is_joined_by_mbt_on_the_other_one(own, tmp_path, container):
+    launcher = own(f"container = {container}\nmbt = ['mbt']\n{NODE.format('')}")
+    environment = {**stand_in(tmp_path), "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+    tools = tmp_path / "bin"
+    tools.joinpath("scontrol").write_text("#!/bin/bash\nprintf 'n1\\nn2\\n'\n")
+    tools.joinpath("srun").write_text(
+        '#!/bin/bash\necho "srun $*" > joined.txt\nwhile [[ $1 = -* || $1 = n1 ]]; do shift; done\n'
+        '"$@"\n'
+    )
+    tools.joinpath("mbt").write_text(
+        '#!/bin/bash\necho "$1 ${IN_CONTAINER:-} $MBT_NODES $MBT_NODES_ADDRESS $MBT_NODES_KEY"'
+        ' > "$1.txt"\n[ "$1" != run ] || sleep 0.5\n'
+    )
+    for name in ("srun", "mbt"):
+        (tools / name).chmod(0o755)
+    context = {"workdir": tmp_path, "record": tmp_path, "cache": tmp_path, "folders": (tmp_path,)}
+    text = launcher.render(job(gpus=16, argv=("mbt", "run"), **context))
+
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert " -x n1 " in (tmp_path / "joined.txt").read_text()
+    first, other = ((tmp_path / f"{name}.txt").read_text().split() for name in ("run", "node"))
+    assert first[1:] == other[1:]
+    assert first[-3:-1] == ["2", "n1:20007"]
+    assert len(first[-1]) == 64
+    assert ("1" in first[1:-3]) == bool(container)
+
+
+def test_on_ray_no_process_of_mbt_joins(own):
+    script = own(f"multi_node = 'ray'\n{NODE.format('')}").render(job(gpus=16))
+
+    assert "ray start --head" in script
+    assert "MBT_NODES_KEY" not in script
 
 
 def test_an_exclusive_node_is_booked_as_a_whole_and_said(own):
@@ -174,6 +211,11 @@ def test_gpus_of_a_kind_are_shared_like_others(own):
 def test_a_training_over_several_nodes_is_not_started_from_inside_a_container(own):
     with pytest.raises(ManifestError, match="use one node, or no container"):
         own("container = ['podman']\n[gpu_job]\n[small_job]\n[train_job]\nnodes = 2\n")
+
+    serves = own("container = ['podman']\n[gpu_job]\ngpus = 8\nnodes = 2\n[small_job]\n")
+    with pytest.raises(MbtError, match="trains on 2 nodes") as raised:
+        serves.render(job(gpus=8, trains=True, fills=True))
+    assert "[train_job] nodes = 1" in raised.value.hint
 
 
 def test_a_job_without_gpus_requests_none(preset):

@@ -366,10 +366,15 @@ def test_a_part_of_a_gpu_has_unknown_memory(tool):
     assert (found.count, found.memory_gib) == (1, None)
 
 
-def test_the_nodes_are_those_of_the_allocation(tool):
-    found = gpus_at_hand({**tool("nvidia-smi", H100), "SLURM_JOB_NUM_NODES": "2"})
+@pytest.mark.parametrize(
+    ("variables", "nodes"),
+    # nothing starts a server on the other nodes of an allocation without the script of a job
+    [({"MBT_NODES": "2"}, 2), ({"SLURM_JOB_NUM_NODES": "2"}, 1)],
+)
+def test_the_nodes_are_those_over_which_a_server_can_run(tool, variables, nodes):
+    found = gpus_at_hand({**tool("nvidia-smi", H100), **variables})
 
-    assert (found.count, found.nodes) == (8, 2)
+    assert (found.count, found.nodes) == (8, nodes)
 
 
 MI300 = [{"gpu": n, "vram": {"size": {"value": 196592, "unit": "MB"}}} for n in range(8)]

@@ -40,3 +40,31 @@ def hub_layout() -> Path:
     tokenizer.save_pretrained(folder)
     (folder / "done").touch()
     return folder
+
+
+@pytest.fixture(scope="session")
+def even_heads(hub_layout: Path) -> Path:
+    """The same model with a fourth head of keys and values, of zeros, so that two nodes share it.
+
+    Its replies are those of SmolLM2: the output projection ignores the new heads.
+    """
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    folder = hub_layout.with_name("SmolLM2-135M-Instruct-12-heads")
+    if (folder / "done").is_file():
+        return folder
+    model = transformers.AutoModelForCausalLM.from_pretrained(hub_layout, dtype="bfloat16")
+    width = model.config.hidden_size // model.config.num_attention_heads
+    for layer in model.model.layers:
+        own = layer.self_attn
+        for projection, heads in ((own.q_proj, 3), (own.k_proj, 1), (own.v_proj, 1)):
+            more = torch.zeros(heads * width, model.config.hidden_size, dtype=torch.bfloat16)
+            projection.weight = torch.nn.Parameter(torch.cat([projection.weight.data, more]))
+        more = torch.zeros(model.config.hidden_size, 3 * width, dtype=torch.bfloat16)
+        own.o_proj.weight = torch.nn.Parameter(torch.cat([own.o_proj.weight.data, more], dim=1))
+    model.config.num_attention_heads, model.config.num_key_value_heads = 12, 4
+    model.config.head_dim = width
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(hub_layout).save_pretrained(folder)
+    (folder / "done").touch()
+    return folder

@@ -84,20 +84,16 @@ trap 'rm -rf -- "$scratch"' EXIT
 head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"
 export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not inherit it
-# vLLM on Ray: a head, a worker on every other node; start when all nodes have joined
-srun --overlap --nodes=1 --ntasks=1 -w "$head_node" \
-  ray start --head --node-ip-address="$MASTER_ADDR" --port="$MASTER_PORT" --block &
+node=(
+  /opt/venv/bin/mbt
+  node
+)
+# a server over all nodes: `mbt node` on every other node runs its part and stops with this job
+export MBT_NODES="$SLURM_JOB_NUM_NODES" MBT_NODES_ADDRESS="$MASTER_ADDR:$MASTER_PORT"
+MBT_NODES_KEY="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')"
+export MBT_NODES_KEY
 srun --overlap --nodes="$((SLURM_JOB_NUM_NODES - 1))" --ntasks="$((SLURM_JOB_NUM_NODES - 1))" \
-  -x "$head_node" ray start --address="$MASTER_ADDR:$MASTER_PORT" --block &
-export RAY_ADDRESS="$MASTER_ADDR:$MASTER_PORT"
-for ((second = 0; ; second += 5)); do
-  ready="$(ray list nodes --filter state=ALIVE --format json 2>/dev/null |
-    grep -c '"node_id"' || true)"
-  if [ "$ready" -ge "$SLURM_JOB_NUM_NODES" ]; then break; fi
-  if [ "$signalled" = 1 ]; then break; fi
-  if [ "$second" -ge 600 ]; then say "only $ready of $SLURM_JOB_NUM_NODES nodes joined"; exit 1; fi
-  sleep 5
-done
+  --ntasks-per-node=1 -x "$head_node" --export=ALL --kill-on-bad-exit=1 "${node[@]}" &
 # a signal may have arrived before the command started
 if [ "$may_requeue" = 1 ]; then requeue 'stopped by a signal before it began' || exit 75; exit 0; fi
 if [ "$signalled" = 1 ]; then say 'stopped from outside before it began'; exit 75; fi
