@@ -33,6 +33,8 @@ ALLOWED = {
     ("cli/help.py", "slurm"),
     # the option --ssh
     ("cli/commands.py", "ssh"),
+    # the option --sky
+    ("cli/commands.py", "skypilot"),
     # metrics and quantities with the name of the judge that measures them
     ("report/metrics.py", "answer_hit"),
     ("report/metrics.py", "redundancy"),
