@@ -412,8 +412,8 @@ def submit(
     preset: Annotated[
         str,
         typer.Option(
-            help="Settings of the place: a file in presets/slurm/, presets/ssh/ or "
-            "presets/skypilot/.",
+            help="Settings of the cluster, hosts or clouds: a file in presets/slurm/, presets/ssh/ "
+            "or presets/skypilot/.",
             autocompletion=complete_cluster,
         ),
     ] = "paper",

@@ -325,9 +325,18 @@ class SkypilotLauncher(Launcher):
         for number, name in enumerate(job.names(), start=1):
             shard = ["--env", f"{_SHARD}={number}/{job.shards}"] if job.shards > 1 else []
             options = ["--yes", "--detach-run", "--name", name, *shard, *secrets]
-            _sky([*self.sky, "jobs", "launch", *options, job.script], _LAUNCH_SECONDS)
-            with _file(path, "launched").open("a", encoding="utf-8") as launched:
-                launched.write(f"{name}\n")
+            if _cancel(path).exists():
+                return
+            # before the launch: a process that is killed meanwhile leaves a job that is known
+            before = _names(path)
+            _write_names(path, [*before, name])
+            try:
+                _sky([*self.sky, "jobs", "launch", *options, job.script], _LAUNCH_SECONDS)
+            except MbtError:
+                _write_names(path, before)
+                raise
+        if _cancel(path).exists():  # while it was launched
+            self.cancel([str(path)])
 
     @classmethod
     def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
@@ -366,7 +375,7 @@ class SkypilotLauncher(Launcher):
                 _cancel(path).touch()
             except OSError as error:
                 raise MbtError(f"`{path}` cannot be cancelled: {error.strerror}") from None
-            names = set(_names(path))
+            names = set(job.names())
             rows = [row for row in _queue(job.sky) if row.get("job_name") in names]
             alive = sorted({str(row["job_id"]) for row in rows if row.get("status") not in _ENDED})
             if alive:
@@ -477,6 +486,11 @@ def _names(path: Path) -> list[str]:
     """SkyPilot's names of what was launched of a job."""
     launched = _file(path, "launched")
     return launched.read_text(encoding="utf-8").split() if launched.is_file() else []
+
+
+def _write_names(path: Path, names: Sequence[str]) -> None:
+    text = "".join(f"{name}\n" for name in names)
+    _file(path, "launched").write_text(text, encoding="utf-8")
 
 
 def _states(paths: Iterable[Path]) -> dict[str, str]:
