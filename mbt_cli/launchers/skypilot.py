@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
-from mbt_cli.core.findings import Finding, absent, ok
+from mbt_cli.core.findings import Finding, absent, ok, pip_line
 from mbt_cli.core.gpus import GPUs
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.plugin import VARIABLE, Settings, Variable
@@ -391,7 +391,7 @@ class SkypilotLauncher(Launcher):
     def doctor(cls, environment: Mapping[str, str]) -> Iterator[Finding]:
         found = shutil.which("sky", path=environment.get("PATH"))
         if found is None:
-            do = 'pip install "mbt-cli[sky]" to use `mbt submit --sky`'
+            do = f"{pip_line('sky')} to use `mbt submit --sky`"
             yield absent("SkyPilot", "sky", "not found", do)
         else:
             yield ok("SkyPilot", "sky", found)
@@ -585,7 +585,7 @@ def _sky(command: Sequence[str], seconds: float) -> str:
         )
     except FileNotFoundError:
         raise MbtError(
-            f"no command `{command[0]}` here", hint='pip install "mbt-cli[sky]", then `sky check`'
+            f"no command `{command[0]}` here", hint=f"{pip_line('sky')}, then `sky check`"
         ) from None
     except subprocess.TimeoutExpired:
         raise MbtError(f"`{what}` has not answered for {seconds:.0f} s") from None

@@ -17,6 +17,7 @@ ENGLISH = {"local", "math", "number", "text"}
 """Kinds that are common words; only imports of their classes are checked."""
 ALLOWED = {
     # Python packages that have the name of a backend
+    ("core/findings.py", "skypilot"),
     ("core/findings.py", "transformers"),
     ("core/findings.py", "vllm"),
     ("engine/export.py", "transformers"),
