@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import yaml
@@ -21,9 +22,11 @@ SKYPILOT = os.environ.get("MBT_SKYPILOT_PYTHON", sys.executable)
 SECRET = "hf_a_value_that_no_file_may_hold"
 
 FAKE_SKY = """
-import json, os, pathlib, subprocess, sys, yaml
+import fcntl, json, os, pathlib, subprocess, sys, yaml
 here = pathlib.Path(__file__).parent
 words = sys.argv[1:]
+lock = (here / "lock").open("w")
+fcntl.flock(lock, fcntl.LOCK_EX)  # one command at a time
 with (here / "calls.jsonl").open("a") as calls:
     calls.write(json.dumps(words) + "\\n")
 state = here / "jobs.json"
@@ -279,7 +282,7 @@ def test_running_jobs_are_cancelled_and_waiting_ones_never_launched(launcher, sk
     thread.start()
     try:
         while QueuedJob(running, True) not in launcher.queued("", [running, waits]):
-            pass
+            time.sleep(0.2)  # the stand-in answers one at a time
         assert QueuedJob(waits, False, "waiting") in launcher.queued("", [running, waits])
         assert not launcher.gone(running)
     finally:
