@@ -340,6 +340,8 @@ class Launcher(Plugin):
     """What its presets describe, for `mbt help presets`."""
     tables: ClassVar[Mapping[str, type[Settings]]] = {}
     """Tables within its presets, for `mbt help manifest`."""
+    script_suffix: ClassVar[str] = ".sh"
+    """End of the names of its scripts."""
 
     @classmethod
     def from_preset(

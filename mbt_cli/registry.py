@@ -31,6 +31,7 @@ from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
 from mbt_cli.launchers.local import LocalLauncher
+from mbt_cli.launchers.skypilot import SkypilotLauncher
 from mbt_cli.launchers.slurm import SlurmLauncher
 from mbt_cli.launchers.ssh import SshLauncher
 from mbt_cli.plugins import Family
@@ -149,6 +150,7 @@ TRAINERS = Family[Trainer](
 LAUNCHERS = Family[Launcher](
     "launchers",
     LocalLauncher,
+    SkypilotLauncher,
     SlurmLauncher,
     SshLauncher,
 )

@@ -399,6 +399,9 @@ def submit(
     ssh: Annotated[
         bool, typer.Option("--ssh", help="Run on hosts that share a folder, without a scheduler.")
     ] = False,
+    skypilot: Annotated[
+        bool, typer.Option("--sky", help="Run on clouds and Kubernetes, through SkyPilot.")
+    ] = False,
     local: Annotated[
         int | None,
         typer.Option("--local", min=1, help="Run on this machine, N jobs at once.", metavar="N"),
@@ -409,7 +412,8 @@ def submit(
     preset: Annotated[
         str,
         typer.Option(
-            help="Settings of the cluster or hosts: a file in presets/slurm/ or presets/ssh/.",
+            help="Settings of the cluster, hosts or clouds: a file in presets/slurm/, presets/ssh/ "
+            "or presets/skypilot/.",
             autocompletion=complete_cluster,
         ),
     ] = "paper",
@@ -431,13 +435,16 @@ def submit(
     from mbt_cli.cli import submit
     from mbt_cli.errors import UsageError
 
-    if slurm + ssh + (local is not None) + (launcher is not None) != 1:
+    if slurm + ssh + skypilot + (local is not None) + (launcher is not None) != 1:
         raise UsageError(
-            "specify one place to run: `--slurm`, `--ssh`, `--local N` or `--launcher KIND`",
+            "specify one place to run: `--slurm`, `--ssh`, `--sky`, `--local N` or "
+            "`--launcher KIND`",
             hint="mbt plan MANIFEST | mbt submit --slurm",
         )
-    kind = launcher or ("slurm" if slurm else "ssh" if ssh else "local")
-    words = ["--launcher", kind] if launcher else [f"--{kind}"]
+    places = {"slurm": slurm, "ssh": ssh, "skypilot": skypilot}
+    kind = launcher or next((name for name, chosen in places.items() if chosen), "local")
+    option = "--sky" if skypilot else f"--{kind}"
+    words = ["--launcher", kind] if launcher else [option]
     words += [str(local)] if local is not None else []
     submit.submit(
         *(plan, kind, words),

@@ -91,6 +91,7 @@ EXTRAS: Mapping[str, Extra] = {
     ),
     "vllm": Extra(("vllm",), "serving models on GPUs"),
     "ray": Extra(("ray",), "vLLM over several nodes through Ray, for versions without --nnodes"),
+    "sky": Extra(("skypilot",), "clouds and Kubernetes"),
     "qlora": Extra(("bitsandbytes",), "training in four bits, 8-bit optimizers"),
     "kernels": Extra(("kernels",), "attention and layer kernels of the Hugging Face hub"),
     "gpu": Extra(("flash-attn", "liger-kernel"), "faster training on GPUs"),

@@ -298,7 +298,7 @@ class NewSubmission:
 
     def write_script(self, job: Job) -> Path:
         """Write the script of a job into the record's folder."""
-        path = self.record / "scripts" / f"{job.id}.sh"
+        path = self.record / "scripts" / f"{job.id}{self.launcher.script_suffix}"
         with writing_to(path):
             path.write_text(self.script(job), encoding="utf-8")
             path.chmod(0o755)

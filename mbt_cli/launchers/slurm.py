@@ -42,6 +42,7 @@ Word = Annotated[str, AfterValidator(_one_word)]
 """A value of a directive. Slurm parses these lines itself, so no value may need quotes."""
 Time = Annotated[str, AfterValidator(_time_limit)]
 
+_NO_GRES = "none"
 _SET_BY_MBT = (
     *("array", "comment", "dependency", "job-name", "nodes", "no-requeue", "ntasks"),
     *("ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal"),
@@ -75,7 +76,8 @@ class SlurmResources(Settings):
     gpu_memory_gb: float | None = Field(default=None, gt=0)
     """Memory of each GPU as `nvidia-smi` shows it in GiB, such as 80; mbt places models by it."""
     gres: Word | None = None
-    """Requests the GPUs in another form, such as `gpu:h100:4`; `gpus` must give the same number."""
+    """Requests the GPUs in another form, such as `gpu:h100:4`; `gpus` must give the same number.
+    `none` requests none, for clusters that give whole nodes and refuse such options."""
     cpus: int | None = Field(default=None, ge=1)
     """CPUs of a node, for its one task."""
     mem: Word | None = None
@@ -98,7 +100,12 @@ class SlurmResources(Settings):
             if name in _SET_BY_MBT:
                 raise ValueError(f"`--{name}` is set by mbt: remove it")
             if name == "export":
-                raise ValueError("sbatch exports the environment already: remove `--export`")
+                raise ValueError("mbt says `--export=ALL`: remove `--export`")
+            if name in ("clusters", "cluster"):
+                raise ValueError(
+                    f"`--{name}` would hide the jobs from `mbt status`: remove it, and set "
+                    "SLURM_CLUSTERS in the shell that submits"
+                )
             if key := _KEY_OF_OPTION.get(name):
                 raise ValueError(f"`--{name}` has its own key: write `{key} = ...`")
         return directives
@@ -116,7 +123,7 @@ class SlurmResources(Settings):
     @property
     def is_exclusive(self) -> bool:
         """Whether a job gets whole nodes, whatever it needs."""
-        return "--exclusive" in self.directives
+        return "--exclusive" in self.directives or self.gres == _NO_GRES
 
     def share(self, gpus: int, nodes: int) -> Self:
         """What a job books that needs some nodes, and this many GPUs of each.
@@ -144,9 +151,9 @@ class SlurmResources(Settings):
         yield "--ntasks-per-node=1"
         if self.cpus is not None:
             yield f"--cpus-per-task={self.cpus}"
-        if self.gres is not None:
+        if self.gres is not None and self.gres != _NO_GRES:
             yield f"--gres={self.gres}"
-        elif self.gpus:
+        elif self.gpus and self.gres is None:
             yield f"--gpus-per-node={self.gpus}"
         yield from self.directives
 
@@ -362,18 +369,19 @@ class SlurmLauncher(Launcher):
             resources = self.resources_for(job)
             if not job.gpus or job.fills:
                 continue
-            whole = (self.train_job if job.trains else None) or self.gpu_job
+            node = (self.train_job if job.trains else None) or self.gpu_job
             if job.gpus < resources.gpus * resources.nodes:
                 idle.append((job, resources.gpus * resources.nodes))
-            elif whole.mem is not None and resources.mem is None:
+            elif node.mem is not None and resources.mem is None:
                 unsaid.append(job)
         lines = []
         if idle:
             first, booked = min(idle, key=lambda each: each[0].gpus)
+            whole = '`gres = "none"`' if self.gpu_job.gres == _NO_GRES else "`--exclusive`"
             lines.append(
                 f"note: {len(idle)} of {len(jobs)} jobs use fewer GPUs than they book, because of "
-                f"`--exclusive`: `{first.id}` uses {first.gpus} of {booked}; remove `--exclusive`, "
-                "or use a preset with fewer"
+                f"{whole}: `{first.id}` uses {first.gpus} of {booked}; remove it if the cluster "
+                "shares nodes, or use a preset with fewer"
             )
         if unsaid:
             lines.append(
@@ -508,7 +516,8 @@ def _array_hint() -> str:
 def _sbatch(script: Path, after: Sequence[str]) -> str:
     # a job that failed has made some of its cells, and the next one makes what it can of them
     wait = (f"--dependency=afterany:{':'.join(after)}", "--kill-on-invalid-dep=yes")
-    command = ("sbatch", "--parsable", *(wait if after else ()), str(script))
+    # a cluster may set SBATCH_EXPORT=NONE, which overrides the script, and jobs would lack HF_TOKEN
+    command = ("sbatch", "--parsable", "--export=ALL", *(wait if after else ()), str(script))
     done = _answer(command, _SUBMIT_SECONDS)
     if isinstance(done, FileNotFoundError):
         raise MbtError("no `sbatch` here", hint="submit on a login node, or run here: --local 1")

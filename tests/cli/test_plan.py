@@ -77,7 +77,9 @@ def test_scripts_can_be_written_without_submitting(mbt, piped, workplace):
     ("arguments", "words"),
     [
         pytest.param(
-            (), "specify one place to run: `--slurm`, `--ssh`, `--local N` or", id="no place"
+            (),
+            "specify one place to run: `--slurm`, `--ssh`, `--sky`, `--local N` or",
+            id="no place",
         ),
         pytest.param(("--slurm", "--local", "1"), "specify one place", id="two places"),
         pytest.param(("--slurm", "--preset", "nope"), "no preset `nope`", id="preset"),

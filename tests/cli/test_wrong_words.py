@@ -75,7 +75,7 @@ STUDIES = (
     Wrong(
         "no place to run",
         "submit no.json",
-        ["`--slurm`, `--ssh`, `--local N` or", "mbt submit --slurm"],
+        ["`--slurm`, `--ssh`, `--sky`, `--local N` or", "mbt submit --slurm"],
     ),
     Wrong(
         "a manifest for a plan",

@@ -17,6 +17,7 @@ ENGLISH = {"local", "math", "number", "text"}
 """Kinds that are common words; only imports of their classes are checked."""
 ALLOWED = {
     # Python packages that have the name of a backend
+    ("core/findings.py", "skypilot"),
     ("core/findings.py", "transformers"),
     ("core/findings.py", "vllm"),
     ("engine/export.py", "transformers"),
@@ -33,6 +34,8 @@ ALLOWED = {
     ("cli/help.py", "slurm"),
     # the option --ssh
     ("cli/commands.py", "ssh"),
+    # the option --sky
+    ("cli/commands.py", "skypilot"),
     # metrics and quantities with the name of the judge that measures them
     ("report/metrics.py", "answer_hit"),
     ("report/metrics.py", "redundancy"),

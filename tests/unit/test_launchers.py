@@ -190,6 +190,18 @@ def test_an_exclusive_node_is_booked_as_a_whole_and_said(own):
     (note,) = launcher.notes([job(gpus=4), job(gpus=8), job(gpus=0)])
     assert "1 of 3 jobs use fewer GPUs than they book" in note
     assert "`base-1` uses 4 of 8" in note
+    assert "because of `--exclusive`" in note
+
+
+def test_whole_nodes_without_a_request_for_gpus_are_said_too(own):
+    launcher = own(NODE.format("gres = 'none'\n"))
+
+    script = launcher.render(job(gpus=4))
+    assert "--gres" not in script
+    assert "--gpus-per-node" not in script
+    assert "#SBATCH --cpus-per-task=96\n" in script
+    (note,) = launcher.notes([job(gpus=4), job(gpus=8), job(gpus=0)])
+    assert 'because of `gres = "none"`' in note
 
 
 def test_all_memory_of_a_node_cannot_be_shared(own):
@@ -312,6 +324,7 @@ def test_a_job_with_many_needs_waits_for_joining_jobs(own, tmp_path, monkeypatch
     # the first two are joined; the job waits for the joining job and the third
     first, second = (tmp_path / "sent.txt").read_text().splitlines()
     assert "afterany:7:8 " in first
+    assert "--export=ALL" in first  # a cluster may set SBATCH_EXPORT=NONE for everyone
     assert first.endswith("base-1-wait-1.sh")
     assert "command=(\n  true\n)" in (tmp_path / "base-1-wait-1.sh").read_text()
     assert "afterany:9:1 " in second
@@ -333,6 +346,8 @@ def test_a_record_whose_path_no_directive_can_contain_is_refused(preset):
         ('directives = ["rm -rf"]', "directives"),
         ('directives = ["--requeue"]', "`--requeue` is set by mbt"),
         ('directives = ["--mem=4G"]', "`--mem` has its own key: write `mem = ...`"),
+        ('directives = ["--clusters=wice"]', "set SLURM_CLUSTERS in the shell that submits"),
+        ('directives = ["--export=NONE"]', "mbt says `--export=ALL`: remove `--export`"),
         ('directives = ["--gpus-per-node=1"]', "has its own key: write `gpus = ...`"),
         ('gpus = 4\ngres = "gpu:h100:8"', "`gres` requests 8 GPUs and `gpus` says 4"),
         ("gpuz = 1", "unknown key; did you mean `gpus`?"),

@@ -1,0 +1,595 @@
+"""Clouds and Kubernetes through SkyPilot: one managed job for each job, and for each of its shards.
+
+SkyPilot has no dependencies between managed jobs. So `mbt submit` stays and launches each job when
+those that it waits for have ended; nothing that waits costs a machine. What waits and what was
+launched is in the submission's folder, where `mbt status`, `logs` and `cancel` read and write.
+SkyPilot is only called as a command, so it can be installed anywhere.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
+
+from mbt_cli.core.findings import Finding, absent, ok, pip_line
+from mbt_cli.core.gpus import GPUs
+from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
+from mbt_cli.core.plugin import VARIABLE, Settings, Variable
+from mbt_cli.errors import MbtError
+from mbt_cli.interfaces import Launcher
+
+_FOLDER = "skypilot"
+_ALIVE = "launching"
+_SHARD = "MBT_SKYPILOT_SHARD"
+_JOB = "MBT_SKYPILOT_JOB"
+_FORGOTTEN_AFTER_SECONDS = 600.0
+"""Time after its launch in which a job may still be missing in the queue."""
+_QUEUE_SECONDS = 300
+_LAUNCH_SECONDS = 3_600
+"""For the first launch, which makes the machine of SkyPilot's controller."""
+_DEAD_AFTER_SECONDS = _LAUNCH_SECONDS + 300.0
+"""Age of the last sign of life after which nobody launches the jobs that wait."""
+_MOST_FAILURES = 20
+_NO_JOBS = "No in-progress managed jobs"
+"""What `sky jobs queue` says, as an error, before the first job and when its controller sleeps."""
+_SHOWN_SHARE = 0.99
+_ENDED: Mapping[str, Literal["completed", "failed", "cancelled"]] = {
+    "SUCCEEDED": "completed",
+    "CANCELLED": "cancelled",
+    "FAILED": "failed",
+    "FAILED_SETUP": "failed",
+    "FAILED_PRECHECKS": "failed",
+    "FAILED_NO_RESOURCE": "failed",
+    "FAILED_CONTROLLER": "failed",
+    "NOT_LAUNCHED": "cancelled",
+}
+_ON_MACHINES = ("RUNNING", "WINDING_DOWN", "CANCELLING")
+_LOST = "LOST"
+
+
+def _variable_name(value: str) -> str:
+    if not re.fullmatch(VARIABLE, value):
+        raise ValueError("is not the name of a variable; its value is taken from your shell")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError("is not a path from the root: write `/data`")
+    return value
+
+
+def _literal(value: str) -> str:
+    if "$" in value:
+        raise ValueError("contains `$`, which SkyPilot would replace: write the value itself")
+    return value
+
+
+class _Launched(Settings):
+    """A job of a submission, in a file of its folder that only `mbt submit` writes.
+
+    Its name without suffix is the id of the job. Beside it, `.launched` holds SkyPilot's names of
+    the managed jobs, and `.cancel` says that the user does not want it.
+    """
+
+    sky: list[str]
+    """The command that calls SkyPilot."""
+    name: str
+    """SkyPilot's name; shards add theirs."""
+    script: str
+    """The task's YAML file."""
+    shards: int
+    """Number of managed jobs."""
+    after: list[str]
+    """Ids of the jobs that must have ended."""
+
+    def names(self) -> list[str]:
+        if self.shards == 1:
+            return [self.name]
+        return [f"{self.name}-{number}of{self.shards}" for number in range(1, self.shards + 1)]
+
+
+class SkypilotResources(Settings):
+    """A machine; what is not said is SkyPilot's choice."""
+
+    gpu: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """SkyPilot's name of the GPU, such as `H100`; `sky gpus list` shows them."""
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of the machine, the most that a job may have."""
+    gpu_memory_gb: float | None = Field(default=None, gt=0)
+    """Memory of each GPU as `nvidia-smi` shows it in GiB, such as 80; mbt places models by it."""
+    cpus: int | None = Field(default=None, ge=1)
+    """CPUs of the machine, at least."""
+    memory_gb: int | None = Field(default=None, ge=1)
+    """Memory of the machine in GB, at least."""
+
+    @model_validator(mode="after")
+    def _gpus_have_a_name(self) -> Self:
+        if (self.gpu is None) != (self.gpus == 0):
+            raise ValueError('`gpu` and `gpus` go together: `gpu = "H100"` and `gpus = 8`')
+        return self
+
+    def share(self, gpus: int) -> Self:
+        """The part of the machine that goes with some of its GPUs.
+
+        Example:
+            >>> machine = SkypilotResources(gpu="H100", gpus=8, cpus=96, memory_gb=960)
+            >>> share = machine.share(2)
+            >>> share.gpus, share.cpus, share.memory_gb
+            (2, 24, 240)
+        """
+        cpus = None if self.cpus is None else max(1, self.cpus * gpus // self.gpus)
+        memory = None if self.memory_gb is None else max(1, self.memory_gb * gpus // self.gpus)
+        return self.model_copy(update={"gpus": gpus, "cpus": cpus, "memory_gb": memory})
+
+
+class SkypilotLauncher(Launcher):
+    """Run jobs on clouds and Kubernetes, as managed jobs of SkyPilot."""
+
+    job_id_variable = _JOB
+    places = "clouds and Kubernetes, through SkyPilot"
+    script_suffix = ".yaml"
+    tables: ClassVar[Mapping[str, type[Settings]]] = {"gpu_job": SkypilotResources}
+
+    kind: Literal["skypilot"] = "skypilot"
+    """Name of the launcher."""
+    note: str | None = None
+    """Comment for readers."""
+    infra: Annotated[str, AfterValidator(_literal)] | None = None
+    """Where, as in `sky launch --infra`: `k8s`, `aws/us-east-1`; default: the cheapest place."""
+    gpu_job: SkypilotResources
+    """A machine for jobs that serve or train a model; each gets the share that it needs."""
+    small_job: SkypilotResources = Field(
+        default_factory=lambda: SkypilotResources(cpus=4, memory_gb=16)
+    )
+    """A machine for questions, scores, tables and merging."""
+    disk_gb: int | None = Field(default=None, ge=1)
+    """Size of the machine's disk; default: SkyPilot's."""
+    use_spot: bool = False
+    """Whether machines may be taken away, for a lower price; jobs then continue on another one."""
+    image: Annotated[str, AfterValidator(_literal)] | None = None
+    """Image of the machine or the pod, such as `docker:me/mbt:1`."""
+    volumes: dict[
+        Annotated[str, AfterValidator(_absolute), AfterValidator(_literal)],
+        Annotated[str, AfterValidator(_literal)],
+    ] = Field(default_factory=dict)
+    """Path to the name of a volume (`sky volumes ls`) that every job mounts there."""
+    environment: dict[Variable, str] = Field(default_factory=dict)
+    """Variables for every job; secrets are refused: see `pass_on`."""
+    pass_on: list[Annotated[str, AfterValidator(_variable_name)]] = Field(
+        default_factory=lambda: ["HF_TOKEN", "OPENAI_API_KEY", "WANDB_API_KEY"]
+    )
+    """Names of secrets that jobs get from the shell that submits, as secrets of SkyPilot."""
+    setup: list[list[str]] = Field(default_factory=list)
+    """Commands to run before mbt, each a list of words: `[["source", "env/bin/activate"]]`."""
+    mbt: list[str] = Field(default_factory=list)
+    """The command that runs mbt in a job; default: the one that ran `mbt submit`."""
+    sky: list[str] = Field(default_factory=lambda: ["sky"], min_length=1)
+    """The command that calls SkyPilot."""
+    poll_seconds: float = Field(default=30, gt=0)
+    """Time between two looks at SkyPilot's queue, while jobs wait to be launched."""
+
+    _waiting: list[Path] = PrivateAttr(default_factory=list)
+
+    def resources_for(self, job: Job) -> SkypilotResources:
+        """The part of a machine that a job gets.
+
+        Raises:
+            MbtError: It needs more than a machine of the preset has.
+        """
+        if not job.gpus:
+            return self.small_job
+        if job.fills and self.gpu_job.gpus:
+            return self.gpu_job
+        nodes = job.nodes or 1
+        if nodes > 1 or job.gpus > self.gpu_job.gpus:
+            fewer = "`launch.processes`" if job.trains else "`place.tensor_parallel_size`"
+            where = f" on {nodes} machines" if nodes > 1 else ""
+            raise MbtError(
+                f"job `{job.id}` needs {job.gpus} GPUs{where} and a machine of the preset has "
+                f"{self.gpu_job.gpus}",
+                hint=f"raise `[gpu_job] gpus`, or lower the model's {fewer}",
+            )
+        return self.gpu_job.share(job.gpus)
+
+    def gpus(self) -> GPUs | None:
+        own = self.gpu_job
+        if not own.gpus:
+            return None
+        # an 80 GB GPU shows a little less than 80 GiB
+        memory = None if own.gpu_memory_gb is None else own.gpu_memory_gb * _SHOWN_SHARE
+        return GPUs(own.gpus, memory, 1, "the preset")
+
+    def render(self, job: Job) -> str:
+        """The YAML of a SkyPilot task."""
+        own = self.resources_for(job)
+        resources = {
+            "infra": self.infra,
+            "accelerators": f"{own.gpu}:{own.gpus}" if own.gpus else None,
+            "cpus": None if own.cpus is None else f"{own.cpus}+",
+            "memory": None if own.memory_gb is None else f"{own.memory_gb}+",
+            "disk_size": self.disk_gb,
+            "use_spot": self.use_spot or None,
+            "image_id": self.image,
+        }
+        task = {
+            "name": _sky_name(job),
+            "resources": {name: value for name, value in resources.items() if value is not None},
+            "volumes": self.volumes,
+            "run": self._commands(job),
+        }
+        lines = [f"# One job of the study {job.context.study}, written by `mbt submit`."]
+        return "\n".join([*lines, *_yaml(task)]) + "\n"
+
+    def _commands(self, job: Job) -> str:
+        """What the task runs."""
+        context, argv = job.context, job.argv
+        words = [*(self.mbt or context.mbt), *argv[1:]] if argv[0] == "mbt" else argv
+        variables = {
+            **context.environment,
+            **self.environment,
+            _JOB: _id(context.record, job.id),
+        }
+        log = shlex.quote(str(context.record.resolve() / "logs" / job.id))
+        lines = [
+            "set -euo pipefail",
+            *(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())),
+            f"cd -- {shlex.quote(str(context.workdir))}",
+        ]
+        if self.setup:
+            lines += ["set +u", *(shlex.join(command) for command in self.setup), "set -u"]
+        lines.append(f"command=({shlex.join(words)})")
+        suffix = ""
+        if job.shards > 1:
+            lines.append(f'command+=(--shard "${_SHARD}")')
+            suffix = f'".shard-${{{_SHARD}%/*}}"'
+        return "\n".join([*lines, f'"${{command[@]}}" 2>&1 | tee -a -- {log}{suffix}.log']) + "\n"
+
+    def submit(self, job: Job, script: Path, *, after: Sequence[str]) -> str:
+        """Note the job; `finish` launches it."""
+        path = Path(_id(job.context.record, job.id))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noted = _Launched(
+            sky=self.sky,
+            name=_sky_name(job),
+            script=str(script.resolve()),
+            shards=job.shards,
+            after=list(after),
+        )
+        _file(path, "json").write_text(noted.model_dump_json(), encoding="utf-8")
+        _show_alive(path.parent)
+        self._waiting.append(path)
+        return str(path)
+
+    def finish(self, note: Callable[[str], None]) -> None:
+        """Launch every job when those before it have ended, then return.
+
+        Raises:
+            MbtError: SkyPilot refuses a job, or has not answered many times in a row.
+        """
+        if not self._waiting:
+            return
+        folder, failures = self._waiting[0].parent, 0
+        note(f"{len(self._waiting)} jobs to launch, each when those before it have ended:")
+        note("leave this running; if it stops, plan and submit again, and nothing is lost")
+        try:
+            while self._waiting:
+                _show_alive(folder)
+                try:
+                    ready = self._ready()
+                    failures = 0
+                except MbtError as error:
+                    failures += 1
+                    if failures == _MOST_FAILURES:
+                        raise
+                    ready = []
+                    note(f"{error.message}; asked again in {self.poll_seconds:.0f} s")
+                for path in ready:
+                    _show_alive(folder)
+                    self._launch(path)
+                    self._waiting.remove(path)
+                    note(f"launched {path.name}, {len(self._waiting)} left")
+                if self._waiting:
+                    time.sleep(self.poll_seconds)
+        finally:
+            (folder / _ALIVE).unlink(missing_ok=True)
+
+    def _ready(self) -> list[Path]:
+        """The jobs whose turn it is."""
+        self._waiting = [path for path in self._waiting if not _cancel(path).exists()]
+        jobs = {path: _read(path) for path in self._waiting}
+        needed = {Path(need) for job in jobs.values() for need in job.after}
+        found = _states(needed)
+        own = set(self._waiting)
+        return [
+            path
+            for path, job in jobs.items()
+            if all(Path(need) not in own and not _is_alive(found.get(need)) for need in job.after)
+        ]
+
+    def _launch(self, path: Path) -> None:
+        job = _read(path)
+        secrets = [
+            word for name in self.pass_on if name in os.environ for word in ("--secret", name)
+        ]
+        for number, name in enumerate(job.names(), start=1):
+            shard = ["--env", f"{_SHARD}={number}/{job.shards}"] if job.shards > 1 else []
+            options = ["--yes", "--detach-run", "--name", name, *shard, *secrets]
+            if _cancel(path).exists():
+                return
+            # before the launch: a process that is killed meanwhile leaves a job that is known
+            before = _names(path)
+            _write_names(path, [*before, name])
+            try:
+                _sky([*self.sky, "jobs", "launch", *options, job.script], _LAUNCH_SECONDS)
+            except MbtError:
+                _write_names(path, before)
+                raise
+        if _cancel(path).exists():  # while it was launched
+            self.cancel([str(path)])
+
+    @classmethod
+    def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
+        found = _states(map(Path, ids))
+        return [
+            QueuedJob(job_id, state in _ON_MACHINES, "" if state in _ON_MACHINES else state.lower())
+            for job_id, state in found.items()
+            if _is_alive(state)
+        ]
+
+    @classmethod
+    def ended(cls, job_id: str) -> EndedJob | None:
+        return cls.ended_jobs([job_id]).get(job_id)
+
+    @classmethod
+    def ended_jobs(cls, job_ids: Collection[str]) -> Mapping[str, EndedJob]:
+        found = _states(map(Path, job_ids))
+        return {
+            job_id: EndedJob(_ENDED[state], state)
+            for job_id, state in found.items()
+            if state in _ENDED
+        }
+
+    @classmethod
+    def gone(cls, job_id: str) -> bool:
+        try:
+            return _states([Path(job_id)]).get(job_id) in _ENDED
+        except MbtError:
+            return False
+
+    @classmethod
+    def cancel(cls, job_ids: Sequence[str]) -> None:
+        for path in map(Path, job_ids):
+            job = _read(path)
+            try:
+                _cancel(path).touch()
+            except OSError as error:
+                raise MbtError(f"`{path}` cannot be cancelled: {error.strerror}") from None
+            names = set(job.names())
+            rows = [row for row in _queue(job.sky) if row.get("job_name") in names]
+            alive = sorted({str(row["job_id"]) for row in rows if row.get("status") not in _ENDED})
+            if alive:
+                _sky([*job.sky, "jobs", "cancel", "--yes", *alive], _QUEUE_SECONDS)
+
+    @classmethod
+    def logs(cls, job_id: str, record: Path, name: str) -> Sequence[Path]:
+        folder = record / "logs"
+        whole = folder / f"{name}.log"
+        return [*([whole] if whole.is_file() else []), *folder.glob(f"{name}.shard-*.log")]
+
+    @classmethod
+    def doctor(cls, environment: Mapping[str, str]) -> Iterator[Finding]:
+        found = shutil.which("sky", path=environment.get("PATH"))
+        if found is None:
+            do = f"{pip_line('sky')} to use `mbt submit --sky`"
+            yield absent("SkyPilot", "sky", "not found", do)
+        else:
+            yield ok("SkyPilot", "sky", found)
+
+
+def _id(record: Path, name: str) -> str:
+    return str(record.resolve() / _FOLDER / name)
+
+
+def _sky_name(job: Job) -> str:
+    """A name that no other submission's job has, of the letters that SkyPilot allows."""
+    own = sha256(_id(job.context.record, job.id).encode()).hexdigest()[:8]
+    words = re.sub(r"[^a-z0-9]+", "-", f"mbt-{job.context.study}-{job.id}".lower())
+    return f"{words[:40].strip('-')}-{own}"
+
+
+def _yaml(table: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Lines of YAML; strings as in JSON, which YAML reads, but for commands, which people read."""
+    for name, value in table.items():
+        key = f"{indent}{_quoted(name) if '/' in name else name}:"
+        if isinstance(value, Mapping):
+            if value:
+                yield key
+                yield from _yaml(value, f"{indent}  ")
+        elif isinstance(value, str) and "\n" in value and _is_plain(value):
+            yield f"{key} |"
+            yield from (f"{indent}  {line}" if line else "" for line in value.splitlines())
+        else:
+            yield f"{key} {_quoted(value)}"
+
+
+def _quoted(value: str | int) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    # letters that JSON allows as they are and YAML does not
+    odd = "[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]"
+    return re.sub(odd, lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether YAML reads a block of these lines as they are."""
+    return all(letter == "\n" or " " <= letter <= "~" for letter in text)
+
+
+def _show_alive(folder: Path) -> None:
+    """Tell other processes that this one launches the jobs that wait."""
+    (folder / _ALIVE).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
+
+
+def _is_launching(folder: Path) -> bool:
+    """Whether somebody launches the jobs that wait."""
+    try:
+        host, _, process = (folder / _ALIVE).read_text(encoding="utf-8").partition(" ")
+    except FileNotFoundError:
+        return False
+    if host == socket.gethostname() and process.isdigit() and not _exists(int(process)):
+        return False
+    return _age(folder / _ALIVE) < _DEAD_AFTER_SECONDS
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _file(path: Path, what: str) -> Path:
+    """A file of a job; its name may have dots."""
+    return Path(f"{path}.{what}")
+
+
+def _cancel(path: Path) -> Path:
+    return _file(path, "cancel")
+
+
+def _read(path: Path) -> _Launched:
+    """The file of a job.
+
+    Raises:
+        MbtError: It is missing or damaged.
+    """
+    try:
+        return _Launched.model_validate_json(_file(path, "json").read_bytes())
+    except (OSError, ValidationError):
+        raise MbtError(f"`{path}.json` cannot be read", hint="plan and submit again") from None
+
+
+def _names(path: Path) -> list[str]:
+    """SkyPilot's names of what was launched of a job."""
+    launched = _file(path, "launched")
+    return launched.read_text(encoding="utf-8").split() if launched.is_file() else []
+
+
+def _write_names(path: Path, names: Sequence[str]) -> None:
+    text = "".join(f"{name}\n" for name in names)
+    _file(path, "launched").write_text(text, encoding="utf-8")
+
+
+def _states(paths: Iterable[Path]) -> dict[str, str]:
+    """State of each job that is known: SkyPilot's, or WAITING for one that will be launched.
+
+    Raises:
+        MbtError: SkyPilot does not answer.
+    """
+    found: dict[str, str] = {}
+    queues: dict[tuple[str, ...], dict[str, set[str]]] = {}
+    for path in paths:
+        if not _file(path, "json").is_file():
+            continue
+        job, names, folder = _read(path), _names(path), path.parent
+        waits = len(names) < job.shards and not _cancel(path).exists()
+        if waits and _is_launching(folder):
+            found[str(path)] = "WAITING"
+        elif not names:
+            found[str(path)] = "NOT_LAUNCHED"
+        else:
+            command = tuple(job.sky)
+            if command not in queues:
+                queues[command] = _statuses(_queue(job.sky))
+            is_new = _age(_file(path, "launched")) < _FORGOTTEN_AFTER_SECONDS
+            unknown = {"PENDING" if is_new else _LOST}
+            found[str(path)] = _worst([queues[command].get(name, unknown) for name in names])
+    return found
+
+
+def _worst(states: Sequence[set[str]]) -> str:
+    """The state of a job from those of its shards: alive if one is, else one that failed."""
+    flat = {state for each in states for state in each}
+    for state in sorted(flat, key=lambda each: each not in _ON_MACHINES):
+        if _is_alive(state):
+            return state
+    return next((state for state in sorted(flat) if state != "SUCCEEDED"), "SUCCEEDED")
+
+
+def _is_alive(state: str | None) -> bool:
+    return state is not None and state not in _ENDED and state != _LOST
+
+
+def _statuses(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(str(row.get("job_name")), set()).add(str(row.get("status")))
+    return found
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was touched."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
+
+
+def _queue(sky: Sequence[str]) -> list[dict[str, Any]]:
+    """Every managed job of the user.
+
+    Raises:
+        MbtError: SkyPilot does not answer.
+    """
+    try:
+        shown = _sky([*sky, "jobs", "queue", "--all", "--output", "json"], _QUEUE_SECONDS)
+    except MbtError as error:
+        if _NO_JOBS in error.message:
+            return []
+        raise
+    try:  # hints of SkyPilot may come first
+        rows = json.loads(shown[shown.index("[") :])
+    except ValueError:
+        raise MbtError("`sky jobs queue` shows no JSON", hint="SkyPilot 0.14 or newer") from None
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _sky(command: Sequence[str], seconds: float) -> str:
+    """The output of a command of SkyPilot.
+
+    Raises:
+        MbtError: There is no such command, it refuses, or it does not answer.
+    """
+    what = " ".join(command[:3])
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise MbtError(
+            f"no command `{command[0]}` here", hint=f"{pip_line('sky')}, then `sky check`"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise MbtError(f"`{what}` has not answered for {seconds:.0f} s") from None
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no reason given"]
+        raise MbtError(f"`{what}` failed: {last[-1]}", hint="check with `sky check`")
+    return done.stdout
