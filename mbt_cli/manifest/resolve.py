@@ -287,9 +287,7 @@ class Resolver:
             )
             return None
 
-    def _adapter(
-        self, name: str, backend: Mapping[str, Any], where: str
-    ) -> dict[str, Any] | None:
+    def _adapter(self, name: str, backend: Mapping[str, Any], where: str) -> dict[str, Any] | None:
         """The fields of a backend for an adapter; None if it is not found or cannot be served."""
         kinds = [k for k, kind in BACKENDS.kinds().items() if "adapter" in kind.model_fields]
         if backend.get("kind") not in kinds:
