@@ -25,7 +25,7 @@ from mbt_cli.interfaces import Launcher
 
 
 def _one_word(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.,:=@%/+*\[\]&|()-]+", value):
+    if not re.fullmatch(r"[A-Za-z0-9_.,:=@#%/+*\[\]&|()-]+", value):
         raise ValueError(
             "cannot be part of an #SBATCH line: write one word without spaces or quotes"
         )
@@ -246,7 +246,8 @@ class SlurmLauncher(Launcher):
     setup: list[list[str]] = Field(default_factory=list)
     """Commands to run before mbt, each a list of words: `[["source", "env/bin/activate"]]`."""
     container: list[str] = Field(default_factory=list)
-    """Words in front of the command, such as `["apptainer", "exec", "--nv", "mbt.sif"]`."""
+    """Words in front of the command, such as `["apptainer", "exec", "--nv", "mbt.sif"]`, or with
+    pyxis `["srun", "--container-image=nvcr.io#ORG/IMAGE:TAG"]`."""
     mbt: list[str] = Field(default_factory=list)
     """The command that runs mbt in a job; default: the one that ran `mbt submit`."""
     multi_node: Literal["direct", "ray"] = "direct"
@@ -330,6 +331,11 @@ class SlurmLauncher(Launcher):
             hint=f"raise `[{table}] gpus` or `nodes`, or lower the model's {fewer}",
         )
 
+    @property
+    def starts_with_srun(self) -> bool:
+        """Whether the container is started by `srun`, as with pyxis."""
+        return self.container[:1] == ["srun"]
+
     def gpus(self) -> GPUs | None:
         own = self.gpu_job
         if not own.gpus:
@@ -354,6 +360,7 @@ class SlurmLauncher(Launcher):
                 *_exports({**job.context.environment, **self.environment}),
                 *_site_commands([shlex.join(words) for words in self.setup]),
             ],
+            "threads": self._threads(job, resources),
             "nodes": _join_nodes(self, resources, job),
         }
         lines: list[str] = []
@@ -361,6 +368,17 @@ class SlurmLauncher(Launcher):
             head, _, name = line.partition("#@ ")
             lines.extend(blocks[name.strip()] if not head and name else [line])
         return "\n".join(lines) + "\n"
+
+    def _threads(self, job: Job, resources: SlurmResources) -> list[str]:
+        """The threads of each process of a training; a server chooses its own."""
+        if not job.trains or "OMP_NUM_THREADS" in self.environment:
+            return []
+        share = max(1, resources.gpus)
+        return [
+            "# the processes of a training share the CPUs",
+            'cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}"',
+            f'export OMP_NUM_THREADS="$((cpus > {share} ? cpus / {share} : 1))"',
+        ]
 
     def notes(self, jobs: Sequence[Job]) -> Sequence[str]:
         """Names jobs that book more GPUs than they use, or too little memory."""
@@ -584,7 +602,8 @@ def _directives(preset: SlurmLauncher, job: Job, resources: SlurmResources) -> l
     ]
     if job.shards > 1:
         options.append(f"--array=1-{job.shards}%{preset.array_limit}")
-    return [f"#SBATCH {option}" for option in options]
+    # a bare `#` begins a comment
+    return ["#SBATCH " + option.replace("#", r"\#") for option in options]
 
 
 def _settings(preset: SlurmLauncher, job: Job) -> list[str]:
@@ -596,10 +615,19 @@ def _settings(preset: SlurmLauncher, job: Job) -> list[str]:
         f"workdir={shlex.quote(str(context.workdir))}",
         f"record={shlex.quote(str(context.record))}",
         f"cache={shlex.quote(str(context.cache))}",
+        f"first_tmpdir={shlex.quote(preset.environment.get('TMPDIR', ''))}",
         f"max_idle_requeues={preset.max_idle_requeues} tasks={job.shards}",
         _bash_array("folders", [str(folder) for folder in context.folders]),
-        _bash_array("command", [*preset.container, *argv]),
+        _bash_array("command", [*_around(preset), *argv]),
     ]
+
+
+def _around(preset: SlurmLauncher) -> list[str]:
+    """The words of the container; `srun` starts one task on the first node, with all CPUs."""
+    if not preset.starts_with_srun:
+        return preset.container
+    step = ("--overlap", "--nodes=1", "--ntasks=1", "--relative=0", "--export=ALL")
+    return ["srun", *step, *preset.container[1:]]
 
 
 def _bash_array(name: str, words: Sequence[str]) -> str:
@@ -619,18 +647,20 @@ def _site_commands(commands: Sequence[str]) -> list[str]:
 
 def _join_nodes(preset: SlurmLauncher, resources: SlurmResources, job: Job) -> list[str]:
     """Commands that connect the nodes of an allocation with several."""
+    cpus = 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not inherit it'
     if resources.nodes == 1:
-        return []
+        return [cpus] if preset.starts_with_srun else []
     head = [
         'head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
         'export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))',
-        'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not inherit it',
+        cpus,
     ]
     if job.trains:
         return [*head, f"export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * {resources.gpus}))"]
     if preset.multi_node == "ray":
         return [*head, *_template("ray.sh").splitlines()[1:]]
-    words = [*preset.container, *(preset.mbt or job.context.mbt), "node"]
+    container = preset.container[1:] if preset.starts_with_srun else preset.container
+    words = [*container, *(preset.mbt or job.context.mbt), "node"]
     return [*head, _bash_array("node", words), *_template("nodes.sh").splitlines()[1:]]
 
 

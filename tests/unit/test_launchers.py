@@ -1,12 +1,15 @@
 """Scripts that launchers write: complete, readable, and safe against any value."""
 
+import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from pydantic import ValidationError
@@ -84,7 +87,14 @@ def own(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "gpus"),
-    [("one-gpu", 1), ("paper", 4), ("eight-gpus", 8), ("two-nodes", 16), ("container", 4)],
+    [
+        ("one-gpu", 1),
+        ("paper", 4),
+        ("eight-gpus", 8),
+        ("two-nodes", 16),
+        ("container", 4),
+        ("pyxis", 4),
+    ],
 )
 def test_a_preset_gives_its_golden_script(preset, name, gpus):
     check_golden(f"{name}.sh", preset(name).render(job(gpus=gpus, shards=8)))
@@ -458,6 +468,106 @@ def test_a_job_reports_how_it_ended(own, tmp_path, code, last):
     assert events[-1] == last
     assert returned == (0 if "requeued" in last else code)
     assert (tmp_path / "calls.txt").exists() == ("requeued" in last)
+
+
+ENVIRONMENT = """mbt = ["bash", "-c", "env > environment.txt; test -d $TMPDIR", "mbt"]
+environment = { %s }
+[gpu_job]
+cpus = 32
+gpus = 4
+[small_job]
+"""
+
+
+@pytest.fixture
+def node():
+    """A folder with a short path, as local disks of nodes have; those of tests are too long."""
+    with TemporaryDirectory(prefix="n", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def environment_of(launcher, folder, environment, **wanted):
+    """The environment in which a job's script starts its command."""
+    wanted = job(folder / "record", workdir=folder, cache=folder / "cache", **wanted)
+    script = ["bash", "-c", launcher.render(wanted)]
+    subprocess.run(script, cwd=folder, env=environment, capture_output=True, check=True)
+    lines = (folder / "environment.txt").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def test_temporary_files_are_on_the_node_and_nothing_of_them_is_left(own, tmp_path, node):
+    own_folder = node / f"mbt-{os.getuid()}"
+    for name in ("5", "6"):  # of a job that was killed, and of one that runs
+        (own_folder / name / "tmp").mkdir(parents=True)
+        (own_folder / f"{name}.lock").touch()
+    environment = {**stand_in(tmp_path), "SLURM_TMPDIR": str(node), "HOSTNAME": "gpu7.cluster"}
+
+    with (own_folder / "6.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = environment_of(own(ENVIRONMENT % ""), tmp_path, environment)
+
+    assert found["TMPDIR"] == f"{own_folder}/7/tmp"
+    assert found["TRITON_CACHE_DIR"].startswith(f"{tmp_path}/cache/compiled/gpu7/")
+    assert "OMP_NUM_THREADS" not in found.keys() - os.environ.keys()
+    assert sorted(path.name for path in own_folder.iterdir()) == ["6", "6.lock"]
+
+
+def test_the_folder_of_a_preset_is_taken_and_a_long_path_is_not(own, tmp_path, node):
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    environment = {**stand_in(tmp_path), "SLURM_TMPDIR": str(long), "TMPDIR": str(long)}
+
+    usual = environment_of(own(ENVIRONMENT % ""), tmp_path, environment)
+    said = environment_of(own(ENVIRONMENT % f"TMPDIR = '{node}'"), tmp_path, environment)
+
+    assert usual["TMPDIR"] == f"/tmp/mbt-{os.getuid()}/7/tmp"
+    assert said["TMPDIR"] == f"{node}/mbt-{os.getuid()}/7/tmp"
+
+
+def test_the_nodes_of_a_job_share_no_compiled_kernels(own, tmp_path, node):
+    environment = {**stand_in(tmp_path), "SLURM_TMPDIR": str(node), "SLURM_JOB_NUM_NODES": "2"}
+
+    found = environment_of(own(ENVIRONMENT % ""), tmp_path, environment)
+
+    assert found["TRITON_CACHE_DIR"] == f"{found['TMPDIR']}/compiled/triton"
+
+
+def test_the_processes_of_a_training_share_the_processors(own, tmp_path):
+    environment = {**stand_in(tmp_path), "SLURM_CPUS_PER_TASK": "32", "OMP_NUM_THREADS": "1"}
+
+    shared = environment_of(own(ENVIRONMENT % ""), tmp_path, environment, gpus=4, trains=True)
+    preset = own(ENVIRONMENT % "OMP_NUM_THREADS = '3'")
+    said = environment_of(preset, tmp_path, environment, gpus=4, trains=True)
+
+    assert shared["OMP_NUM_THREADS"] == "8"
+    assert said["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_number_sign_begins_no_comment_in_a_directive(own):
+    image = "--container-image=nvcr.io#nvidia/vllm:26.09"
+    launcher = own(f'[gpu_job]\ngpus = 1\ndirectives = ["{image}"]\n[small_job]\n')
+
+    script = launcher.render(job())
+
+    assert r"#SBATCH --container-image=nvcr.io\#nvidia/vllm:26.09" in script
+
+
+def test_a_container_of_pyxis_is_started_by_the_one_srun_of_each_node(own, tmp_path):
+    image = "--container-image=nvcr.io#nvidia/vllm:26.09"
+    launcher = own(
+        f'container = ["srun", "{image}"]\nmbt = ["mbt"]\n'
+        "[gpu_job]\ngpus = 4\nnodes = 2\n[small_job]\n"
+    )
+
+    script = launcher.render(job(gpus=8, nodes=2))
+
+    command, node = (
+        re.search(rf"^{name}=\(\n(.*?)\n\)", script, re.MULTILINE | re.DOTALL)[1].split()
+        for name in ("command", "node")
+    )
+    assert command[:3] == ["srun", "--overlap", "--nodes=1"]
+    assert f"'{image}'" in command
+    assert node == [f"'{image}'", "mbt", "node"]
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,10 @@ class Place:
             check=False,
         )
 
-    def submit(self, *options: str, manifest: str = "study.toml") -> str:
+    def submit(self, *options: str, manifest: str = "study.toml", preset: str = "one-node") -> str:
         plan = self.mbt("plan", manifest, *options)
         assert plan.returncode == 0, plan.stderr
-        done = self.mbt("submit", "--slurm", "--preset", "one-node", stdin=plan.stdout)
+        done = self.mbt("submit", "--slurm", "--preset", preset, stdin=plan.stdout)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -126,6 +126,21 @@ def test_a_study_runs_as_dependent_jobs_and_arrays(place):
     )
     assert lineage["requests"] == {"sent": 0, "retried": 0, "reused": 12, "failed": 0}
     assert len(list(place.record_folder.iterdir())) == 1
+
+
+def test_a_step_of_srun_as_for_pyxis_runs_is_stopped_and_goes_on(place):
+    presets = place.folder / "presets" / "slurm"
+    presets.mkdir(parents=True)
+    # without a plug-in for images: what is left of a container is the step
+    text = 'container = ["srun", "--export=ALL,STEP=1"]\n'
+    (presets / "step.toml").write_text(f"{text}[gpu_job]\n[small_job]\ncpus = 1\n")
+
+    place.submit(preset="step")
+    place.wait_until(lambda: not place.queue())
+
+    assert {cell["doing"] for cell in place.states().values()} == {"done"}
+    logs = "".join(p.read_text() for p in place.record_folder.rglob("*.log"))
+    assert "done" in logs
 
 
 def test_the_quickstart_study_runs_on_the_embedded_model(place):

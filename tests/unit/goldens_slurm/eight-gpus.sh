@@ -20,6 +20,7 @@ job=base-1
 workdir=/data
 record=/data/runs/s/submissions/t
 cache=/data/cache
+first_tmpdir=''
 max_idle_requeues=2 tasks=8
 folders=(
   /data/runs/paper/base/model=m
@@ -31,6 +32,12 @@ command=(
   --only
   base/model=m
 )
+# names the versions that compiled kernels depend on
+packages='
+import importlib.metadata as metadata
+found = {each.name: each.version for each in metadata.distributions()}
+print("-".join(f"{n}{found[n]}" for n in ("vllm", "torch", "triton") if n in found) or "any")
+'
 
 task="${SLURM_ARRAY_TASK_ID:-}"
 events="$record/events/$job${task:+-$task}"
@@ -73,14 +80,45 @@ trap 'pass_on TERM' TERM
 cd -- "$workdir"
 export HF_HOME=/data/hf
 export MBT_RUNS=/data/runs
-export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
-# compiled kernels need a folder that allows writing and execution, one for each job
-scratch="$cache/jobs/${SLURM_JOB_ID:-$$}"
-export TMPDIR="$scratch/tmp"
-export TRITON_CACHE_DIR="$scratch/triton" TORCHINDUCTOR_CACHE_DIR="$scratch/inductor"
-export VLLM_CACHE_ROOT="$cache/vllm"
-mkdir -p -- "$TMPDIR" "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR" "$VLLM_CACHE_ROOT"
-trap 'rm -rf -- "$scratch"' EXIT
+# Whether a folder allows writing and execution.
+runs_in() {
+  local file="$1/try.$$"
+  printf '#!/bin/sh\n' > "$file" && chmod +x "$file" && "$file" && rm -f -- "$file"
+}
+
+# Make a folder for this job below $1, and remove those of jobs that were killed.
+scratch_in() {
+  local base="$1/mbt-$UID" lock held
+  if [ ! -d "$1" ] || [ "${#base}" -gt 50 ]; then return 1; fi
+  mkdir -p -m 700 -- "$base" && [ -O "$base" ] && [ -w "$base" ] || return 1
+  for lock in "$base"/*.lock; do
+    if [ -e "$lock" ] && flock -n "$lock" rm -rf -- "${lock%.lock}"; then rm -f -- "$lock"; fi
+  done
+  scratch="$base/${SLURM_JOB_ID:-$$}"
+  exec {held}> "$scratch.lock" && flock -n "$held" && mkdir -p -- "$scratch/tmp" &&
+    runs_in "$scratch"
+}
+
+# Temporary files are on the node, in a folder that allows execution and has a short path: names of
+# sockets have at most 107 characters. Compiled kernels are kept for each node and version.
+scratch='' versions=any python="${command[0]%/*}/python"
+trap 'if [ -n "$scratch" ]; then rm -rf -- "$scratch" "$scratch.lock"; fi' EXIT
+mkdir -p -- "$cache/jobs"
+for place in "$first_tmpdir" "${SLURM_TMPDIR:-}" "${TMPDIR:-}" /tmp /var/tmp "$cache/jobs"; do
+  if [ -n "$place" ] && scratch_in "$place" 2>/dev/null; then break; fi
+  scratch=''
+done
+if [ -n "$scratch" ]; then export TMPDIR="$scratch/tmp"; fi
+if [ -x "$python" ]; then versions="$("$python" -I -c "$packages" 2>/dev/null || echo any)"; fi
+compiled="$cache/compiled/${HOSTNAME%%.*}/$versions"
+# the nodes of a job with several do not share such a folder
+if [ "${SLURM_JOB_NUM_NODES:-1}" != 1 ] || ! mkdir -p -- "$compiled" ||
+  ! runs_in "$compiled" 2>/dev/null; then
+  compiled="${TMPDIR:-/tmp}/compiled"
+fi
+export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-$compiled/triton}"
+export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$compiled/inductor}"
+export VLLM_CACHE_ROOT="${VLLM_CACHE_ROOT:-$compiled/vllm}" RAY_TMPDIR="${RAY_TMPDIR:-/tmp}"
 # a signal may have arrived before the command started
 if [ "$may_requeue" = 1 ]; then requeue 'stopped by a signal before it began' || exit 75; exit 0; fi
 if [ "$signalled" = 1 ]; then say 'stopped from outside before it began'; exit 75; fi
