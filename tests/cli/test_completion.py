@@ -89,9 +89,9 @@ def bash(ask):
         ),
         (
             ["mbt", "run", "--only", "base", "study.toml", "--set", "study.se"],
-            ["study.seed=", "study.seed=1"],
+            ["study.seed=", "study.seed=1", "study.seed=0"],
         ),
-        (["mbt", "run", "study.toml", "--set", "study.seed", "="], ["1"]),
+        (["mbt", "run", "study.toml", "--set", "study.seed", "="], ["1", "0"]),
         (
             ["mbt", "run", "study.toml", "--set", "stage.base.opt"],
             [f"stage.base.optional={value}" for value in ("", "false", "true")],
@@ -100,8 +100,8 @@ def bash(ask):
         (["mbt", "data", "fetch", "study.toml", "--model", "p"], ["parrot"]),
         (["mbt", "data", "fetch", "study.toml", "--benchmark", ""], ["tiny"]),
         (["mbt", "submit", "--preset", "one-"], ["one-gpu", "one-node"]),
-        (["mbt", "serve", "smol"], ["smollm2-135m"]),
-        (["mbt", "init", "--model", "smol"], ["smollm2-135m"]),
+        (["mbt", "serve", "smol"], ["smollm2-135m", "smollm2-135m-mbt"]),
+        (["mbt", "init", "--model", "smol"], ["smollm2-135m", "smollm2-135m-mbt"]),
         (["mbt", "help", "py"], ["python"]),
         (["mbt", "doctor", "st"], ["study.toml"]),
         (["mbt", "plan", "study.toml", "st"], []),
@@ -328,6 +328,6 @@ def test_bash_completes_an_address_from_its_stage(terminal):
 def test_bash_completes_a_quoted_pattern_and_a_key(terminal):
     terminal.type("mbt run study.toml --only '!base/prompt=m", "Tab", "' --set study.s", "Tab")
     terminal.until("--only '!base/prompt=metacognitive' --set study.seed=")
-    terminal.type("Tab", "-q")
+    terminal.type("1", "Tab", "-q")
 
     terminal.until("--set study.seed=1 -q")

@@ -53,6 +53,8 @@ def test_a_math_answer_in_a_box_is_right_on_the_page(mbt, workplace):
         'kind = "gsm8k"\nfiles = { validation = "sums.jsonl" }',
     )
     study = study.replace("It is <answer>Oslo</answer>", "It is \\\\boxed{72.00}")
+    study = study.replace('"answer", "metacognitive"', '"question", "math"')
+    study = study.replace('{ prompt = "answer" }', '{ prompt = "question" }')
     (workplace / "study.toml").write_text(study)
 
     ran = mbt("run", "study.toml", "-q")

@@ -61,7 +61,7 @@ files = { train = "FILE" }
 kind = "rollout"
 name = "base"
 matrix = { benchmark = "b", split = "train", model = "m" }
-prompt = "answer"
+prompt = "question"
 samples = 2
 
 [[stage]]
