@@ -98,6 +98,11 @@ tables: $(SETUP) ## print the tables of a study: make tables MANIFEST=manifests/
 	@.ci/setup_vllm.sh $(PYTHON)
 	@touch $@
 
-.PHONY: test-vllm
+.PHONY: test-vllm test-nodes
 test-vllm: .venv-vllm/.installed ## test rollouts on a real vLLM (CPU build; Python 3.11, 8 GB of memory)
-	@MBT_NO_SKIPS=1 .venv-vllm/bin/python -m pytest tests/integration/vllm -q
+	@MBT_NO_SKIPS=1 .venv-vllm/bin/python -m pytest tests/integration/vllm -q \
+		--ignore=tests/integration/vllm/test_nodes.py
+
+test-nodes: .venv-vllm/.installed ## test a vLLM server over two nodes, also under Slurm (as root; restarts Slurm)
+	@slurm/one_node.sh stop; slurm/one_node.sh start 2
+	@MBT_NO_SKIPS=1 .venv-vllm/bin/python -m pytest tests/integration/vllm/test_nodes.py -q
