@@ -40,6 +40,10 @@ class Sampling(Settings):
 _MOST_REQUESTS = 10_000
 
 
+Reuse = Literal["machine", "study", "off"]
+"""Whose replies answer equal requests."""
+
+
 class RunSettings(Settings):
     """A `[run]` or `[models.X.run]` table; the model's keys override the study's."""
 
@@ -64,6 +68,9 @@ class RunSettings(Settings):
     """How often a server that died is restarted within one cell."""
     drain_seconds: float = Field(default=20, ge=0)
     """How long to wait for replies in flight after a signal to stop."""
+    reuse: Reuse | None = None
+    """Whose replies answer equal requests: those of all studies of this machine (`machine`), of
+    this study, or of the cell itself alone (`off`). Default: `$MBT_REUSE`, or `machine`."""
     expected_tokens_per_second: float | None = Field(default=None, gt=0)
     """Tokens per second of the server over all requests; `mbt plan` estimates times with it."""
 

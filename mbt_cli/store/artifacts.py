@@ -208,9 +208,13 @@ class _Tally:
         if "failure" in frame.columns:
             reasons = frame["failure"].drop_nulls().cast(pl.String)
             self._failures.update(reason.partition(":")[0] for reason in reasons)
+        # replies that another cell has asked for have no attempts: its lineage counts them
+        own = (
+            frame.filter(pl.col("attempts").ne_missing(0)) if "attempts" in frame.columns else frame
+        )
         for kind in ("prompt", "completion", "reasoning"):
-            if f"{kind}_tokens" in frame.columns:
-                self._tokens[kind] += int(frame[f"{kind}_tokens"].sum())
+            if f"{kind}_tokens" in own.columns:
+                self._tokens[kind] += int(own[f"{kind}_tokens"].sum())
 
     def fields(self) -> dict[str, object]:
         return {

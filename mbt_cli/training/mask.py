@@ -211,7 +211,7 @@ class ChatFormat:
         )
 
     def _controls_of(self, written: str) -> int:
-        """Number of control tokens in what the template writes: a few texts, the same in all rows."""
+        """Control tokens in what the template writes, which is the same in all rows."""
         if written not in self._written_controls:
             self._written_controls[written] = self._count(self._tokenizer.encode(written))
         return self._written_controls[written]
