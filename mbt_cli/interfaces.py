@@ -172,6 +172,23 @@ class Backend(Plugin):
         """The weights that it serves, for training; None if it has none."""
         return None
 
+    @classmethod
+    def adapter_fields(cls, place: Path | None, name: str) -> Mapping[str, Json]:
+        """The fields of the backend that add a LoRA to its weights.
+
+        Args:
+            place: The file or folder that the name means; None if there is none.
+            name: What the manifest says.
+
+        Raises:
+            ValueError: It is no adapter for this backend; the message says what is.
+        """
+        raise ValueError(f"the backend `{cls.kind}` adds no adapters to the weights")
+
+    def switched(self, running: "Backend", endpoint: Endpoint) -> Endpoint | None:
+        """The endpoint of another backend's running server, if it can answer for this one too."""
+        return None
+
     def serving(self, folder: str, sha256: str) -> "Backend":
         """The same backend with the weights of a trained folder; BackendError if it cannot."""
         raise BackendError(

@@ -529,8 +529,15 @@ def _server(state: CellState) -> tuple[str, str]:
     trained = list(cell.resolution.inputs.get("checkpoints", ()))
     place = getattr(model.backend, "place", None)
     settings = {} if place is None else place.model_dump(mode="json")
+    if trained and settings.get("serve_adapters"):
+        # one server loads the adapters one after the other, if the trainings are LoRAs
+        trained = [f"adapters of {', '.join(sorted({_stage_of(address) for address in trained}))}"]
     key = sha256_of([model.name, spec_of(model.backend), model.run.concurrency, settings, trained])
     return key, model.name + "".join(f" ({address})" for address in trained)
+
+
+def _stage_of(address: str) -> str:
+    return address.partition("/")[0]
 
 
 def _gpus(state: CellState, placing: Placing) -> int:

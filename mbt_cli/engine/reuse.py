@@ -128,7 +128,7 @@ class Lending:
     def to(self, state: CellState, batch: RequestBatch) -> Lenders | None:
         """The cells that may lend replies to a cell with these requests; None if none may."""
         reuse = self._reuse(state)
-        if self._is_off or reuse == "off" or state.cell.resolution.source:
+        if self._is_off or reuse == "off":
             return None
         key = _group(state.cell), reuse == "machine"
         if key not in self._lenders:

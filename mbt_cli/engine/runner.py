@@ -367,8 +367,10 @@ class Runner:
 
     def _borrow(self, state: CellState, work: Work, *, since: datetime | None = None) -> list[str]:
         """Take replies to equal requests from finished cells; returns the cells' addresses."""
-        stage = state.cell.stage
-        if not isinstance(stage, AsksModel) or state.cell.address in self._asks_all:
+        cell, stage = state.cell, state.cell.stage
+        if not isinstance(stage, AsksModel) or cell.resolution.source is not None:
+            return []
+        if cell.address in self._asks_all:
             return []
         batch = stage.request_batch(work)
         lenders = self._lending.to(state, batch)
@@ -558,7 +560,7 @@ class Servers:
         for *key, error in self._broken:
             if key == [backend, place.parallel]:
                 raise error
-        running = self._running
+        running = self._running = self._switched(backend, place) or self._running
         if running is None or running[:2] != (backend, place.parallel) or not _is_alive(running[2]):
             self._close()
             try:
@@ -572,6 +574,18 @@ class Servers:
         except ServerDiedError:
             self._close()  # its process may still run: it did not answer
             raise
+
+    def _switched(
+        self, backend: Backend, place: ServerPlace
+    ) -> tuple[Backend, int, Endpoint | Responder] | None:
+        """The running server as one of this backend; None if another one has to start."""
+        if self._running is None or self._running[:2] == (backend, place.parallel):
+            return None
+        running, parallel, endpoint = self._running
+        if parallel != place.parallel or isinstance(endpoint, Responder) or not _is_alive(endpoint):
+            return None
+        switched = backend.switched(running, endpoint)
+        return None if switched is None else (backend, parallel, switched)
 
     def _close(self) -> None:
         self._running = None

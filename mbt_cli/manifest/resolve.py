@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import nearest
@@ -289,21 +288,23 @@ class Resolver:
 
     def _adapter(self, name: str, backend: Mapping[str, Any], where: str) -> dict[str, Any] | None:
         """The fields of a backend for an adapter; None if it is not found or cannot be served."""
-        kinds = [k for k, kind in BACKENDS.kinds().items() if "adapter" in kind.model_fields]
-        if backend.get("kind") not in kinds:
-            can = " or ".join(f"`{kind}`" for kind in kinds)
+        kinds = {k: kind for k, kind in BACKENDS.kinds().items() if "adapter" in kind.model_fields}
+        kind = kinds.get(str(backend.get("kind")))
+        if kind is None:
+            can = " or ".join(f"`{name}`" for name in kinds)
             what = f"the backend `{backend.get('kind')}` adds no adapters to the weights; {can} can"
             self._problems.add(f"{where}.adapter", what)
             return None
         paths = [self._folder / name, Path(name).expanduser()]
         shipped = self._presets.find("adapters", name, _ADAPTER)
-        path = shipped or next((path for path in paths if path.is_file()), None)
-        if path is None:
-            what = f"no adapter `{name}`: it is neither in presets/adapters/ nor a file"
+        path = shipped or next((path for path in paths if path.exists()), None)
+        try:
+            return dict(kind.adapter_fields(path, name))
+        except ValueError as error:
             names = self._presets.names("adapters", _ADAPTER)
-            self._problems.add(f"{where}.adapter", f"{what}; {nearest(name, names)}")
+            what = f"no adapter `{name}`: {error}; {nearest(name, names)}"
+            self._problems.add(f"{where}.adapter", what)
             return None
-        return {"adapter": str(path.absolute()), "adapter_sha256": file_sha256(path)}
 
     def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
         """A sampling by its name, or one derived from another with `like`."""

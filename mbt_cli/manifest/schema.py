@@ -71,8 +71,9 @@ class ModelTable(Settings):
     """The `[sampling.NAME]` for its requests, or a table of its keys; a stage can override it.
     Default: the one that the preset recommends, whose keys a table without `like` overrides."""
     adapter: str | None = None
-    """A LoRA that the server adds to the weights: the name of a file in presets/adapters/, or a
-    path relative to the manifest or to here. Its content counts, not its place."""
+    """A LoRA that the server adds to the weights: the name of a file in presets/adapters/, a path
+    relative to the manifest or to here, or (vLLM) a folder in PEFT's layout or a name on the hub.
+    Its content counts, not its place."""
     id: str | None = None
     """The endpoint's name for the model."""
     request: dict[str, Any] = Field(default_factory=dict)
