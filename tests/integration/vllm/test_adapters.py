@@ -65,7 +65,6 @@ def write_adapter(folder, base, scale, rank=4):
     (folder / "adapter_config.json").write_text(json.dumps(settings))
 
 
-@pytest.mark.timeout(600)
 def test_one_server_answers_for_all_adapters_of_a_model(hub_layout, tmp_path):
     need("vllm")
     write_adapter(tmp_path / "one", hub_layout, 0.0)
@@ -90,5 +89,5 @@ def test_one_server_answers_for_all_adapters_of_a_model(hub_layout, tmp_path):
     assert replies["one"].to_list() == replies["none"].to_list()
     assert replies["two"].to_list() != replies["one"].to_list()
     # the model itself has its own server, the adapters share one
-    started = {path.parents[1].name for path in cells.rglob("*.server.log")}
-    assert started == {"model=none", "model=one"} or len(started) == 2
+    started = [path.relative_to(cells).parts[0] for path in cells.rglob("*.server.log")]
+    assert sorted(started) == ["model=none", "model=one"]
