@@ -66,6 +66,9 @@ class PlannedCell(Settings):
     """Rows it has or will have; null if not known yet."""
     tokens: _Count | None = None
     """Estimate of the tokens to generate; null if unknown or none."""
+    most_tokens: _Count | None = None
+    """The most that they can be: every reply as long as `max_tokens`; null where the context is
+    the limit, or the rows are unknown."""
     gpu_hours: float | None = Field(default=None, ge=0)
     """Estimate of the GPU hours; null without `expected_tokens_per_second` of the model. That of a
     training is the one under `trainings`."""
@@ -96,7 +99,9 @@ class PlannedJob(Settings):
     kind: str
     """Kind of the stage of its first cell."""
     model: str = ""
-    """The server that it starts, once; empty if it starts none."""
+    """The model that it asks; its server starts once. Empty if it asks none."""
+    is_remote: bool = False
+    """Whether the model answers elsewhere, so that no server starts."""
     cells: tuple[str, ...] = Field(min_length=1)
     """The cells that it makes, in order."""
     needs: tuple[str, ...] = ()
@@ -144,7 +149,7 @@ class Plan(Settings):
     @property
     def boots(self) -> int:
         """Number of times that a model server starts; each task of an array starts its own."""
-        return sum(job.shards for job in self.jobs if job.model)
+        return sum(job.shards for job in self.jobs if job.model and not job.is_remote)
 
     def command(self, *, replace: bool = False) -> str:
         """The command that makes this plan again."""
@@ -224,6 +229,7 @@ def make_plan(
                 needs=state.cell.needs,
                 rows=size.rows,
                 tokens=size.tokens,
+                most_tokens=size.most_tokens,
                 gpu_hours=hours,
             )
         )
@@ -232,6 +238,7 @@ def make_plan(
             id=draft.id,
             kind=draft.kind,
             model=draft.model,
+            is_remote=draft.is_remote,
             cells=tuple(draft.cells),
             needs=tuple(draft.needs),
             argv=command_for(draft.cells, str(manifest.path), merges=draft.merges, replace=replace),
@@ -412,7 +419,8 @@ class JobDraft:
     """A job while cells are added to it.
 
     Args:
-        model: The server that it starts; empty if it starts none.
+        model: The model that it asks; empty if it asks none.
+        is_remote: Whether no server starts for it.
         nodes: As in `JobResources`, like `gpus` and `fills`.
         shards: Array tasks that share its only cell.
         merges: Whether it only merges the shards of another job.
@@ -432,6 +440,7 @@ class JobDraft:
     nodes: int | None = None
     fills: bool = False
     is_measured: bool = True
+    is_remote: bool = False
 
     def limit_seconds(self) -> int | None:
         """The time limit of a task; None if its duration is not known from finished cells."""
@@ -475,7 +484,7 @@ def _draft_jobs(
             if shards > 1:
                 part = hours / shards
                 array = JobDraft(state.cell.kind, model, gpus, [address], part, shards)
-                array.is_measured = size.is_measured
+                array.is_measured, array.is_remote = size.is_measured, _is_remote(state)
                 drafts.append(array)
                 drafts.append(JobDraft(state.cell.kind, "", 0, [address], merges=True))
                 draft = None  # cells from before and after a merge cannot share a job
@@ -483,6 +492,7 @@ def _draft_jobs(
             if draft is None or len(draft.cells) >= max_cells or draft.hours + hours > max_hours:
                 nodes, fills = _spread(state)
                 draft = JobDraft(state.cell.kind, model, gpus, nodes=nodes, fills=fills)
+                draft.is_remote = _is_remote(state)
                 drafts.append(draft)
             draft.cells.append(address)
             draft.hours += hours
@@ -534,6 +544,12 @@ def _server(state: CellState) -> tuple[str, str]:
         trained = [f"adapters of {', '.join(sorted({_stage_of(address) for address in trained}))}"]
     key = sha256_of([model.name, spec_of(model.backend), model.run.concurrency, settings, trained])
     return key, model.name + "".join(f" ({address})" for address in trained)
+
+
+def _is_remote(state: CellState) -> bool:
+    """Whether the cell asks a model that answers elsewhere, or within mbt's own process."""
+    model = asked_model(state)
+    return model is not None and (model.backend.origin() is not None or not model.backend.has_model)
 
 
 def _stage_of(address: str) -> str:
@@ -588,6 +604,7 @@ class Size:
     Args:
         rows: Rows that the cell will have.
         tokens: Tokens to generate.
+        most_tokens: The most that they can be.
         hours: Hours of its server, by the speed of finished cells of the same kind and server,
             else by the model's `expected_tokens_per_second`.
         is_measured: Whether they follow from finished cells.
@@ -597,6 +614,7 @@ class Size:
     tokens: int | None = None
     hours: float | None = None
     is_measured: bool = False
+    most_tokens: int | None = None
 
 
 def cell_sizes(states: States) -> dict[str, Size]:
@@ -613,17 +631,22 @@ def cell_sizes(states: States) -> dict[str, Size]:
         cell = state.cell
         rows = _rows(state, sizes)
         per_row: float | None = USUAL_TOKENS.get(cell.kind)
-        if rows_done[cell.stage.name]:
+        is_known = rows_done[cell.stage.name] > 0
+        if is_known:
             per_row = tokens_done[cell.stage.name] / rows_done[cell.stage.name]
         if rows is None or per_row is None or cell.resolution.source is not None:
             sizes[cell.address] = Size(rows)
             continue
-        tokens = round(rows * per_row)
         model = asked_model(state)
+        limit = None if model is None else model.sampling.max_tokens
+        most = rows * limit if isinstance(limit, int) else None
+        tokens = round(rows * per_row)
+        if most is not None and not is_known:
+            tokens = min(tokens, most)
         own = measured.get((cell.kind, _server(state)[0])) if measured else None
         speed = own or (None if model is None else model.run.expected_tokens_per_second)
         hours = None if speed is None else tokens / speed / 3600
-        sizes[cell.address] = Size(rows, tokens, hours, is_measured=own is not None)
+        sizes[cell.address] = Size(rows, tokens, hours, own is not None, most)
     return sizes
 
 
