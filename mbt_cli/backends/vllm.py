@@ -104,6 +104,8 @@ CAUSES = (
 # max_new_tokens would cap replies, and its top_k and penalties would change them unnoticed.
 _OWN_FLAGS: Mapping[str, Json] = {"generation_config": "vllm", "disable_uvicorn_access_log": True}
 _KEY = "VLLM_API_KEY"
+_WORK = "vllm:(?:generation_tokens|prompt_tokens|kv_cache_usage)"
+"""Metrics that change while tokens are computed, also while long prompts are read."""
 _MEETING = (
     *("--node-rank", "{rank}", "--master-addr", "{address}", "--master-port", "{port}"),
     *("--data-parallel-rpc-port", "{port 2}"),
@@ -350,7 +352,9 @@ class VLLMBackend(Backend):
                     environment={"VLLM_HOST_IP": "{own_address}", **each},
                     place=place,
                 )
-            return ServerCommand(command, self._name(), environment=environment, causes=CAUSES)
+            return ServerCommand(
+                command, self._name(), environment=environment, work=_WORK, causes=CAUSES
+            )
 
         with running_server(command_for, place, port=self.place.port) as server:
             endpoint = self._endpoint(server)
@@ -372,6 +376,7 @@ class VLLMBackend(Backend):
             context=context,
             version=f"vllm {version['version']}" if isinstance(version, dict) else "vllm",
             alive=server.alive,
+            vitals=server.vitals,
         )
 
     def _name(self) -> str:
