@@ -42,6 +42,8 @@ _DOWNLOAD_SECONDS = 900
 # sampling says. The prompt cache is off because it makes replies depend on the request order.
 _NEUTRAL: Mapping[str, Json] = {"cache_prompt": False, "top_k": 0, "min_p": 0.0}
 
+_WORK = "llamacpp:(?:n_decode|prompt_tokens|tokens_predicted)_total"
+
 _CAUSES = (
     Cause("failed to allocate|out of memory", "lower the model's `context` or `parallel`"),
     Cause("lora", "`adapter` must be a LoRA of this model as a GGUF file"),
@@ -136,7 +138,8 @@ class LlamaCppBackend(Backend):
         path = smollm2_weights(place) if self.model == NAME else self._file()
 
         def command_for(port: int, key: str) -> ServerCommand:
-            return ServerCommand(self._command(path, port), self._name(), causes=_CAUSES)
+            command = self._command(path, port)
+            return ServerCommand(command, self._name(), work=_WORK, causes=_CAUSES)
 
         with running_server(command_for, place) as server:
             yield Endpoint(
@@ -149,6 +152,7 @@ class LlamaCppBackend(Backend):
                 extra_body=_NEUTRAL,
                 shape=self._shape,
                 alive=server.alive,
+                vitals=server.vitals,
             )
 
     def _shape(self, body: dict[str, Json]) -> dict[str, Json]:

@@ -33,6 +33,7 @@ def main() -> None:
     parameters.cache_ram_mib = 0
     parameters.ui = False
     parameters.endpoint_slots = False
+    parameters.endpoint_metrics = True
     parameters.verbosity = settings["verbosity"]
     if settings["threads"]:
         parameters.cpuparams.n_threads = settings["threads"]

@@ -116,6 +116,7 @@ class TransformersBackend(Backend):
                 flags=self.flags(),
                 shape=self._shape,
                 alive=server.alive,
+                vitals=server.vitals,
             )
 
     def _name(self) -> str:

@@ -123,6 +123,8 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that `--max-lora-rank` takes."""
 _ADAPTER_SECONDS = 300.0
 _OK = 200
+_WORK = "vllm:(?:generation_tokens|prompt_tokens|kv_cache_usage)"
+"""Metrics that change while tokens are computed, also while long prompts are read."""
 _MEETING = (
     *("--node-rank", "{rank}", "--master-addr", "{address}", "--master-port", "{port}"),
     *("--data-parallel-rpc-port", "{port 2}"),
@@ -434,7 +436,9 @@ class VLLMBackend(Backend):
                     environment={"VLLM_HOST_IP": "{own_address}", **each},
                     place=place,
                 )
-            return ServerCommand(command, self._name(), environment=environment, causes=CAUSES)
+            return ServerCommand(
+                command, self._name(), environment=environment, work=_WORK, causes=CAUSES
+            )
 
         with running_server(command_for, place, port=self.place.port) as server:
             endpoint = self._endpoint(server)
@@ -458,6 +462,7 @@ class VLLMBackend(Backend):
             context=context,
             version=f"vllm {version['version']}" if isinstance(version, dict) else "vllm",
             alive=server.alive,
+            vitals=server.vitals,
         )
 
     def _name(self) -> str:

@@ -5,6 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from mbt_cli.errors import BackendError
+
 Json = Any
 """A value that `json.loads` can return."""
 
@@ -92,6 +94,22 @@ ReadBody = Callable[[AsyncIterable[bytes]], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
+class Vitals:
+    """How to tell whether a server that mbt started hangs.
+
+    Args:
+        probe: Body fields of a short completion, which a server that works answers.
+        work_done: Returns what the server counts of its own work, which changes while it computes;
+            empty if it counts nothing or does not answer.
+        error: Returns an error with a message, the last lines of its log and what to do.
+    """
+
+    probe: Mapping[str, Json]
+    work_done: Callable[[], str]
+    error: Callable[[str], BackendError]
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """An OpenAI-compatible HTTP endpoint that is ready.
 
@@ -115,6 +133,7 @@ class Endpoint:
         transport: A client of the endpoint's own; takes the time limit of a reply in seconds, and
             what reads the bodies of its responses.
         alive: Raises BackendError with the last log lines once the server has died.
+        vitals: Shows whether the server hangs; null if mbt did not start it.
         models: Asks what it lists at `/models`, if mbt did not start it.
         has_identity: Whether the manifest gives it an `identity`.
         replicas: Copies of the model behind it; concurrency that is unsaid follows them.
@@ -137,6 +156,7 @@ class Endpoint:
     shape: Callable[[dict[str, Json]], dict[str, Json]] | None = None
     transport: Callable[[float, ReadBody], AbstractAsyncContextManager[Post]] | None = None
     alive: Callable[[], None] | None = None
+    vitals: Vitals | None = None
     models: Callable[[], Sequence[Mapping[str, Json]]] = tuple
     has_identity: bool = False
     replicas: int = 1

@@ -65,7 +65,14 @@ class RunSettings(Settings):
     server_ready_timeout_seconds: float = Field(default=1200, gt=0)
     """Timeout of the start of a server, until its first reply."""
     server_restarts: int = Field(default=3, ge=0)
-    """How often a server that died is restarted within one cell."""
+    """How often a server that died or hangs is restarted within one cell."""
+    server_stall_seconds: float = Field(default=300, gt=0)
+    """When no byte of any reply has come for so long, a server that mbt started is asked for one
+    token, to tell whether it hangs; of another server mbt says that nothing comes."""
+    server_probe_seconds: float | None = Field(default=None, gt=0)
+    """How long the answer to that may take, before the server is restarted. Default: 300 if the
+    server counts its tokens (vLLM, llama.cpp), and counted none meanwhile; otherwise
+    `request_timeout_seconds`, since the question may wait behind long replies."""
     drain_seconds: float = Field(default=20, ge=0)
     """How long to wait for replies in flight after a signal to stop."""
     reuse: Reuse | None = None

@@ -16,6 +16,7 @@ from mbt_cli.core.origin import Origin
 from mbt_cli.core.progress import Progress
 from mbt_cli.errors import BackendError, MbtError
 from mbt_cli.inference.client import Client, open_client
+from mbt_cli.inference.hangs import HangWatch
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
 from mbt_cli.inference.loop import EMIT_SECONDS, AskReport, Emit, ProgramLoop
 from mbt_cli.inference.origins import (
@@ -63,7 +64,7 @@ def ask(
         emit: Takes every result in the order of the tasks, while later requests are in flight.
 
     Raises:
-        BackendError: The server did not start, died too often, or refuses every request.
+        BackendError: The server did not start, died or hung too often, or refuses every request.
         ArtifactError: The journal cannot be written.
         OtherServerError: The journal has replies of another endpoint or model.
         Interrupted: SIGINT came; every reply that had arrived is kept.
@@ -98,11 +99,12 @@ def ask(
                     report.restarts += 1
                     if report.restarts > batch.run.server_restarts:
                         raise BackendError(
-                            f"the server died {report.restarts} times in this cell; the last "
-                            f"time: {error}",
+                            f"the server died or hung {report.restarts} times in this cell; the "
+                            f"last time: {error}",
                             hint=error.hint,
                         ) from error
-                    progress.note(f"restarting the server, which died: {error}")
+                    times = f"{report.restarts} of {batch.run.server_restarts}"
+                    progress.note(f"restarting the server ({times}): {error}")
             report.seconds = time.monotonic() - started
             loop.emit_results()
             report.unusable.update(index.unusable)
@@ -235,6 +237,7 @@ class _Dispatcher:
         self._loop = loop
         self._client = client
         self._run = loop.batch.run
+        self._hangs = HangWatch(client, loop.batch.run, loop.progress)
         self._alive = alive
         self._concurrency = AdaptiveConcurrency(self._run.concurrency)
         self._taken: dict[asyncio.Task[None], PendingRequest] = {}
@@ -268,7 +271,10 @@ class _Dispatcher:
         workers = [asyncio.create_task(self._work()) for _ in range(self._run.concurrency)]
         everything = asyncio.gather(*workers)
         watch: asyncio.Future[Any] = asyncio.gather(
-            self._reach(), self._watch(), self._emit_when_idle()
+            self._reach(),
+            self._watch(),
+            self._emit_when_idle(),
+            self._hangs.watch(lambda: len(self._in_flight)),
         )
         try:
             await self._until_done(everything, watch)
@@ -280,6 +286,7 @@ class _Dispatcher:
                 task.cancel()
             await asyncio.gather(everything, watch, return_exceptions=True)
             await asyncio.gather(*workers, return_exceptions=True)
+            await self._hangs.close()
             self._loop.sync()
 
     async def _until_done(
@@ -378,6 +385,8 @@ class _Dispatcher:
         if self._failed_openings and not self._in_flight:
             tried = f"{self._failed_openings} of {self._run.max_attempts} attempts"
             return f"{self._unreachable}; {tried} to connect failed"
+        if silence := self._hangs.why(len(self._in_flight)):
+            return silence
         left = self._asked_to_wait[0] - asyncio.get_running_loop().time()
         if left > 0 and not self._in_flight:
             asked = self._asked_to_wait[1]
@@ -419,7 +428,10 @@ class _Dispatcher:
                 self._loop.report.sent += 1
                 pending.replies_seen = self._good_replies
                 pending.opening = self._openings
-                self._settle(pending, await self._client.send(pending), clock())
+                result = await self._client.send(pending)
+                if _kind(result.reply) == "timeout":
+                    await self._hangs.prove_alive()  # otherwise it is not this request that failed
+                self._settle(pending, result, clock())
                 del self._taken[task]
             finally:
                 self._in_flight.discard(task)

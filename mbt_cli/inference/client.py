@@ -24,7 +24,7 @@ import httptools
 import orjson
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from mbt_cli.core.chat import Endpoint, Json, Post
+from mbt_cli.core.chat import Endpoint, Json, Post, Vitals
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.secrets import hold
 from mbt_cli.inference.queue import PendingRequest, RequestBatch
@@ -38,6 +38,7 @@ from mbt_cli.inference.replies import (
     result_of_body,
     result_of_status,
 )
+from mbt_cli.inference.server import HELLO
 
 _NO_TLS = re.compile("WRONG_VERSION_NUMBER|wrong version number|record layer failure")
 _LAST_READ_SECONDS = 0.05
@@ -49,9 +50,15 @@ class Client:
     """A client of one endpoint."""
 
     def __init__(
-        self, endpoint: Endpoint, batch: RequestBatch, post: Post, proxy: str | None = None
+        self,
+        endpoint: Endpoint,
+        batch: RequestBatch,
+        post: Post,
+        inflow: "Inflow",
+        proxy: str | None = None,
     ) -> None:
         self._endpoint = endpoint
+        self._inflow = inflow
         self._batch = batch
         self._post = post
         self._proxy = proxy
@@ -61,6 +68,16 @@ class Client:
     def address(self) -> str:
         """The endpoint's `base_url`, for messages."""
         return self._endpoint.base_url
+
+    @property
+    def vitals(self) -> Vitals | None:
+        """Shows whether the server hangs; null if mbt did not start it."""
+        return self._endpoint.vitals
+
+    @property
+    def heard(self) -> float:
+        """When the last byte of any response came, by the monotonic clock."""
+        return self._inflow.heard
 
     async def connect(self) -> None:
         """Open a connection and close it, unless mbt watches the server itself.
@@ -130,6 +147,15 @@ class Client:
             key_name=self._endpoint.key_name,
         )
 
+    async def probe(self, fields: Mapping[str, Json]) -> bool:
+        """Send a short completion; whether it was answered."""
+        model = self._endpoint.model or self._batch.model_id
+        try:
+            status, _, _ = await self._post({"model": model, "messages": HELLO, **fields})
+        except (BrokenReplyError, ReplyTooLargeError, OSError):  # a TimeoutError is an OSError
+            return False
+        return status == 200
+
     def too_long(self, pending: PendingRequest) -> SendResult | None:
         """The failure of a request whose prompt certainly exceeds the context; None if it may fit.
 
@@ -191,7 +217,7 @@ async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[
     else:
         transport = aiohttp_transport(url, headers, run, inflow, proxy)
     async with transport as post:
-        yield Client(endpoint, batch, post, proxy)
+        yield Client(endpoint, batch, post, inflow, proxy)
 
 
 async def _looked_up(name: str, port: int) -> list[AddrInfoType]:
@@ -254,6 +280,10 @@ class Inflow:
     """Limits the bytes of responses: those of one, and those of all that are unfinished.
 
     Beyond the second limit, only one response goes on; the others wait, and the server with them.
+
+    Args:
+        run: Has the limit of one response.
+        in_flight_bytes: The limit of all.
     """
 
     def __init__(self, run: RunSettings, in_flight_bytes: int = _IN_FLIGHT_BYTES) -> None:
@@ -264,6 +294,7 @@ class Inflow:
         self._total = 0
         self._waiting: deque[_Reader] = deque()
         self._going_on: _Reader | None = None
+        self.heard = time.monotonic()  # when the last byte came
 
     async def read(self, parts: AsyncIterable[bytes]) -> bytes:
         """A response's body from its parts, decompressed ones where the server compresses.
@@ -274,6 +305,7 @@ class Inflow:
         gate, found = _Gate(), []
         try:
             async for part in parts:
+                self.heard = time.monotonic()
                 found.append(part)
                 self.add(gate, len(part))
                 await gate.is_open.wait()
@@ -537,6 +569,7 @@ class _Connection(asyncio.Protocol):
         if self._answer is None:
             self.abort()  # nobody asked: it must not be read for the next request
             return
+        self._inflow.heard = time.monotonic()
         self._received += len(data)
         try:
             self._parser.feed_data(data)

@@ -63,7 +63,7 @@ class AskReport:
         prompt_tokens: Of the replies that came in this run.
         completion_tokens: Of the replies that came in this run.
         unusable: Values of replies that are not of their type, by name.
-        restarts: Times the server died and was restarted.
+        restarts: Times the server died or hung and was restarted.
         seconds: From opening the journal to the last reply.
         version: The server's version; null if it is not known.
         flags: The flags the server was started with.

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from mbt_cli.core.chat import Json
+from mbt_cli.core.chat import Json, Vitals
 from mbt_cli.core.secrets import Secrets, mask
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import BackendError
@@ -137,6 +137,8 @@ class ServerProcess:
 
 
 LOOPBACK = "127.0.0.1"
+HELLO = ({"role": "user", "content": "Hello"},)
+"""The conversation of a request that only shows whether a server works."""
 _LINES_SHOWN = 15
 _HEALTH_SECONDS = 5.0
 _SLOWEST_POLL_SECONDS = 0.5
@@ -168,6 +170,8 @@ class ServerCommand:
         environment: Added to the place's environment.
         health: Path that answers 200 once the server is up.
         probe: Body fields of the short completion that proves that the server works.
+        work: Regular expression for the lines of `/metrics` that change while it computes; empty
+            if it has none.
         causes: Known reasons why it does not start, the likeliest first.
     """
 
@@ -176,6 +180,7 @@ class ServerCommand:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     health: str = "/health"
     probe: Mapping[str, Json] = field(default_factory=lambda: {"max_tokens": 1})
+    work: str = ""
     causes: Sequence[Cause] = ()
 
 
@@ -187,11 +192,13 @@ class RunningServer:
         base_url: Ends with `/v1`.
         api_key: Random, for this server only.
         alive: Raises BackendError with the last lines of the log once the server is gone.
+        vitals: Shows whether it hangs.
     """
 
     base_url: str
     api_key: str = field(repr=False)
     alive: Callable[[], None]
+    vitals: Vitals
 
     def get(self, path: str) -> Json:
         """The JSON response of the server at a path; None without one."""
@@ -240,7 +247,8 @@ def running_server(
         started = _Started(command_for(reserved, key), place, reserved, key)
         try:
             started.wait_until_ready()
-            yield RunningServer(f"http://{LOOPBACK}:{reserved}/v1", key, started.raise_if_ended)
+            url = f"http://{LOOPBACK}:{reserved}/v1"
+            yield RunningServer(url, key, started.raise_if_ended, started.vitals())
         finally:
             started.process.stop()
 
@@ -298,6 +306,19 @@ class _Started:
         if code is not None:
             raise self._error(f"the server exited with code {code}")
 
+    def vitals(self) -> Vitals:
+        return Vitals(self._command.probe, self._work_done, self._hang)
+
+    def _work_done(self) -> str:
+        if not self._command.work:
+            return ""
+        try:
+            status, content = _exchange(self._port, "GET", "/metrics", key=self._key)
+        except (OSError, http.client.HTTPException):
+            return ""
+        lines = content.decode(errors="replace").splitlines() if status == 200 else []
+        return "\n".join(line for line in lines if re.match(self._command.work, line))
+
     def _is_healthy(self) -> bool:
         try:
             status, _ = _exchange(self._port, "GET", self._command.health, key=self._key)
@@ -307,8 +328,7 @@ class _Started:
 
     def _probe(self, seconds: float) -> None:
         """Send a short completion: a healthy server can still refuse it or crash."""
-        messages = [{"role": "user", "content": "Hello"}]
-        body = {"model": self._command.model, "messages": messages, **self._command.probe}
+        body = {"model": self._command.model, "messages": HELLO, **self._command.probe}
         path = "/v1/chat/completions"
         try:
             status, content = _exchange(
@@ -322,6 +342,11 @@ class _Started:
             if content.startswith(b"{"):
                 words = server_words(orjson.loads(content))
             raise self._error(f"the server answered {status} to its first request: {words}")
+
+    def _hang(self, message: str) -> BackendError:
+        log = f"see the log, `{self._place.log}`"
+        hint = f"{log}; if the server is only slow, raise `server_probe_seconds` in `[run]`"
+        return BackendError(self._error(message).message, hint=hint)
 
     def _error(self, message: str) -> BackendError:
         log = self.process.tail(_LINES_SEARCHED)

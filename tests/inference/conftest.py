@@ -122,6 +122,8 @@ def batch_of(place):
             server_restarts=options.pop("server_restarts", 3),
             stop_after_failures=options.pop("stop_after_failures", 50),
             max_retry_after_seconds=options.pop("max_retry_after_seconds", 600),
+            server_stall_seconds=options.pop("server_stall_seconds", 300),
+            server_probe_seconds=options.pop("server_probe_seconds", None),
         )
 
         def tasks():

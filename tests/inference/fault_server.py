@@ -2,12 +2,15 @@
 
     python fault_server.py [--latency 0.02] [--refuse 0.05] [--fail 0.05] [--unavailable 0.05]
         [--drop 0.02] [--garbage 0.01] [--cut 0.01] [--die-after 500] [--key SECRET]
-        [--retry-after 0.05] [--unknown-model]
+        [--retry-after 0.05] [--unknown-model] [--hang-after 500] [--one-at-a-time]
+        [--answered FILE]
 
 Faults are drawn from a generator seeded by the number of the request, so a run repeats. Words in
 the prompt ask for one thing: `TOO-LONG` is answered 400, `BROKEN` 500 each time, `FILTERED` with
 a filtered reply, `EMPTY` with an empty one, `CUT` with a reply cut at the token limit, `CUT-ONCE`
-only while the body's seed is even. GET /stats counts bodies that were answered with 200.
+only while the body's seed is even, `STUCK` is never answered. GET /stats counts bodies that were
+answered with 200; FILE gets a line for each. From --hang-after replies on, /health is fine and no
+completion is answered. GET /metrics counts like vLLM while a completion is computed.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import json
 import os
 import random
 import sys
+import time
 from collections import Counter
 
 from aiohttp import web
@@ -31,6 +35,8 @@ class Server:
         self.statuses = Counter()
         self.bodies = []
         self.most_in_flight = self.in_flight = 0
+        self.started = self.computing = 0
+        self.turn = asyncio.Semaphore(1 if options.one_at_a_time else 10_000)
 
     async def complete(self, request):
         self.number += 1
@@ -59,8 +65,20 @@ class Server:
             return self.error(400, "maximum context length is 2048 tokens, you asked for 9000")
         if "BROKEN" in prompt:
             return self.error(500, "boom")
-        await asyncio.sleep(options.latency)
+        if "STUCK" in prompt:
+            await asyncio.sleep(3600)
+        async with self.turn:
+            # counted when it begins, so that none is answered after the last
+            self.started += 1
+            if options.hang_after and self.started > options.hang_after:
+                await asyncio.sleep(3600)
+            self.computing += 1
+            await asyncio.sleep(0 if body.get("max_tokens") == 1 else options.latency)
+            self.computing -= 1
         self.answered[raw] += 1
+        if options.answered:
+            with open(options.answered, "a") as file:  # noqa: PTH123
+                file.write(json.dumps(body["messages"][-1]["content"]) + "\n")
         self.statuses[200] += 1
         return web.json_response(completion(prompt, body))
 
@@ -112,6 +130,10 @@ class Server:
             return self.error(404, "no list of models")
         return web.json_response({"data": [{"id": "m", "max_model_len": self.options.context}]})
 
+    async def metrics(self, _):
+        tokens = time.monotonic_ns() if self.computing else 0
+        return web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {tokens}\n')
+
     async def stats(self, _):
         served = sum(self.answered.values())
         return web.json_response(
@@ -147,6 +169,9 @@ async def main():
     for name in ("latency", "refuse", "fail", "unavailable", "drop", "garbage", "cut"):
         parser.add_argument(f"--{name}", type=float, default=0.0)
     parser.add_argument("--die-after", type=int, default=0)
+    parser.add_argument("--hang-after", type=int, default=0)
+    parser.add_argument("--one-at-a-time", action="store_true")
+    parser.add_argument("--answered", default="")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--key", default="")
     parser.add_argument("--retry-after", default="0.05")
@@ -156,6 +181,7 @@ async def main():
     app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/v1/chat/completions", server.complete)
     app.router.add_get("/stats", server.stats)
+    app.router.add_get("/metrics", server.metrics)
     app.router.add_get("/v1/models", server.models)
     app.router.add_get("/health", lambda _: web.Response())
     runner = web.AppRunner(app, access_log=None)

@@ -12,7 +12,7 @@ from mbt_cli.backends.weights import folder_sha256
 from mbt_cli.core.chat import Endpoint, Request
 from mbt_cli.errors import UsageError
 from mbt_cli.inference.ask import ask
-from mbt_cli.inference.client import Client, proxy_for
+from mbt_cli.inference.client import Client, Inflow, proxy_for
 from mbt_cli.inference.queue import PendingRequest
 from tests.inference.conftest import replies
 
@@ -47,7 +47,9 @@ def endpoint(**options) -> Endpoint:
 def test_a_body_holds_what_the_endpoint_understands(batch_of, settings, options, fields):
     batch = batch_of("http://127.0.0.1:1/v1", [], **{"max_tokens": 5, **settings})
 
-    body = Client(endpoint(**options), batch, post=None).body(PendingRequest(REQUEST, 0))
+    body = Client(endpoint(**options), batch, post=None, inflow=Inflow(batch.run)).body(
+        PendingRequest(REQUEST, 0)
+    )
 
     messages = ({"role": "user", "content": "Who?"},)
     assert body == {"top_p": 0.9, "model": "m", "messages": messages, **fields}
@@ -56,7 +58,9 @@ def test_a_body_holds_what_the_endpoint_understands(batch_of, settings, options,
 def test_a_content_retry_has_its_own_seed_and_limit(batch_of):
     batch = batch_of("http://127.0.0.1:1/v1", [], max_tokens=5, retry_max_tokens=50)
 
-    body = Client(endpoint(), batch, post=None).body(PendingRequest(REQUEST, 1))
+    body = Client(endpoint(), batch, post=None, inflow=Inflow(batch.run)).body(
+        PendingRequest(REQUEST, 1)
+    )
 
     assert body["max_tokens"] == 50
     assert body["seed"] != 7

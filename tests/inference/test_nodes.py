@@ -20,6 +20,7 @@ from mbt_cli.backends.vllm import VLLMBackend
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import BackendError
 from mbt_cli.inference import ranks
+from mbt_cli.inference.ask import ask
 
 HERE = Path(__file__).parent
 PRETENDER = """#!{python}
@@ -37,7 +38,7 @@ if "--fails" in words:  # it waits for the other, as vLLM does
     time.sleep(600)
 port = words[words.index("--port") + 1]
 os.execv(sys.executable, [sys.executable, "{server}", "--port", port, "--key",
-    os.environ["VLLM_API_KEY"]])
+    os.environ["VLLM_API_KEY"], *os.environ.get("FAULTS", "").split()])
 """
 TWO = {"CUDA_VISIBLE_DEVICES": "0,1"}
 
@@ -134,6 +135,26 @@ def test_a_server_takes_no_more_nodes_than_it_needs(executable, place):
 
     with backend(executable).open(three) as endpoint:
         assert endpoint.flags[-2:] == ("--nnodes", "2")
+
+
+@pytest.mark.usefixtures("node")
+def test_a_server_that_hangs_is_ended_on_every_node_before_it_starts_again(
+    executable, place, batch_of, progress, tmp_path
+):
+    # this process stands for a vLLM that waits for another node for ever: only SIGKILL ends it
+    text = Path(executable).read_text()
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwords = sys.argv[1:]"
+    Path(executable).write_text(text.replace("words = sys.argv[1:]", deaf))
+    limits = {"server_stall_seconds": 0.5, "server_probe_seconds": 1.0}
+    own = backend(executable, environment={"FAULTS": "--hang-after 11"})
+    plan = batch_of("", [f"question {n}" for n in range(16)], backend=own, **limits)
+
+    asked = ask(replace(plan, place=place), tmp_path / "journal", progress)
+
+    assert (asked.restarts, asked.failed, progress.counts["done"]) == (1, 0, 16)
+    starts = place.log.with_name(f"{place.log.name}.1").read_text()
+    assert starts.count("flags: ") == 2  # the other node took part in both
+    wait_until(lambda: not serving(place))
 
 
 @pytest.mark.usefixtures("node")

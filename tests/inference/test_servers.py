@@ -127,10 +127,107 @@ def test_a_server_that_keeps_dying_ends_the_run_with_its_last_words(
     own = backend(executable, environment={"FAULTS": "--die-after 5"})
     plan = batch_of("", [f"question {n}" for n in range(100)], backend=own, server_restarts=1)
 
-    with pytest.raises(BackendError, match="died 2 times") as raised:
+    with pytest.raises(BackendError, match="died or hung 2 times") as raised:
         ask(plan, tmp_path / "journal", progress)
 
     assert "exited with code 9" in str(raised.value)
+
+
+HASTY = {"server_stall_seconds": 0.5, "server_probe_seconds": 1.0}
+
+
+def test_a_server_that_hangs_is_restarted_and_no_row_is_lost_or_answered_twice(
+    executable, batch_of, progress, tmp_path
+):
+    mark, answered = f"MBT_TEST_MARK={tmp_path}", tmp_path / "answered"
+    faults = f"--hang-after 61 --latency 0.02 --answered {answered}"
+    own = backend(executable, environment={"FAULTS": faults, "MBT_TEST_MARK": str(tmp_path)})
+    prompts = [f"question {n}" for n in range(100)]
+    plan = batch_of("", prompts, backend=own, max_attempts=1, **HASTY)
+
+    asked = ask(plan, tmp_path / "journal", progress)
+
+    # the first of the 61 is mbt's own, by which the server is ready
+    assert (asked.restarts, asked.failed, progress.counts["done"]) == (1, 0, 100)
+    assert {reply.failure for _, reply in replies(plan, tmp_path / "journal")} == {None}
+    rows = [json.loads(line) for line in answered.read_text().splitlines()]
+    assert sorted(row for row in rows if row != "Hello") == sorted(prompts)
+    assert "restarting the server (1 of 3): the server hangs" in progress.notes[0]
+    assert processes_with(mark) == []
+
+
+def test_a_server_that_hangs_again_and_again_ends_the_run_and_keeps_every_reply(
+    executable, batch_of, progress, tmp_path
+):
+    own = backend(executable, environment={"FAULTS": "--hang-after 9"})
+    prompts = [f"question {n}" for n in range(100)]
+    plan = batch_of("", prompts, backend=own, server_restarts=1, **HASTY)
+
+    with pytest.raises(BackendError, match="died or hung 2 times") as raised:
+        ask(plan, tmp_path / "journal", progress)
+
+    assert "no answer to a request for one token within 1 s" in str(raised.value)
+    assert "server_probe_seconds" in raised.value.hint
+    kept = [reply for _, reply in replies(plan, tmp_path / "journal") if reply.failure is None]
+    assert len(kept) == 16  # nine of each start, less the one by which the server is ready
+
+
+@pytest.mark.parametrize(
+    "faults",
+    ["--latency 2.5", "--latency 1.2 --one-at-a-time"],
+    ids=["answers the probe", "counts tokens while the probe waits"],
+)
+def test_a_slow_server_is_not_restarted(executable, batch_of, progress, tmp_path, faults):
+    own = backend(executable, environment={"FAULTS": faults})
+    plan = batch_of("", ["one", "two", "three"], backend=own, **HASTY)
+
+    asked = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.restarts, asked.failed, asked.sent) == (0, 0, 3)
+
+
+def test_a_request_times_out_as_a_row_only_if_the_server_works(
+    executable, batch_of, progress, tmp_path
+):
+    own = backend(executable)
+    prompts = ["question", "STUCK", "another"]
+    plan = batch_of("", prompts, backend=own, request_timeout_seconds=0.5)
+
+    asked = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.restarts, asked.failed) == (0, 1)
+    found = [reply.failure for _, reply in replies(plan, tmp_path / "journal")]
+    assert found == [None, "timeout", None]
+
+
+def test_requests_that_a_hanging_server_times_out_are_sent_again(
+    executable, batch_of, progress, tmp_path
+):
+    own = backend(executable, environment={"FAULTS": "--hang-after 61"})
+    limits = {"request_timeout_seconds": 1.0, "server_probe_seconds": 1.0}
+    plan = batch_of("", [f"question {n}" for n in range(100)], backend=own, **limits)
+
+    asked = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.restarts, asked.failed) == (1, 0)
+
+
+def test_nothing_from_a_server_of_someone_else_is_said_and_nothing_is_sent_to_it(
+    serve, batch_of, progress, tmp_path
+):
+    with serve("--hang-after", "2") as server:
+        plan = batch_of(
+            server.base_url,
+            [f"question {n}" for n in range(4)],
+            request_timeout_seconds=2,
+            server_stall_seconds=0.5,
+        )
+        asked = ask(plan, tmp_path / "journal", progress)
+        received = server.stats()["received"]
+
+    assert (asked.restarts, asked.failed, received) == (0, 2, 4)
+    assert any("mbt restarts only servers that it started" in note for note in progress.notes)
+    assert any("2 requests in flight" in why for why in progress.waits)
 
 
 class FragileBackend(CannedBackend):

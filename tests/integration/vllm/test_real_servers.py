@@ -122,6 +122,34 @@ def test_vllm_survives_a_kill_in_the_middle_and_leaves_nothing(hub_layout, tmp_p
     assert processes_with("VLLM::") == []
 
 
+def test_vllm_that_hangs_is_restarted_and_loses_no_row(hub_layout, tmp_path):
+    need("vllm")
+    study = STUDY.format(
+        kind="vllm", folder=hub_layout, backend="", tables=VLLM_TABLES, limit=24, max_tokens=96
+    ).replace("[run]", "[run]\nserver_stall_seconds = 10\nserver_probe_seconds = 10")
+    (tmp_path / "study.toml").write_text(study)
+
+    process = mbt(tmp_path)
+    while kept(tmp_path) < 8:
+        assert process.poll() is None, (tmp_path / "output").read_text()
+        time.sleep(0.2)
+    # the engine stands still, and the process that answers `/health` does not know
+    (engine,) = processes_with("VLLM::EngineCore")
+    os.kill(engine, signal.SIGSTOP)
+    code = process.wait(timeout=1_500)
+
+    output = (tmp_path / "output").read_text()
+    assert code == 0, output
+    assert output.count("the server hangs: no byte of any reply") == 1
+    rows = pl.read_parquet(cell(tmp_path) / "rows.parquet")
+    assert (rows.height, rows["failure"].null_count()) == (24, 24)
+    # each row was sent once, and those that were in flight once more
+    requests = json.loads((cell(tmp_path) / "lineage.json").read_text())["requests"]
+    assert 24 <= requests["sent"] <= 24 + 8
+    assert processes_with(f"serve {hub_layout}") == []
+    assert processes_with("VLLM::") == []
+
+
 def test_transformers_serve_answers_a_small_cell(hub_layout, tmp_path):
     need("transformers")
     study = STUDY.format(
