@@ -172,6 +172,10 @@ class Backend(Plugin):
         """The weights that it serves, for training; None if it has none."""
         return None
 
+    def unread_files(self) -> Collection[str]:
+        """Patterns of the files of its repository that hold its weights in a form it never reads."""
+        return ("consolidated*.safetensors",)
+
     def serving(self, folder: str, sha256: str) -> "Backend":
         """The same backend with the weights of a trained folder; BackendError if it cannot."""
         raise BackendError(

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -301,6 +301,13 @@ class VLLMBackend(Backend):
         return Weights(
             model=self.model, revision=self.revision, trust_remote_code=self.trust_remote_code
         )
+
+    def unread_files(self) -> Collection[str]:
+        said = {key.replace("-", "_"): v for key, v in {**self.place.flags, **self.serve}.items()}
+        load_format = said.get("load_format", "auto")
+        if load_format == "auto":  # consolidated files if there are any, others otherwise
+            return ()
+        return ("model*.safetensors",) if load_format == "mistral" else super().unread_files()
 
     def serving(self, folder: str, sha256: str) -> Backend:
         trained = {"model": folder, "revision": None, "weights_sha256": sha256}
