@@ -189,6 +189,10 @@ class Backend(Plugin):
         """The endpoint of another backend's running server, if it can answer for this one too."""
         return None
 
+    def unread_files(self) -> Collection[str]:
+        """Patterns of the files of its repository that hold its weights in a form it never reads."""
+        return ("consolidated*.safetensors",)
+
     def serving(self, folder: str, sha256: str) -> "Backend":
         """The same backend with the weights of a trained folder; BackendError if it cannot."""
         raise BackendError(

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -350,6 +350,13 @@ class VLLMBackend(Backend):
         except UsageError as error:
             raise ValueError(error.message) from None
         return {"adapter": str(place.absolute()), "adapter_sha256": digest}
+
+    def unread_files(self) -> Collection[str]:
+        said = {key.replace("-", "_"): v for key, v in {**self.place.flags, **self.serve}.items()}
+        load_format = said.get("load_format", "auto")
+        if load_format == "auto":  # consolidated files if there are any, others otherwise
+            return ()
+        return ("model*.safetensors",) if load_format == "mistral" else super().unread_files()
 
     def serving(self, folder: str, sha256: str) -> Backend:
         trained: dict[str, Json] = {"model": folder, "revision": None, "weights_sha256": sha256}
