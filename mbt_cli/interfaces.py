@@ -190,7 +190,7 @@ class Backend(Plugin):
         return None
 
     def unread_files(self) -> Collection[str]:
-        """Patterns of the files of its repository that hold its weights in a form it never reads."""
+        """Patterns of files of its repository with weights in a form that it never reads."""
         return ("consolidated*.safetensors",)
 
     def serving(self, folder: str, sha256: str) -> "Backend":
