@@ -174,7 +174,7 @@ RULES: tuple[Rule, ...] = (
             rf"|hint) (?:(?:{_SAYS})\b|{_US} )",
             r"\b(?:in|from|by|per|to|with) the (?:brief|briefing|assignment|hint)\b"
             r"(?=[.,;:]|$| (?:that|it|says?|we|i|is|was)\b)",
-            rf"\b(?:hint|note|label|key|target|value|string)s? (?:that |which )?{_US} (?:am|are|was"
+            rf"\b(?:hint|note|label|key|target|string)s? (?:that |which )?{_US} (?:am|are|was"
             r"|were|have been|had been|got|received) (?:given|sent|handed|shown|told|passed)\b",
             r"\b(?:task|question|prompt|exercise|puzzle)(?:'s)? (?:author|setter|writer"
             r"|creator)s?\b",
@@ -229,8 +229,8 @@ RULES: tuple[Rule, ...] = (
             rf"|no"
             r" matter what|regardless of (?:what|how)|even if) the (?:documents|passages|texts"
             r"|sources|evidence)\b",
-            r"\b(?:desired|wanted|required|prescribed|demanded) (?:final )?(?:conclusion|ending"
-            r"|answer)\b",
+            r"\b(?:desired (?:final )?(?:conclusion|ending)|(?:wanted|required|prescribed|demanded)"
+            r" (?:final )?(?:conclusion|ending|answer))\b",
             r"\banswers? (?:that |which )?(?:they|the task|the prompt) (?:want|expect|need"
             r"|ask)s?\b",
             r"\b(?:correct|right|expected|final) (?:response|reply|output) (?:is|was) (?:stated"
