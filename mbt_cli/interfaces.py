@@ -92,6 +92,8 @@ class Backend(Plugin):
     """Arguments that the server passes to the chat template where a request has none."""
     has_model: ClassVar[bool] = True
     """False if replies are rule-based or prepared, inside mbt's own process."""
+    seed_price: ClassVar[str] = ""
+    """What a seed in each request costs, for plans; empty if nothing."""
     toy_label: ClassVar[str] = ""
     """Label in the notes of tables for a toy, whose numbers mean nothing; empty otherwise."""
 
@@ -119,6 +121,11 @@ class Backend(Plugin):
         """What decides its replies, for fingerprints."""
         found: dict[str, Json] = spec_of(self)
         return found
+
+    def known_context(self) -> int | None:
+        """Context of the model in tokens, where it is known without a server."""
+        context = getattr(self, "context", None)
+        return context if isinstance(context, int) else None
 
     @abstractmethod
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint | Responder]:

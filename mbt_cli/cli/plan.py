@@ -180,6 +180,7 @@ def _notes(plan: Plan) -> list[str]:
     if plan.left_out:
         left_out = counted(len(plan.left_out), "optional cell")
         lines.append(f"{left_out} excluded: the source does not exist")
+    lines += plan.advice
     if plan.jobs:
         lines.append(f"submit: {plan.command()} | mbt submit --slurm")
     return lines

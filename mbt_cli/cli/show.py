@@ -141,6 +141,10 @@ def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedMode
                 why = "" if chosen is None else f"on {chosen.gpus}: {chosen.why}"
             except UsageError as error:
                 why = error.message
+            if table.sampling is not None or table.preset is not None:
+                resolver.model(name, None, f"models.{name}")
+            if limit := resolver.inferred.get(name):
+                flags["sampling.max_tokens"] = (limit, "inferred")
             if why:
                 flags["placement"] = (why, "chosen by mbt")
             found.append(_ServedModel(name, backend.kind, flags))

@@ -7,7 +7,7 @@ that nothing uses.
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -48,6 +48,8 @@ _MOST_TASKS = 1_000
 _LIMIT_FACTOR = 1.5
 _START_HOURS = 0.5
 """The time limit of a job is `_LIMIT_FACTOR` times its measured hours, and these to start."""
+_MANY_TOKENS = 100_000_000
+"""Tokens of a model from which a plan names what would make it faster."""
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -145,6 +147,8 @@ class Plan(Settings):
     """Estimates of the trainings that are not done."""
     placements: tuple[PlannedPlacement, ...] = ()
     """Where the models of the jobs are served, if mbt chose it."""
+    advice: tuple[str, ...] = ()
+    """What would make large jobs faster."""
 
     @property
     def boots(self) -> int:
@@ -267,7 +271,27 @@ def make_plan(
         left_out=tuple(manifest.left_out),
         trainings=tuple(trainings),
         placements=tuple(p for p in placements if p is not None),
+        advice=tuple(_seed_advice(todo, sizes)),
     )
+
+
+def _seed_advice(todo: Sequence[CellState], sizes: Mapping[str, "Size"]) -> Iterator[str]:
+    """What seeds cost where many tokens are drawn with them."""
+    tokens = Counter[str]()
+    prices: dict[str, str] = {}
+    for state in todo:
+        model = asked_model(state)
+        if model is None or not model.sampling.seedable or not model.sampling.temperature:
+            continue
+        if price := model.backend.seed_price:
+            tokens[model.name] += sizes[state.cell.address].tokens or 0
+            prices[model.name] = price
+    for name, count in tokens.items():
+        if count >= _MANY_TOKENS:
+            yield (
+                f"{name}: a seed in each request costs {prices[name]}; `seedable = false` in its "
+                "sampling sends none, and a request that is sent again then has another reply"
+            )
 
 
 def planned_trainings(
@@ -638,7 +662,7 @@ def cell_sizes(states: States) -> dict[str, Size]:
             sizes[cell.address] = Size(rows)
             continue
         model = asked_model(state)
-        limit = None if model is None else model.sampling.max_tokens
+        limit = None if model is None else model.sampling.limit
         most = rows * limit if isinstance(limit, int) else None
         tokens = round(rows * per_row)
         if most is not None and not is_known:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
-from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.core.model_settings import RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import Template, parse_template
@@ -64,6 +64,8 @@ class Resolver:
         self._tables: dict[str, ModelTable | None] = {}
         self._backends: dict[str, Backend | None] = {}
         self._models: dict[tuple[str, str], Model | None] = {}
+        self.inferred: dict[str, str] = {}
+        """Model to its inferred token limit, in words."""
         self._stages: dict[str, Stage | None] = {}
         self._judges: dict[str, Judge | None] = {}
         self._templates: dict[tuple[str, frozenset[str]], Template | None] = {}
@@ -233,6 +235,18 @@ class Resolver:
         run = self._valid(RunSettings, {**study, **table.run}, f"models.{name}.run")
         if sampling is None or run is None:
             return None
+        if sampling.max_tokens == "inferred":
+            context = backend.known_context()
+            if context is None:
+                what = (
+                    "`inferred`: the context of this model is not known here: say a number of "
+                    'tokens, or "rest"'
+                )
+                self._problems.add(f"{where}.sampling.max_tokens", what)
+                return None
+            limit = inferred_limit(context)
+            self.inferred[name] = f"{limit} (inferred from a context of {context:,} tokens)"
+            sampling = sampling.model_copy(update={"max_tokens": limit})
         for key in sorted(backend.ignored_sampling & sampling.body().keys()):
             what = (
                 f"the backend `{backend.kind}` has no {key}: leave it out, or set it to its default"

@@ -73,7 +73,7 @@ class Model:
         """Every field of a request that changes the reply, including the token limit."""
         return {
             **self.sampling.body(),
-            "max_tokens": self.sampling.max_tokens,
+            "max_tokens": self.sampling.limit,
             **self.request,
         }
 

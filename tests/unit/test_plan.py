@@ -633,3 +633,17 @@ def test_no_array_has_more_tasks_than_slurm_allows(load, planned):
     plan = planned(load(SMALL_STUDY.replace("samples = 2", "samples = 900")), max_rows=1)
 
     assert max(job.shards for job in plan.jobs) == 1_000
+
+
+def test_a_plan_says_what_seeds_cost_a_large_job(load, planned):
+    canned = SMALL_STUDY[SMALL_STUDY.index("{ kind = ") :].partition("\n")[0]
+    text = SMALL_STUDY.replace(canned, SERVED).replace("limit = 6", "")
+    large = ("sampling.plain.temperature=0.6", "sampling.plain.max_tokens=9000")
+    samples = "stage.base.samples=2000"
+
+    (advice,) = planned(load(text, *large, samples)).advice
+
+    assert advice.startswith("parrot: a seed in each request costs 15 to 20 %")
+    assert planned(load(text, *large)).advice == ()
+    assert planned(load(text, *large, samples, "sampling.plain.seedable=false")).advice == ()
+    assert planned(load(text, large[1], samples)).advice == ()  # greedy
