@@ -24,11 +24,11 @@ from mbt_cli.engine.plan import planned_trainings
 from mbt_cli.engine.states import States
 from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
 from mbt_cli.manifest.load import Manifest
+from mbt_cli.manifest.model_presets import preset_of
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import ModelTable
-from mbt_cli.manifest.toml import read_toml
 from mbt_cli.settings import Machine
 from mbt_cli.store.cells import read_failure
 from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
@@ -152,8 +152,11 @@ def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedMode
 
 
 def _preset_layer(table: ModelTable, presets: PresetFolders) -> dict[str, dict[str, Json]]:
-    path = presets.find("models", table.preset) if table.preset else None
-    return {} if path is None else {f"preset {path.stem}": _flat(read_toml(path))}
+    found = preset_of(presets, table.preset) if table.preset else None
+    if found is None:
+        return {}
+    inside = "" if found.path.parent.name == "models" else f"{found.path.parent.name}/"
+    return {f"preset {inside}{found.path.stem}": _flat(found.table)}
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Json]:

@@ -15,6 +15,7 @@ from mbt_cli.interfaces import Backend, Judge, Trainer
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
+from mbt_cli.manifest.model_presets import preset_of
 from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Block, Document, ModelTable
@@ -260,14 +261,16 @@ class Resolver:
             table: ModelTable | None = self._document.models[name]
             if table is not None and table.preset is not None:
                 over = table.model_dump(exclude_unset=True, exclude={"preset"})
-                path = self._preset("models", table.preset, f"models.{name}.preset")
+                found = preset_of(self._presets, table.preset)
+                if found is None:
+                    self._preset("models", table.preset, f"models.{name}.preset")
                 table = None
-                if path is not None:
-                    preset = read_toml(path)
+                if found is not None:
+                    preset = found.table
                     chosen = over.get("sampling")
                     if isinstance(chosen, dict) and "like" in chosen:  # replaces the preset's
                         preset.pop("sampling", None)
-                    table = self._valid(ModelTable, merged(preset, over), str(path))
+                    table = self._valid(ModelTable, merged(preset, over), str(found.path))
             self._tables[name] = table
         return self._tables[name]
 
