@@ -81,7 +81,7 @@ def main(model, folder, master_weights):
         state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     with state.main_process_first():
         if state.is_main_process:
-            Path(job.files).mkdir()
+            Path(job.files).mkdir(exist_ok=True)
             write_rows(job, SftRows, RowSet.held_out(job.validation), processes=1)
     # rows of 3 to 22 tokens; the last batch has 4 of them
     rows = [[5 + (7 * n + k) % 90 for k in range(3 + n)] for n in range(20)]
