@@ -58,7 +58,7 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
             )
         models = _served_models(manifest, machine)
         if as_json:
-            typer.echo(_served_json(models))
+            typer.echo(_manifest_json(manifest, models, States(manifest, machine.runs)))
             return
         if unsaid := manifest.unsaid():
             out.print(_unsaid_table(unsaid))
@@ -171,8 +171,9 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Json]:
     }
 
 
-def _served_json(models: Sequence[_ServedModel]) -> str:
-    document = {
+def _manifest_json(manifest: Manifest, models: Sequence[_ServedModel], states: States) -> str:
+    """Models, recipes with the estimates of what is not done, and defaults."""
+    served = {
         model.name: {
             "kind": model.kind,
             "flags": {
@@ -182,6 +183,22 @@ def _served_json(models: Sequence[_ServedModel]) -> str:
         }
         for model in models
     }
+    estimates = {one.address: one for one in planned_trainings(states)}
+    trainings = []
+    for state in states.all():
+        resolution, estimate = state.cell.resolution, estimates.get(state.cell.address)
+        if resolution.recipe is None or resolution.trainer is None:
+            continue
+        recipe = resolution.recipe.model_dump(mode="json", by_alias=True)
+        trainings.append(
+            {
+                "address": state.cell.address,
+                "recipe": {**recipe, "trained_dtype": resolution.recipe.trained_dtype()},
+                "method": resolution.trainer.model_dump(mode="json"),
+                "estimate": None if estimate is None else estimate.model_dump(mode="json"),
+            }
+        )
+    document = {"models": served, "trainings": trainings, "defaults": manifest.unsaid()}
     return orjson.dumps(document).decode()
 
 
