@@ -107,6 +107,18 @@ class GRPO(Trainer):
             yield "recipe.reward_words", "is required for the reward `length`"
         if recipe.trainer.get("num_generations", 2) == 1:
             yield "trainer.num_generations", "is 1: a reply is compared with others of its question"
+        given = recipe.trainer.get("generation_kwargs")
+        for name in ("n", "seed") if isinstance(given, dict) else ():
+            if name in given:
+                what = (
+                    "would make all replies to a question equal" if name == "seed" else "is TRL's"
+                )
+                hint = (
+                    "`trainer.seed` is the training's"
+                    if name == "seed"
+                    else "set `num_generations`"
+                )
+                yield f"trainer.generation_kwargs.{name}", f"{what}; {hint}"
 
     def batch_problems(self, recipe: Recipe, devices: int) -> Iterator[tuple[str, str]]:
         settings = recipe.trainer
