@@ -367,7 +367,7 @@ def _train(
     if missing := trainer.missing(recipe, training_python(recipe.launch)):
         raise StageError(f"`{work.resolution.address}`: {missing.what}", hint=missing.do)
     place = work.place(work.resolution.models["model"].run)
-    check_batch(recipe, trainer, place.environment)
+    check_batch(recipe, trainer, {**place.environment, **recipe.launch.environment})
     # a killed run's training process may still write its last checkpoint, and hold the GPU
     waiting = "waiting for the training process of an earlier run, which writes a checkpoint"
     lock = work.journal / "training.lock"

@@ -38,6 +38,11 @@ _LOGGED: Mapping[str, str] = {
     "longest_completion": "completions/max_length",
     "sampling_difference": "sampling/sampling_logp_difference/mean",
 }
+_NOT_GIVEN: Mapping[str, str] = {
+    "n": "is TRL's; set `num_generations`",
+    "seed": "would make all replies to a question equal; `trainer.seed` is the training's",
+}
+"""Arguments of sampling that TRL passes on, and that groups of replies cannot have."""
 _PROBE_SECONDS = 60
 _PROBE = """
 import inspect, json, re, warnings
@@ -107,6 +112,10 @@ class GRPO(Trainer):
             yield "recipe.reward_words", "is required for the reward `length`"
         if recipe.trainer.get("num_generations", 2) == 1:
             yield "trainer.num_generations", "is 1: a reply is compared with others of its question"
+        given = recipe.trainer.get("generation_kwargs")
+        for name in given if isinstance(given, dict) else ():
+            if name in _NOT_GIVEN:
+                yield f"trainer.generation_kwargs.{name}", _NOT_GIVEN[name]
 
     def batch_problems(self, recipe: Recipe, devices: int) -> Iterator[tuple[str, str]]:
         settings = recipe.trainer

@@ -103,6 +103,8 @@ def wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -
     Example:
         >>> wrong_setting("trainer", "learning_rate", "high", {"learning_rate": "number"})
         '`high`: should be a number'
+        >>> wrong_setting("lora", "r", [8, 16], {"r": "integer"})
+        '`[8, 16]`: should be a whole number; for one training each: `matrix = { lora.r = [...] }`'
         >>> wrong_setting("trainer", "learning_rate", 1, {"learning_rate": "number"})
     """
     if key in _SET_BY_MBT:
@@ -111,7 +113,16 @@ def wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -
         package = {"trainer": "trl", "lora": "peft"}.get(table, "accelerate")
         version = known_keys()["packages"][package]
         return f"{package} {version} has no such field; {nearest(key, known)}"
-    return None if table.startswith("launch") else _wrong_value(key, known[key], value)
+    if table.startswith("launch"):
+        return None
+    problem = _wrong_value(key, known[key], value)
+    if (
+        problem
+        and isinstance(value, list)
+        and not any(_wrong_value(key, known[key], v) for v in value)
+    ):
+        problem += f"; for one training each: `matrix = {{ {table}.{key} = [...] }}`"
+    return problem
 
 
 def _wrong_value(field: str, types: str, value: Json) -> str | None:

@@ -17,7 +17,7 @@ from mbt_cli.training.loop import arguments, finish, process_state, train
 from mbt_cli.training.mask import ChatFormat
 from mbt_cli.training.problems import TrainingError, exit_code_of
 from mbt_cli.training.processors import keep_freed_memory
-from mbt_cli.training.rounds import RoundTrainer
+from mbt_cli.training.rounds import RoundTrainer, sampling_seed
 from mbt_cli.training.row_files import open_rows
 from mbt_cli.training.tokenizer import ModelTokenizer, is_gguf, load_tokenizer
 
@@ -60,6 +60,10 @@ def reinforce(job: TrainingJob) -> None:
         processing_class=tokenizer,
         peft_config=models.adapter_config(recipe),
     )
+    if settings.use_vllm and settings.vllm_mode == "colocate":
+        # vLLM has set this process's random state to a seed of its own, equal for every training
+        process = process_state(recipe).process_index
+        set_seed(sampling_seed(job.seed, process, settings.vllm_tensor_parallel_size))
     trainer.has_loss = False
     if recipe.evaluation.score is not None:
         trainer.asked = Asked(job, tokenizer, adapted, end_token)

@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.training.evaluation import EvaluatesHeldOut
 from mbt_cli.training.problems import TrainingError
 
@@ -21,6 +22,20 @@ _ROUND = "mbt-round-{}.pt"
 _SAMPLER_FIELDS = (
     *("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed"),
 )
+
+
+def sampling_seed(seed: int, process: int, shared: int) -> int:
+    """Seed of the replies that vLLM samples in a process of the training.
+
+    Processes that hold parts of one model (tensor parallelism) must draw alike, all others must
+    not, and another seed of the training gives other replies.
+
+    Args:
+        seed: Of the training.
+        process: Index of the process.
+        shared: Processes that hold one model together.
+    """
+    return int(sha256_of(["sampled replies", seed, process // shared])[:8], 16)
 
 
 class QuestionOrder(RepeatSampler):  # type: ignore[misc]

@@ -669,6 +669,16 @@ def test_a_round_ends_after_whole_steps(load, trainer, devices, steps):
             "exclude each other",
         ),
         ("trainer = { num_generations = 1 }", "trainer.num_generations", "compared with others"),
+        (
+            "trainer = { generation_kwargs = { seed = 1 } }",
+            "trainer.generation_kwargs.seed",
+            "would make all replies to a question equal",
+        ),
+        (
+            "trainer = { generation_kwargs = { n = 4 } }",
+            "trainer.generation_kwargs.n",
+            "set `num_generations`",
+        ),
         ("trainer = { num_generations = 0 }", "trainer.num_generations", "should be above 0"),
         ("trainer = { num_iterations = 0 }", "trainer.num_iterations", "should be above 0"),
         ('trainer = { num_generations = "8" }', "trainer.num_generations", "a whole number"),

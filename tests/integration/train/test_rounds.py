@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from mbt_cli.training.problems import TrainingError
-from mbt_cli.training.rounds import RoundTrainer
+from mbt_cli.training.rounds import RoundTrainer, sampling_seed
 from tests.integration.train.tiny_models import tiny_model
 
 QUESTIONS = 12
@@ -173,3 +173,15 @@ def test_rewards_that_fail_on_every_reply_end_the_training(tiny, tmp_path):
 
     with pytest.raises(TrainingError, match="failed on every reply"):
         trained(tiny, tmp_path, reward=failing)
+
+
+def test_replies_differ_between_seeds_and_copies_of_the_model_and_not_within_one():
+    seeds = {
+        (seed, process): sampling_seed(seed, process, shared=2)
+        for seed in (1, 2, 3)
+        for process in range(8)
+    }
+
+    assert all(seeds[seed, 2 * n] == seeds[seed, 2 * n + 1] for seed in (1, 2, 3) for n in range(4))
+    assert len(set(seeds.values())) == 3 * 4
+    assert all(0 <= seed < 2**32 for seed in seeds.values())  # what NumPy takes
