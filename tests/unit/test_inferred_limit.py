@@ -61,5 +61,5 @@ def test_show_has_the_number(load, tmp_path, capfd):
     load(served('{ kind = "llamacpp", context = 8192 }'))
     done = typed(["show", "study.toml", "--json"], tmp_path, {}, capfd)
 
-    flags = json.loads(done.out)["parrot"]["flags"]
+    flags = json.loads(done.out)["models"]["parrot"]["flags"]
     assert flags["sampling.max_tokens"]["value"].startswith("4096 (inferred from a context")

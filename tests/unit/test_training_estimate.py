@@ -112,7 +112,7 @@ max_failed_share = 0
 
 [sampling.plain]
 temperature = 0
-max_tokens = 16
+max_tokens = 8192
 
 [models.teacher]
 backend = { kind = "canned", replies = ["It is <answer>Oslo</answer>"] }
