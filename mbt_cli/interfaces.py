@@ -29,7 +29,7 @@ from mbt_cli.core.templates import Template
 from mbt_cli.core.training_job import Weights
 from mbt_cli.core.verifier import OfficialScorer
 from mbt_cli.core.verifier import Verifier as Verifier
-from mbt_cli.errors import BackendError
+from mbt_cli.errors import BackendError, UsageError
 from mbt_cli.verifiers.text import TextVerifier, extract_answer
 
 
@@ -92,6 +92,8 @@ class Backend(Plugin):
     """Arguments that the server passes to the chat template where a request has none."""
     has_model: ClassVar[bool] = True
     """False if replies are rule-based or prepared, inside mbt's own process."""
+    writes_presets: ClassVar[bool] = False
+    """Whether it can describe a model by the files of its weights (`preset_text`)."""
     seed_price: ClassVar[str] = ""
     """What a seed in each request costs, for plans; empty if nothing."""
     toy_label: ClassVar[str] = ""
@@ -121,6 +123,13 @@ class Backend(Plugin):
         """What decides its replies, for fingerprints."""
         found: dict[str, Json] = spec_of(self)
         return found
+
+    @classmethod
+    def preset_text(
+        cls, model: str, revision: str | None, environment: Mapping[str, str], *, today: str
+    ) -> str:
+        """A preset as TOML for the weights of a folder or a name on the hub; UsageError."""
+        raise UsageError(f"the backend `{cls.kind}` writes no presets")
 
     def known_context(self) -> int | None:
         """Context of the model in tokens, where it is known without a server."""

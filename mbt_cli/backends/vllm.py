@@ -15,6 +15,7 @@ import orjson
 from pydantic import Field, field_validator
 
 from mbt_cli.backends.flags import executable_finding, find_executable, flags_of, unknown_flags
+from mbt_cli.backends.model_cards import preset_text, read_card
 from mbt_cli.backends.model_sizes import folder_size, model_size
 from mbt_cli.backends.weights import (
     ADAPTER_CONFIG,
@@ -167,6 +168,7 @@ class VLLMBackend(Backend):
     own_flags: ClassVar[Mapping[str, Json]] = _OWN_FLAGS
     only_serves: ClassVar[frozenset[str]] = frozenset({"serve"})
 
+    writes_presets: ClassVar[bool] = True
     seed_price: ClassVar[str] = "15 to 20 % of vLLM's speed, by its own figures"
 
     kind: Literal["vllm"] = "vllm"
@@ -222,6 +224,14 @@ class VLLMBackend(Backend):
             return {}
         path = Path(named).expanduser()
         return {"chat_template_sha256": file_sha256(path)} if path.is_file() else {}
+
+    @classmethod
+    def preset_text(
+        cls, model: str, revision: str | None, environment: Mapping[str, str], *, today: str
+    ) -> str:
+        card = read_card(model, revision, environment)
+        kind = cls.model_fields["kind"].default
+        return preset_text(card, kind, revision, today=today)
 
     def known_context(self) -> int | None:
         stated = self.serve.get("max_model_len", self.serve.get("max-model-len"))

@@ -657,6 +657,21 @@ def serve(
     serve.serve(preset, overrides or (), port, presets, verbose=verbose)
 
 
+def preset(
+    model: Annotated[str, typer.Argument(help="Name of a model on the hub, or its folder.")],
+    revision: Annotated[str | None, typer.Option(help="Revision on the hub.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(help="File to write, such as presets/models/mine.toml; default: print it."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write a preset of a model from its config, generation config and chat template."""
+    from mbt_cli.cli.preset import preset
+
+    preset(model, revision, to, force=force)
+
+
 def node() -> None:
     """Run this node's part of servers over several nodes; scripts of jobs start it."""
     from mbt_cli.cli import serve
@@ -720,6 +735,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "export": export,
     "serve": serve,
+    "preset": preset,
     "help": help_topic,
 }
 for _name, _verb in _VERBS.items():
