@@ -5,7 +5,7 @@ The weights are not read: their size comes from the headers of the safetensors f
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def read_card(model: str, revision: str | None, environment: Mapping[str, str]) 
     is_thinking = any(mark in template for mark in _THINKS)
     parser = next((p for name, p in _PARSERS.items() if kind.startswith(name)), _OTHER_PARSER)
     size = model_size(model, revision, environment, ask_hub=True)
-    fields = {} if size is None else asdict(size)
+    fields = {} if size is None else size.model_dump(exclude_defaults=True)
     return ModelCard(
         model=model,
         context=context,
