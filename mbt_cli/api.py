@@ -87,6 +87,7 @@ def run(
     only: str | Sequence[str] = (),
     replace: bool = False,
     retry_failed: bool = False,
+    no_cache: bool = False,
     progress: Progress | None = None,
 ) -> StudyReport:
     """Run cells of a study on this machine, like `mbt run`; finished cells are skipped.
@@ -99,6 +100,7 @@ def run(
         only: One or several patterns of cells, as after `--only`: `base/model=qwen*`.
         replace: Rerun stale cells.
         retry_failed: Send the requests of failed rows again, in finished cells too.
+        no_cache: Take no replies to equal requests from other cells.
         progress: Receives progress; nothing is printed.
 
     Raises:
@@ -118,7 +120,7 @@ def run(
     wanted = [only] if isinstance(only, str) else only
     machine = read_machine()
     addresses = select(study, kind=kind, only=wanted)
-    runner = Runner(study, machine, RunOptions(replace, retry_failed))
+    runner = Runner(study, machine, RunOptions(replace, retry_failed, no_cache=no_cache))
     did = _run_beside_any_loop(runner, addresses, progress or Silent())
     runner.states.refresh(study.cells)
     states = {state.cell.address: state.status for state in runner.states.all()}

@@ -92,6 +92,8 @@ class Backend(Plugin):
     """Arguments that the server passes to the chat template where a request has none."""
     has_model: ClassVar[bool] = True
     """False if replies are rule-based or prepared, inside mbt's own process."""
+    seed_price: ClassVar[str] = ""
+    """What a seed in each request costs, for plans; empty if nothing."""
     toy_label: ClassVar[str] = ""
     """Label in the notes of tables for a toy, whose numbers mean nothing; empty otherwise."""
 
@@ -119,6 +121,11 @@ class Backend(Plugin):
         """What decides its replies, for fingerprints."""
         found: dict[str, Json] = spec_of(self)
         return found
+
+    def known_context(self) -> int | None:
+        """Context of the model in tokens, where it is known without a server."""
+        context = getattr(self, "context", None)
+        return context if isinstance(context, int) else None
 
     @abstractmethod
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint | Responder]:
@@ -171,6 +178,27 @@ class Backend(Plugin):
     def weights(self, place: ServerPlace) -> Weights | None:
         """The weights that it serves, for training; None if it has none."""
         return None
+
+    @classmethod
+    def adapter_fields(cls, place: Path | None, name: str) -> Mapping[str, Json]:
+        """The fields of the backend that add a LoRA to its weights.
+
+        Args:
+            place: The file or folder that the name means; None if there is none.
+            name: What the manifest says.
+
+        Raises:
+            ValueError: It is no adapter for this backend; the message says what is.
+        """
+        raise ValueError(f"the backend `{cls.kind}` adds no adapters to the weights")
+
+    def switched(self, running: "Backend", endpoint: Endpoint) -> Endpoint | None:
+        """The endpoint of another backend's running server, if it can answer for this one too."""
+        return None
+
+    def unread_files(self) -> Collection[str]:
+        """Patterns of files of its repository with weights in a form that it never reads."""
+        return ("consolidated*.safetensors",)
 
     def serving(self, folder: str, sha256: str) -> "Backend":
         """The same backend with the weights of a trained folder; BackendError if it cannot."""

@@ -14,6 +14,7 @@ from dotenv.parser import parse_stream
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from mbt_cli.core.model_settings import Reuse
 from mbt_cli.core.secrets import hold
 from mbt_cli.errors import UsageError
 
@@ -36,6 +37,8 @@ class Machine(BaseSettings):
     """Folder with your own presets."""
     presets: Path | None = None
     """Another folder with presets, searched first."""
+    reuse: Reuse = "machine"
+    """Whose replies answer equal requests where the manifest does not say it (`[run] reuse`)."""
     offline: bool = False
     """Never access the network to look something up; HF_HUB_OFFLINE=1 does the same."""
 

@@ -18,6 +18,9 @@ settings.load_profile("mbt")
 # under nohup, or in the background of a shell, processes would ignore a closed terminal
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# tests run the same requests in folders of their own: none answers those of another
+os.environ["MBT_REUSE"] = "study"
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 NO_SAMPLES = "no real samples beside this clone"

@@ -116,6 +116,12 @@ class LlamaCppBackend(Backend):
         path = smollm2_weights(place) if self.model == NAME else self._file()
         return Weights(model=str(path))
 
+    @classmethod
+    def adapter_fields(cls, place: Path | None, name: str) -> Mapping[str, Json]:
+        if place is None or not place.is_file():
+            raise ValueError("it is neither in presets/adapters/ nor a file")
+        return {"adapter": str(place.absolute()), "adapter_sha256": file_sha256(place)}
+
     def serving(self, folder: str, sha256: str) -> Backend:
         return self.model_copy(update={"model": str(Path(folder) / TRAINED_GGUF)})
 

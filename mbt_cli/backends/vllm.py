@@ -2,10 +2,11 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -15,7 +16,14 @@ from pydantic import Field, field_validator
 
 from mbt_cli.backends.flags import executable_finding, find_executable, flags_of, unknown_flags
 from mbt_cli.backends.model_sizes import folder_size, model_size
-from mbt_cli.backends.weights import HubModel, file_sha256, is_folder, weights_identity
+from mbt_cli.backends.weights import (
+    ADAPTER_CONFIG,
+    HubModel,
+    adapter_sha256,
+    file_sha256,
+    is_folder,
+    weights_identity,
+)
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.core.findings import Finding, absent, broken, find_command, installed, ok, pip_line
 from mbt_cli.core.gpus import GPUs, gpus_at_hand, nodes_of
@@ -27,13 +35,20 @@ from mbt_cli.core.placement import (
     Serving,
     choose_placement,
 )
-from mbt_cli.core.plugin import Flags, RunOnly, Settings, Variable
+from mbt_cli.core.plugin import AbsentByDefault, Flags, RunOnly, Settings, Variable
 from mbt_cli.core.serving import ServerPlace
-from mbt_cli.core.training_job import Weights
+from mbt_cli.core.training_job import ADAPTER, Weights
 from mbt_cli.errors import BackendError, UsageError
 from mbt_cli.inference.nodes import joined_nodes, over_nodes
 from mbt_cli.inference.origins import context_of
-from mbt_cli.inference.server import LOOPBACK, Cause, RunningServer, ServerCommand, running_server
+from mbt_cli.inference.server import (
+    LOOPBACK,
+    Cause,
+    RunningServer,
+    ServerCommand,
+    post,
+    running_server,
+)
 from mbt_cli.interfaces import Backend
 
 _CPU_BUILD = "VLLM_CPU_KVCACHE_SPACE"
@@ -104,6 +119,10 @@ CAUSES = (
 # max_new_tokens would cap replies, and its top_k and penalties would change them unnoticed.
 _OWN_FLAGS: Mapping[str, Json] = {"generation_config": "vllm", "disable_uvicorn_access_log": True}
 _KEY = "VLLM_API_KEY"
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that `--max-lora-rank` takes."""
+_ADAPTER_SECONDS = 300.0
+_OK = 200
 _WORK = "vllm:(?:generation_tokens|prompt_tokens|kv_cache_usage)"
 """Metrics that change while tokens are computed, also while long prompts are read."""
 _MEETING = (
@@ -137,6 +156,9 @@ class VLLMPlace(Settings):
     refused: export them, the server inherits them."""
     flags: Flags = Field(default_factory=dict)
     """More flags that only change speed, such as `max_num_seqs`."""
+    serve_adapters: bool = False
+    """Serve the LoRA of a training on the weights that it began with, so that one server answers
+    for many trainings. Default: the merged weights, whose replies differ by rounding."""
 
 
 class VLLMBackend(Backend):
@@ -144,6 +166,8 @@ class VLLMBackend(Backend):
 
     own_flags: ClassVar[Mapping[str, Json]] = _OWN_FLAGS
     only_serves: ClassVar[frozenset[str]] = frozenset({"serve"})
+
+    seed_price: ClassVar[str] = "15 to 20 % of vLLM's speed, by its own figures"
 
     kind: Literal["vllm"] = "vllm"
     """Names the backend in a manifest."""
@@ -157,6 +181,10 @@ class VLLMBackend(Backend):
     """Run code from the model's repository; only for architectures that need it."""
     serve: Flags = Field(default_factory=dict)
     """Flags that change results: `max_model_len`, `reasoning_parser`, `dtype`, ..."""
+    adapter: Annotated[str | None, RunOnly] = None
+    """Folder of a LoRA in PEFT's layout, or its name on the hub; `adapter` of the model sets it."""
+    adapter_sha256: Annotated[str | None, AbsentByDefault] = None
+    """Hash of its files; for an adapter on the hub, its name."""
     place: Annotated[VLLMPlace, RunOnly] = Field(default_factory=VLLMPlace)
     """Where it is served and on how many GPUs."""
     size: Annotated[ModelSize | None, RunOnly] = None
@@ -183,7 +211,8 @@ class VLLMBackend(Backend):
 
     def identity(self) -> Mapping[str, Json]:
         weights = weights_identity(self.model, self.revision, self.weights_sha256)
-        return {**weights, "serve": self.serve, **self._template()}
+        added = {} if self.adapter_sha256 is None else {"adapter": self.adapter_sha256}
+        return {**weights, "serve": self.serve, **self._template(), **added}
 
     def spec(self) -> dict[str, Json]:
         return {**super().spec(), **self._template()}
@@ -196,6 +225,13 @@ class VLLMBackend(Backend):
         path = Path(named).expanduser()
         return {"chat_template_sha256": file_sha256(path)} if path.is_file() else {}
 
+    def known_context(self) -> int | None:
+        stated = self.serve.get("max_model_len", self.serve.get("max-model-len"))
+        if isinstance(stated, int):
+            return stated
+        size = self.size or model_size(self.model, self.revision, {}, ask_hub=False)
+        return None if size is None else size.context
+
     def flags(self) -> tuple[str, ...]:
         """Every flag except address and name."""
         place = self.place
@@ -206,6 +242,9 @@ class VLLMBackend(Backend):
             wide["revision"] = self.revision
         if self.trust_remote_code:
             wide["trust_remote_code"] = True
+        if self.adapter is not None:
+            rank = _served_rank(_adapter_folder(self.adapter))
+            wide |= {"enable_lora": True, "max_lora_rank": rank, "api_server_count": 1}
         return flags_of({**self.own_flags, **wide, **place.flags, **self.serve}, known_flags())
 
     @classmethod
@@ -302,13 +341,72 @@ class VLLMBackend(Backend):
         )
 
     def weights(self, place: ServerPlace) -> Weights:
+        if self.adapter is not None:
+            raise UsageError(
+                f"a training cannot start from `{self.model}` with an adapter",
+                hint="train the model without `adapter`, or merge the adapter into its weights",
+            )
         return Weights(
             model=self.model, revision=self.revision, trust_remote_code=self.trust_remote_code
         )
 
+    @classmethod
+    def adapter_fields(cls, place: Path | None, name: str) -> Mapping[str, Json]:
+        if place is None and not is_folder(name) and name.count("/") == 1:
+            return {"adapter": name, "adapter_sha256": name}
+        if place is None:
+            raise ValueError("it is neither a folder nor a name on the hub, such as `owner/name`")
+        try:
+            digest = adapter_sha256(place)
+        except UsageError as error:
+            raise ValueError(error.message) from None
+        return {"adapter": str(place.absolute()), "adapter_sha256": digest}
+
+    def unread_files(self) -> Collection[str]:
+        said = {key.replace("-", "_"): v for key, v in {**self.place.flags, **self.serve}.items()}
+        load_format = said.get("load_format", "auto")
+        if load_format == "auto":  # consolidated files if there are any, others otherwise
+            return ()
+        return ("model*.safetensors",) if load_format == "mistral" else super().unread_files()
+
     def serving(self, folder: str, sha256: str) -> Backend:
-        trained = {"model": folder, "revision": None, "weights_sha256": sha256}
+        trained: dict[str, Json] = {"model": folder, "revision": None, "weights_sha256": sha256}
+        adapter = Path(folder).parent / ADAPTER
+        if self.place.serve_adapters and _began_with(adapter, self.model):
+            trained = {"adapter": str(adapter), "weights_sha256": sha256}
         return self.model_copy(update=trained)
+
+    def switched(self, running: Backend, endpoint: Endpoint) -> Endpoint | None:
+        if not isinstance(running, VLLMBackend) or self.adapter is None or running.adapter is None:
+            return None
+        apart = dict.fromkeys(("adapter", "adapter_sha256", "weights_sha256"))
+        if self.model_copy(update=apart) != running.model_copy(update=apart):
+            return None
+        if self.flags() != running.flags():
+            return None  # another rank
+        try:
+            self._load_adapter(endpoint.base_url, endpoint.api_key or "")
+        except BackendError:  # a server of its own says why
+            return None
+        _post(endpoint, "unload_lora_adapter", {"lora_name": running._served_name()})
+        return replace(endpoint, model=self._served_name())
+
+    def _load_adapter(self, base_url: str, key: str) -> None:
+        """Add the adapter to a running server.
+
+        Raises:
+            BackendError: vLLM refuses it.
+        """
+        assert self.adapter is not None
+        body = {"lora_name": self._served_name(), "lora_path": str(_adapter_folder(self.adapter))}
+        path, seconds = "/v1/load_lora_adapter", _ADAPTER_SECONDS
+        status, answer = post(base_url, key, path, body, seconds=seconds)
+        if status != _OK:
+            raise BackendError(
+                f"vLLM does not load the adapter `{self.adapter}`: {answer[:500]}",
+                hint="serve the merged weights: leave `place.serve_adapters` out, or merge the "
+                "adapter and name the folder as `model`",
+            )
 
     def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
         everything = {**place.environment, **self.place.environment}
@@ -343,6 +441,8 @@ class VLLMBackend(Backend):
             address = ("--host", LOOPBACK, "--port", str(port))
             flags = ("--served-model-name", self._name(), *own)
             environment = self._environment(place, key)
+            if self.adapter is not None:
+                environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
             command = (executable, "serve", self.model, *address, *flags)
             if "--nnodes" in spread:
                 each = {name: value for name, value in environment.items() if name != _KEY}
@@ -360,6 +460,8 @@ class VLLMBackend(Backend):
 
         with running_server(command_for, place, port=self.place.port) as server:
             endpoint = self._endpoint(server)
+            if self.adapter is not None:
+                self._load_adapter(server.base_url, server.api_key)
             yield replace(endpoint, replicas=replicas, note=note, flags=own)
 
     def _endpoint(self, server: RunningServer) -> Endpoint:
@@ -373,7 +475,7 @@ class VLLMBackend(Backend):
             context = context_of(models[0]) if models else None
         return Endpoint(
             base_url=server.base_url,
-            model=self._name(),
+            model=self._served_name(),
             api_key=server.api_key,
             context=context,
             version=f"vllm {version['version']}" if isinstance(version, dict) else "vllm",
@@ -383,6 +485,12 @@ class VLLMBackend(Backend):
 
     def _name(self) -> str:
         return self.model.rstrip("/").rsplit("/", maxsplit=1)[-1]
+
+    def _served_name(self) -> str:
+        """The server's name for the model, with its adapter."""
+        if self.adapter is None:
+            return self._name()
+        return f"adapter-{sha256(self.adapter.encode()).hexdigest()[:12]}"
 
     def _environment(self, place: ServerPlace, key: str) -> dict[str, str]:
         quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", _KEY: key}
@@ -426,6 +534,59 @@ class VLLMBackend(Backend):
             f"`{self.model}` needs {wanted} GPUs, and this machine has {visible}",
             hint="lower `place.tensor_parallel_size`, or request more GPUs",
         )
+
+
+def _post(endpoint: Endpoint, verb: str, body: Json) -> int:
+    key = endpoint.api_key or ""
+    return post(endpoint.base_url, key, f"/v1/{verb}", body, seconds=_ADAPTER_SECONDS)[0]
+
+
+def _adapter_folder(adapter: str) -> Path:
+    """The folder of an adapter, downloaded if it is on the hub.
+
+    Raises:
+        BackendError: It cannot be had.
+    """
+    path = Path(adapter).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download  # only for adapters on the hub
+
+    try:
+        files = ["adapter_*"]
+        return Path(snapshot_download(adapter, allow_patterns=files))
+    except Exception as error:
+        raise BackendError(
+            f"the adapter `{adapter}` cannot be had: {type(error).__name__}: {error}",
+            hint="`hf download` it with a network, or name a folder",
+        ) from error
+
+
+def _settings_of(adapter: Path) -> Mapping[str, Json]:
+    try:
+        found = orjson.loads((adapter / ADAPTER_CONFIG).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _served_rank(adapter: Path) -> int:
+    """The least rank of vLLM's that holds an adapter."""
+    found = _settings_of(adapter)
+    pattern = found.get("rank_pattern")
+    own = [found.get("r"), *(pattern.values() if isinstance(pattern, dict) else ())]
+    rank = max((one for one in own if isinstance(one, int)), default=_RANKS[1])
+    return next((known for known in _RANKS if known >= rank), _RANKS[-1])
+
+
+def _began_with(adapter: Path, model: str) -> bool:
+    """Whether a folder has a LoRA that was trained on a model."""
+    base = _settings_of(adapter).get("base_model_name_or_path")
+    if not isinstance(base, str):
+        return False
+    if is_folder(model) and is_folder(base):
+        return Path(base).expanduser().resolve() == Path(model).expanduser().resolve()
+    return base == model
 
 
 def known_flags() -> Mapping[str, str]:

@@ -18,6 +18,8 @@ _COUNTS = (
 )
 """Files of a model folder that determine its replies; README files and optimizers do not."""
 _SAMPLE_BYTES = 1 << 20
+ADAPTER_CONFIG = "adapter_config.json"
+"""Settings of a LoRA in PEFT's layout."""
 
 
 def is_folder(model: str) -> bool:
@@ -56,6 +58,19 @@ def weights_identity(model: str, revision: str | None, known_sha256: str | None)
     if not is_folder(model):
         return {"model": model, "revision": revision}
     return {"weights": folder_sha256(Path(model).expanduser().absolute())}
+
+
+def adapter_sha256(folder: Path) -> str:
+    """Hex sha256 over the files of a LoRA in PEFT's layout.
+
+    Raises:
+        UsageError: The folder has no adapter.
+    """
+    files = [folder / ADAPTER_CONFIG, *sorted(folder.glob("adapter_model.*"))]
+    if not files[0].is_file() or len(files) == 1:
+        raise UsageError(f"`{folder}` has no {ADAPTER_CONFIG} with adapter_model.safetensors")
+    digests = "\n".join(f"{path.name} {file_sha256(path)}" for path in files)
+    return sha256(digests.encode()).hexdigest()
 
 
 def sampled_sha256(folder: Path) -> str:

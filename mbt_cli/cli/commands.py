@@ -61,6 +61,9 @@ Replace = Annotated[
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Send the requests of failed rows again.")
 ]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Take no replies to equal requests from other cells.")
+]
 KeepGoing = Annotated[
     bool,
     typer.Option("--keep-going", help="After a cell that fails, make the others that can be made."),
@@ -173,6 +176,7 @@ def run(
     dry_run: DryRun = False,
     replace: Replace = False,
     retry_failed: RetryFailed = False,
+    no_cache: NoCache = False,
     keep_going: KeepGoing = False,
     shard: ShardOf = None,
     presets: Presets = None,
@@ -185,6 +189,7 @@ def run(
 
     options = CommandOptions(
         *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, as_json),
+        no_cache=no_cache,
         shard=shard,
         keep_going=keep_going,
     )
@@ -201,6 +206,7 @@ def _stage_verb(kind: str, help_line: str) -> Callable[..., None]:
         dry_run: DryRun = False,
         replace: Replace = False,
         retry_failed: RetryFailed = False,
+        no_cache: NoCache = False,
         presets: Presets = None,
         quiet: Quiet = False,
         verbose: Verbose = False,
@@ -209,7 +215,8 @@ def _stage_verb(kind: str, help_line: str) -> Callable[..., None]:
         from mbt_cli.cli.run import CommandOptions, run_cells
 
         options = CommandOptions(
-            *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, as_json)
+            *(only, overrides, dry_run, replace, retry_failed, presets, quiet, verbose, as_json),
+            no_cache=no_cache,
         )
         run_cells(manifest, kind, options)
 

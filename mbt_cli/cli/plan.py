@@ -112,6 +112,7 @@ def _stages(plan: Plan) -> Table:
     sums: dict[str, Callable[[Sequence[PlannedCell]], str]] = {
         "rows": lambda cells: _sum([cell.rows for cell in cells]),
         "tokens": lambda cells: _sum([c.tokens for c in cells if c.status != "done"]),
+        "at most": lambda cells: _sum([c.most_tokens for c in cells if c.status != "done"]),
         "GPU hours": lambda cells: _sum([c.gpu_hours for c in cells if c.status != "done"]),
     }
     known = [name for name, summed in sums.items() if summed(plan.cells)]
@@ -147,11 +148,11 @@ def _sum(numbers: Sequence[int | None] | Sequence[float | None]) -> str:
 
 def _jobs(plan: Plan) -> Table:
     table = Table(title="jobs", title_justify="left")
-    for column in ("job", "cells", "tasks", "GPUs", "server", "after"):
+    for column in ("job", "cells", "tasks", "GPUs", "model", "after"):
         table.add_column(
             column,
             justify="right" if column in ("cells", "tasks", "GPUs") else "left",
-            no_wrap=column not in ("server", "after"),
+            no_wrap=column not in ("model", "after"),
         )
     for job in plan.jobs:
         more = len(job.needs) - _MAX_NEEDS
@@ -179,6 +180,7 @@ def _notes(plan: Plan) -> list[str]:
     if plan.left_out:
         left_out = counted(len(plan.left_out), "optional cell")
         lines.append(f"{left_out} excluded: the source does not exist")
+    lines += plan.advice
     if plan.jobs:
         lines.append(f"submit: {plan.command()} | mbt submit --slurm")
     return lines

@@ -47,6 +47,7 @@ class CommandOptions:
     quiet: bool
     verbose: bool
     as_json: bool = False
+    no_cache: bool = False
     shard: str | None = None
     keep_going: bool = False
 
@@ -67,11 +68,13 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
     addresses = select(manifest, kind=kind, only=options.only or ())
     if shard is not None:  # questions are shared by all shards, so they exist before
         addresses = [a for a in addresses if manifest.cells[a].kind != QUESTIONS]
+    chosen = RunOptions(
+        options.replace, options.retry_failed, shard, options.keep_going, options.no_cache
+    )
     if options.dry_run:
-        found = dry_run(manifest, machine, addresses, retry_failed=options.retry_failed)
+        found = dry_run(manifest, machine, addresses, chosen)
         _print_dry_run(found, as_json=options.as_json)
         return
-    chosen = RunOptions(options.replace, options.retry_failed, shard, options.keep_going)
     runner = Runner(manifest, machine, chosen)
     if not options.quiet and (why := one_machine_locks(machine.runs)) is not None:
         typer.echo(f"warning: {machine.runs}: {why}; run a cell on one machine at a time", err=True)
@@ -105,6 +108,7 @@ def _resume_command(path: Path, kind: str | None, options: CommandOptions) -> st
     words += ["--presets", str(options.presets)] if options.presets else []
     words += ["--replace"] if options.replace else []
     words += ["--keep-going"] if options.keep_going else []
+    words += ["--no-cache"] if options.no_cache else []
     return shlex.join(words)
 
 

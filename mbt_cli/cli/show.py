@@ -24,11 +24,11 @@ from mbt_cli.engine.plan import planned_trainings
 from mbt_cli.engine.states import States
 from mbt_cli.errors import ArtifactError, MissingInputError, UsageError
 from mbt_cli.manifest.load import Manifest
+from mbt_cli.manifest.model_presets import preset_of
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import ModelTable
-from mbt_cli.manifest.toml import read_toml
 from mbt_cli.settings import Machine
 from mbt_cli.store.cells import read_failure
 from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
@@ -58,7 +58,7 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
             )
         models = _served_models(manifest, machine)
         if as_json:
-            typer.echo(_served_json(models))
+            typer.echo(_manifest_json(manifest, models, States(manifest, machine.runs)))
             return
         if unsaid := manifest.unsaid():
             out.print(_unsaid_table(unsaid))
@@ -141,6 +141,10 @@ def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedMode
                 why = "" if chosen is None else f"on {chosen.gpus}: {chosen.why}"
             except UsageError as error:
                 why = error.message
+            if table.sampling is not None or table.preset is not None:
+                resolver.model(name, None, f"models.{name}")
+            if limit := resolver.inferred.get(name):
+                flags["sampling.max_tokens"] = (limit, "inferred")
             if why:
                 flags["placement"] = (why, "chosen by mbt")
             found.append(_ServedModel(name, backend.kind, flags))
@@ -148,8 +152,11 @@ def _served_models(manifest: Manifest, machine: Machine) -> Sequence[_ServedMode
 
 
 def _preset_layer(table: ModelTable, presets: PresetFolders) -> dict[str, dict[str, Json]]:
-    path = presets.find("models", table.preset) if table.preset else None
-    return {} if path is None else {f"preset {path.stem}": _flat(read_toml(path))}
+    found = preset_of(presets, table.preset) if table.preset else None
+    if found is None:
+        return {}
+    inside = "" if found.path.parent.name == "models" else f"{found.path.parent.name}/"
+    return {f"preset {inside}{found.path.stem}": _flat(found.table)}
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Json]:
@@ -164,8 +171,9 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Json]:
     }
 
 
-def _served_json(models: Sequence[_ServedModel]) -> str:
-    document = {
+def _manifest_json(manifest: Manifest, models: Sequence[_ServedModel], states: States) -> str:
+    """Models, recipes with the estimates of what is not done, and defaults."""
+    served = {
         model.name: {
             "kind": model.kind,
             "flags": {
@@ -175,6 +183,22 @@ def _served_json(models: Sequence[_ServedModel]) -> str:
         }
         for model in models
     }
+    estimates = {one.address: one for one in planned_trainings(states)}
+    trainings = []
+    for state in states.all():
+        resolution, estimate = state.cell.resolution, estimates.get(state.cell.address)
+        if resolution.recipe is None or resolution.trainer is None:
+            continue
+        recipe = resolution.recipe.model_dump(mode="json", by_alias=True)
+        trainings.append(
+            {
+                "address": state.cell.address,
+                "recipe": {**recipe, "trained_dtype": resolution.recipe.trained_dtype()},
+                "method": resolution.trainer.model_dump(mode="json"),
+                "estimate": None if estimate is None else estimate.model_dump(mode="json"),
+            }
+        )
+    document = {"models": served, "trainings": trainings, "defaults": manifest.unsaid()}
     return orjson.dumps(document).decode()
 
 

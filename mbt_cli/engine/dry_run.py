@@ -11,8 +11,8 @@ import polars as pl
 from mbt_cli.core.chat import Message
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.rows import GATE, UNREADABLE
-from mbt_cli.engine.reuse import check_begun, reusable_rows
-from mbt_cli.engine.runner import Servers, hub_access, load_input, server_place
+from mbt_cli.engine.reuse import Lending, check_begun, lent_keys, reusable_rows
+from mbt_cli.engine.runner import RunOptions, Servers, hub_access, load_input, server_place
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import StageError
 from mbt_cli.inference.journal import JournalIndex
@@ -48,12 +48,16 @@ class DryRun:
 
 
 def dry_run(
-    manifest: Manifest, machine: Machine, addresses: Sequence[str], *, retry_failed: bool = False
+    manifest: Manifest,
+    machine: Machine,
+    addresses: Sequence[str],
+    options: RunOptions | None = None,
 ) -> Iterator[DryRun]:
-    """The work that a run would do for each cell, in order."""
-    states = States(manifest, machine.runs)
+    """The work that a run with these options would do for each cell, in order."""
+    states, chosen = States(manifest, machine.runs), options or RunOptions()
+    lending = Lending(manifest, machine, is_off=chosen.no_cache)
     for address in addresses:
-        yield _dry_run(states, states[address], machine, retry_failed=retry_failed)
+        yield _dry_run(states, states[address], machine, lending, retry_failed=chosen.retry_failed)
 
 
 def check_complete(manifest: Manifest, machine: Machine, addresses: Sequence[str]) -> None:
@@ -73,7 +77,9 @@ def check_complete(manifest: Manifest, machine: Machine, addresses: Sequence[str
             )
 
 
-def _dry_run(states: States, state: CellState, machine: Machine, *, retry_failed: bool) -> DryRun:
+def _dry_run(
+    states: States, state: CellState, machine: Machine, lending: Lending, *, retry_failed: bool
+) -> DryRun:
     cell = state.cell
     if not isinstance(cell.stage, AsksModel) or cell.resolution.source is not None:
         return DryRun(cell.address, state.status, state.why)
@@ -89,10 +95,12 @@ def _dry_run(states: States, state: CellState, machine: Machine, *, retry_failed
     batch = cell.stage.request_batch(_work(cell, inputs, state.folder, machine))
     new = reused = 0
     first: Sequence[Message] = ()
+    lenders = lending.to(state, batch)
+    lent = set() if lenders is None else lent_keys(state, batch, lenders)
     with _known_keys(state, retry_failed=retry_failed) as is_known:
         for request in first_requests(batch):
             first = first or request.messages
-            known = is_known(request.key)
+            known = is_known(request.key) or request.key in lent
             reused, new = reused + known, new + (not known)
     return DryRun(cell.address, state.status, state.why, (new, reused), None, first)
 

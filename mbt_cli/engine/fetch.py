@@ -19,7 +19,7 @@ from mbt_cli.store.questions import hub_request
 # other frameworks' copies of the same weights
 _OTHER_WEIGHTS = (
     *("original/*", "metal/*", "onnx/*", "*.onnx", "*.gguf", "*.pth", "*.h5", "*.msgpack"),
-    *("consolidated*.safetensors", "*.ot", "*.tflite", "*.mlmodel"),
+    *("*.ot", "*.tflite", "*.mlmodel"),
 )
 
 
@@ -80,18 +80,22 @@ def needed_by(
                 raise UsageError(f"the study has no {kind} `{name}`", hint=nearest(name, known))
     cells = list(manifest.cells.values())
     takes_all = not models and not benchmarks
+    trained = {m.name for c in cells if c.kind == "train" for m in c.resolution.models.values()}
     found: list[Needed | None] = []
     for cell in cells:
         for model in cell.resolution.models.values():
             if takes_all or model.name in models:
-                found.append(_model(model.name, model.backend, machine))
+                found.append(
+                    _model(model.name, model.backend, machine, is_trained=model.name in trained)
+                )
     for cell in cells:
         if takes_all or cell.resolution.axes.get("benchmark") in benchmarks:
             found += [_questions(cell), _published(cell)]
-    once: dict[str, Needed] = {}
+    once: dict[tuple[str, tuple[str, ...]], Needed] = {}
     for needed in found:
         if needed is not None:
-            once.setdefault(needed.what, needed)
+            skip = needed.files.skip if isinstance(needed.files, HubRequest) else ()
+            once.setdefault((needed.what, skip), needed)
     return list(once.values())
 
 
@@ -151,14 +155,17 @@ def _place(machine: Machine) -> ServerPlace:
     return ServerPlace(machine.cache / "fetch.log", machine.cache, machine.environment)
 
 
-def _model(name: str, backend: Backend, machine: Machine) -> Needed | None:
+def _model(name: str, backend: Backend, machine: Machine, *, is_trained: bool) -> Needed | None:
     if own := backend.download(machine.cache):
         return Needed(f"model {name}", f"{own.path.name} of `{backend.kind}`", own, backend)
     weights = backend.weights(_place(machine))
     if weights is None or Path(weights.model).expanduser().exists():
         return None
     revision = weights.revision or "main"
-    request = HubRequest(weights.model, ("*",), revision, type="model", skip=_OTHER_WEIGHTS)
+    # a training reads the usual files, whatever the server reads
+    unread = () if is_trained else tuple(backend.unread_files())
+    skip = (*_OTHER_WEIGHTS, *unread)
+    request = HubRequest(weights.model, ("*",), revision, type="model", skip=skip)
     return Needed(f"model {name}", f"{weights.model} at {revision}", request, backend)
 
 

@@ -7,7 +7,7 @@ that nothing uses.
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -48,6 +48,8 @@ _MOST_TASKS = 1_000
 _LIMIT_FACTOR = 1.5
 _START_HOURS = 0.5
 """The time limit of a job is `_LIMIT_FACTOR` times its measured hours, and these to start."""
+_MANY_TOKENS = 100_000_000
+"""Tokens of a model from which a plan names what would make it faster."""
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -66,6 +68,9 @@ class PlannedCell(Settings):
     """Rows it has or will have; null if not known yet."""
     tokens: _Count | None = None
     """Estimate of the tokens to generate; null if unknown or none."""
+    most_tokens: _Count | None = None
+    """The most that they can be: every reply as long as `max_tokens`; null where the context is
+    the limit, or the rows are unknown."""
     gpu_hours: float | None = Field(default=None, ge=0)
     """Estimate of the GPU hours; null without `expected_tokens_per_second` of the model. That of a
     training is the one under `trainings`."""
@@ -96,7 +101,9 @@ class PlannedJob(Settings):
     kind: str
     """Kind of the stage of its first cell."""
     model: str = ""
-    """The server that it starts, once; empty if it starts none."""
+    """The model that it asks; its server starts once. Empty if it asks none."""
+    is_remote: bool = False
+    """Whether the model answers elsewhere, so that no server starts."""
     cells: tuple[str, ...] = Field(min_length=1)
     """The cells that it makes, in order."""
     needs: tuple[str, ...] = ()
@@ -140,11 +147,13 @@ class Plan(Settings):
     """Estimates of the trainings that are not done."""
     placements: tuple[PlannedPlacement, ...] = ()
     """Where the models of the jobs are served, if mbt chose it."""
+    advice: tuple[str, ...] = ()
+    """What would make large jobs faster."""
 
     @property
     def boots(self) -> int:
         """Number of times that a model server starts; each task of an array starts its own."""
-        return sum(job.shards for job in self.jobs if job.model)
+        return sum(job.shards for job in self.jobs if job.model and not job.is_remote)
 
     def command(self, *, replace: bool = False) -> str:
         """The command that makes this plan again."""
@@ -224,6 +233,7 @@ def make_plan(
                 needs=state.cell.needs,
                 rows=size.rows,
                 tokens=size.tokens,
+                most_tokens=size.most_tokens,
                 gpu_hours=hours,
             )
         )
@@ -232,6 +242,7 @@ def make_plan(
             id=draft.id,
             kind=draft.kind,
             model=draft.model,
+            is_remote=draft.is_remote,
             cells=tuple(draft.cells),
             needs=tuple(draft.needs),
             argv=command_for(draft.cells, str(manifest.path), merges=draft.merges, replace=replace),
@@ -260,7 +271,27 @@ def make_plan(
         left_out=tuple(manifest.left_out),
         trainings=tuple(trainings),
         placements=tuple(p for p in placements if p is not None),
+        advice=tuple(_seed_advice(todo, sizes)),
     )
+
+
+def _seed_advice(todo: Sequence[CellState], sizes: Mapping[str, "Size"]) -> Iterator[str]:
+    """What seeds cost where many tokens are drawn with them."""
+    tokens = Counter[str]()
+    prices: dict[str, str] = {}
+    for state in todo:
+        model = asked_model(state)
+        if model is None or not model.sampling.seedable or not model.sampling.temperature:
+            continue
+        if price := model.backend.seed_price:
+            tokens[model.name] += sizes[state.cell.address].tokens or 0
+            prices[model.name] = price
+    for name, count in tokens.items():
+        if count >= _MANY_TOKENS:
+            yield (
+                f"{name}: a seed in each request costs {prices[name]}; `seedable = false` in its "
+                "sampling sends none, and a request that is sent again then has another reply"
+            )
 
 
 def planned_trainings(
@@ -412,7 +443,8 @@ class JobDraft:
     """A job while cells are added to it.
 
     Args:
-        model: The server that it starts; empty if it starts none.
+        model: The model that it asks; empty if it asks none.
+        is_remote: Whether no server starts for it.
         nodes: As in `JobResources`, like `gpus` and `fills`.
         shards: Array tasks that share its only cell.
         merges: Whether it only merges the shards of another job.
@@ -432,6 +464,7 @@ class JobDraft:
     nodes: int | None = None
     fills: bool = False
     is_measured: bool = True
+    is_remote: bool = False
 
     def limit_seconds(self) -> int | None:
         """The time limit of a task; None if its duration is not known from finished cells."""
@@ -475,7 +508,7 @@ def _draft_jobs(
             if shards > 1:
                 part = hours / shards
                 array = JobDraft(state.cell.kind, model, gpus, [address], part, shards)
-                array.is_measured = size.is_measured
+                array.is_measured, array.is_remote = size.is_measured, _is_remote(state)
                 drafts.append(array)
                 drafts.append(JobDraft(state.cell.kind, "", 0, [address], merges=True))
                 draft = None  # cells from before and after a merge cannot share a job
@@ -483,6 +516,7 @@ def _draft_jobs(
             if draft is None or len(draft.cells) >= max_cells or draft.hours + hours > max_hours:
                 nodes, fills = _spread(state)
                 draft = JobDraft(state.cell.kind, model, gpus, nodes=nodes, fills=fills)
+                draft.is_remote = _is_remote(state)
                 drafts.append(draft)
             draft.cells.append(address)
             draft.hours += hours
@@ -529,8 +563,21 @@ def _server(state: CellState) -> tuple[str, str]:
     trained = list(cell.resolution.inputs.get("checkpoints", ()))
     place = getattr(model.backend, "place", None)
     settings = {} if place is None else place.model_dump(mode="json")
+    if trained and settings.get("serve_adapters"):
+        # one server loads the adapters one after the other, if the trainings are LoRAs
+        trained = [f"adapters of {', '.join(sorted({_stage_of(address) for address in trained}))}"]
     key = sha256_of([model.name, spec_of(model.backend), model.run.concurrency, settings, trained])
     return key, model.name + "".join(f" ({address})" for address in trained)
+
+
+def _is_remote(state: CellState) -> bool:
+    """Whether the cell asks a model that answers elsewhere, or within mbt's own process."""
+    model = asked_model(state)
+    return model is not None and (model.backend.origin() is not None or not model.backend.has_model)
+
+
+def _stage_of(address: str) -> str:
+    return address.partition("/")[0]
 
 
 def _gpus(state: CellState, placing: Placing) -> int:
@@ -581,6 +628,7 @@ class Size:
     Args:
         rows: Rows that the cell will have.
         tokens: Tokens to generate.
+        most_tokens: The most that they can be.
         hours: Hours of its server, by the speed of finished cells of the same kind and server,
             else by the model's `expected_tokens_per_second`.
         is_measured: Whether they follow from finished cells.
@@ -590,6 +638,7 @@ class Size:
     tokens: int | None = None
     hours: float | None = None
     is_measured: bool = False
+    most_tokens: int | None = None
 
 
 def cell_sizes(states: States) -> dict[str, Size]:
@@ -606,17 +655,22 @@ def cell_sizes(states: States) -> dict[str, Size]:
         cell = state.cell
         rows = _rows(state, sizes)
         per_row: float | None = USUAL_TOKENS.get(cell.kind)
-        if rows_done[cell.stage.name]:
+        is_known = rows_done[cell.stage.name] > 0
+        if is_known:
             per_row = tokens_done[cell.stage.name] / rows_done[cell.stage.name]
         if rows is None or per_row is None or cell.resolution.source is not None:
             sizes[cell.address] = Size(rows)
             continue
-        tokens = round(rows * per_row)
         model = asked_model(state)
+        limit = None if model is None else model.sampling.limit
+        most = rows * limit if isinstance(limit, int) else None
+        tokens = round(rows * per_row)
+        if most is not None and not is_known:
+            tokens = min(tokens, most)
         own = measured.get((cell.kind, _server(state)[0])) if measured else None
         speed = own or (None if model is None else model.run.expected_tokens_per_second)
         hours = None if speed is None else tokens / speed / 3600
-        sizes[cell.address] = Size(rows, tokens, hours, is_measured=own is not None)
+        sizes[cell.address] = Size(rows, tokens, hours, own is not None, most)
     return sizes
 
 

@@ -1,22 +1,28 @@
 """Which replies a run of a cell may reuse: undamaged ones of the server that it would ask."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
 
 from mbt_cli.core.origin import Origin
+from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.engine.plan import asked_model
 from mbt_cli.engine.states import CellState
 from mbt_cli.inference.journal import import_rows, lendable_keys
 from mbt_cli.inference.loop import first_requests
 from mbt_cli.inference.origins import check_origin, record_origin, recorded_origins
 from mbt_cli.inference.queue import RequestBatch
+from mbt_cli.manifest.cell import Cell
+from mbt_cli.manifest.load import Manifest
+from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
-from mbt_cli.store.cells import JOURNAL
+from mbt_cli.store.cells import JOURNAL, cell_folder
 from mbt_cli.store.lineage import ROWS, Lineage, read_lineage
 from mbt_cli.store.parquet import footer_metadata, intact_rows, row_count
+from mbt_cli.store.reply_index import record_cell, recorded_cells
 
 
 def check_begun(state: CellState) -> None:
@@ -63,11 +69,11 @@ class Lenders:
 
     Args:
         folders: The cells' folders; unfinished ones are left out until `add`.
-        since: Cells that were begun before lend nothing.
+        accepts: How failures begin that are good replies too.
     """
 
-    def __init__(self, folders: Iterable[Path], since: datetime | None) -> None:
-        self._since = since
+    def __init__(self, folders: Iterable[Path], accepts: Sequence[str] = ()) -> None:
+        self.accepts = accepts
         self._lineages: dict[Path, Lineage] = {}
         self._folders: list[Path] = []
         self._hashes: list[pl.DataFrame] = []
@@ -82,10 +88,10 @@ class Lenders:
     def add(self, folder: Path) -> None:
         """Add a cell that is finished by now."""
         lineage = read_lineage(folder)
-        if lineage is None or (self._since is not None and lineage.started_at < self._since):
+        if lineage is None:
             return
         try:
-            keys = lendable_keys(folder / ROWS)
+            keys = lendable_keys(folder / ROWS, self.accepts)
         except (OSError, pl.exceptions.PolarsError):  # its own run reports the damage
             return
         self._lineages[folder] = lineage
@@ -104,26 +110,88 @@ class Lenders:
             yield folder, self._lineages[folder]
 
 
-def borrow_replies(state: CellState, batch: RequestBatch, lenders: Lenders) -> list[str]:
+class Lending:
+    """The finished cells that may answer a study's requests: its own, and those of this machine.
+
+    Which of them a cell takes replies from, and gives its own to, is `[run] reuse` of its model.
+
+    Args:
+        manifest: The study.
+        machine: Whose cache lists the cells of all studies.
+        is_off: No cell takes replies from another one.
+    """
+
+    def __init__(self, manifest: Manifest, machine: Machine, *, is_off: bool = False) -> None:
+        self._manifest, self._machine, self._is_off = manifest, machine, is_off
+        self._lenders: dict[tuple[str, bool], Lenders] = {}
+
+    def to(self, state: CellState, batch: RequestBatch) -> Lenders | None:
+        """The cells that may lend replies to a cell with these requests; None if none may."""
+        reuse = self._reuse(state)
+        if self._is_off or reuse == "off":
+            return None
+        key = _group(state.cell), reuse == "machine"
+        if key not in self._lenders:
+            runs, study = self._machine.runs, state.cell.resolution.study
+            own = [cell_folder(runs, study, address) for address in self._own.get(key[0], ())]
+            others = recorded_cells(self._machine.cache, key[0]) if key[1] else []
+            known = {folder.resolve() for folder in own}
+            folders = [*own, *(folder for folder in others if folder not in known)]
+            self._lenders[key] = Lenders(folders, batch.accepts)
+        return self._lenders[key]
+
+    def add(self, state: CellState) -> None:
+        """Note a cell that was finished now."""
+        reuse = self._reuse(state)
+        if reuse == "off" or state.cell.resolution.source:
+            return
+        group = _group(state.cell)
+        for (of, _), lenders in self._lenders.items():
+            if of == group:
+                lenders.add(state.folder)
+        if reuse == "machine":
+            record_cell(self._machine.cache, group, state.folder)
+
+    def _reuse(self, state: CellState) -> str:
+        model = asked_model(state) if isinstance(state.cell.stage, AsksModel) else None
+        return "off" if model is None else model.run.reuse or self._machine.reuse
+
+    @cached_property
+    def _own(self) -> Mapping[str, Sequence[str]]:
+        """Addresses of the study's cells that ask models, by group."""
+        groups: dict[str, list[str]] = {}
+        for address, cell in self._manifest.cells.items():
+            if isinstance(cell.stage, AsksModel):
+                groups.setdefault(_group(cell), []).append(address)
+        return groups
+
+
+def _group(cell: Cell) -> str:
+    """Cells with equal requests agree in this: questions, and all settings but sizes that grow."""
+    axes = cell.resolution.axes
+    return sha256_of([cell.kind, axes.get("benchmark"), axes.get("split"), cell.base_spec])
+
+
+def borrow_replies(
+    state: CellState, batch: RequestBatch, lenders: Lenders, *, since: datetime | None = None
+) -> list[str]:
     """Add the replies of other finished cells to equal requests to the journal of a cell.
 
     Args:
         state: The cell.
         batch: Its requests.
         lenders: Cells that may have sent equal requests.
+        since: Cells that were begun before lend nothing.
 
     Returns:
-        Addresses of the cells that lend replies.
+        Addresses of the cells that lend replies; below the study's name if it is another one.
     """
     if lenders.is_empty:
         return []
-    name, journal, found = _origin_name(state), state.folder / JOURNAL, []
-    keys = pl.DataFrame({"request_key": [one.key for one in first_requests(batch)]})
-    for folder, lineage in lenders.of(keys):
-        origin = recorded_origin(lineage)
-        if (origin is None) != (name is None) or (origin and name and not origin.has_name(name)):
-            continue
-        if folder == state.folder or _is_other(origin, journal):
+    journal, found = state.folder / JOURNAL, []
+    keys = _keys(batch)
+    for folder, lineage in _fitting(state, lenders, keys):
+        if since is not None and lineage.started_at < since:
             continue
         try:
             intact = intact_rows(folder / ROWS, lineage.files[ROWS])
@@ -131,11 +199,40 @@ def borrow_replies(state: CellState, batch: RequestBatch, lenders: Lenders) -> l
             continue
         if not intact:
             continue
-        if origin is not None:
+        if (origin := recorded_origin(lineage)) is not None:
             record_origin(journal, f"borrowed-{lineage.fingerprint[:12]}", origin)
-        if import_rows(folder / ROWS, journal, intact, keys=keys):
-            found.append(lineage.address)
+        if import_rows(folder / ROWS, journal, intact, keys=keys, accepts=lenders.accepts):
+            is_own = lineage.study == state.cell.resolution.study
+            found.append(lineage.address if is_own else f"{lineage.study}/{lineage.address}")
     return found
+
+
+def lent_keys(state: CellState, batch: RequestBatch, lenders: Lenders) -> set[str]:
+    """Keys of the requests whose replies `borrow_replies` would take, were all cells undamaged."""
+    if lenders.is_empty:
+        return set()
+    keys, found = _keys(batch), set[str]()
+    for folder, _ in _fitting(state, lenders, keys):
+        lent = lendable_keys(folder / ROWS, lenders.accepts)
+        found.update(lent.join(keys, on="request_key", how="semi")["request_key"])
+    return found
+
+
+def _keys(batch: RequestBatch) -> pl.DataFrame:
+    return pl.DataFrame({"request_key": [one.key for one in first_requests(batch)]})
+
+
+def _fitting(
+    state: CellState, lenders: Lenders, keys: pl.DataFrame
+) -> Iterator[tuple[Path, Lineage]]:
+    """Other cells with replies to these requests from the server that this cell would ask."""
+    name, journal, own = _origin_name(state), state.folder / JOURNAL, state.folder.resolve()
+    for folder, lineage in lenders.of(keys):
+        origin = recorded_origin(lineage)
+        if (origin is None) != (name is None) or (origin and name and not origin.has_name(name)):
+            continue
+        if folder.resolve() != own and not _is_other(origin, journal):
+            yield folder, lineage
 
 
 def is_begun_afresh(state: CellState) -> bool:

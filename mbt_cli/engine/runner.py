@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -19,12 +19,11 @@ from mbt_cli.core.jobs import JobId, Shard
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.names import own_utc_name
 from mbt_cli.core.progress import Progress
-from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.engine.plan import asked_model
 from mbt_cli.engine.reuse import (
-    Lenders,
+    Lending,
     borrow_replies,
     check_begun,
     is_begun_afresh,
@@ -99,12 +98,14 @@ class RunOptions:
         retry_failed: Retry failed rows, in finished cells too.
         shard: Ask this share of the requests and make no rows.
         keep_going: After a cell that fails, make the others whose inputs exist.
+        no_cache: Take no replies from other cells.
     """
 
     replace: bool = False
     retry_failed: bool = False
     shard: Shard | None = None
     keep_going: bool = False
+    no_cache: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Runner:
         self._options = options
         self._began = datetime.now(UTC)
         self._asks_all: set[str] = set()  # cells that borrow no replies
-        self._lenders: dict[tuple[str | None, ...], Lenders] = {}
+        self._lending = Lending(manifest, machine, is_off=options.no_cache)
         self._holding = partial(holding, job=current_job(machine.environment), is_gone=is_gone)
 
     def run(self, addresses: Collection[str], progress: Progress) -> RunReport:
@@ -220,8 +221,7 @@ class Runner:
         counts.add(requests.sent, requests.reused)
         counts.made.append(address)
         self.states.refresh([address])
-        if lenders := self._lenders.get(_lending_group(state.cell)):
-            lenders.add(state.folder)
+        self._lending.add(state)
 
     def _check_alone(self, state: CellState) -> None:
         """What is checked before the first cell, for one; why it is left out stands beside it."""
@@ -332,7 +332,8 @@ class Runner:
                 writer.write(frame)
 
             work = self._work(state, inputs, servers, progress, files=writer.files, write=write)
-            if lenders := self._borrow(state, work):
+            # asked anew on another server: what this run has asked there already may serve
+            if lenders := self._borrow(state, work, since=self._began if afresh else None):
                 work.result.notes["asked_in"] = lenders
             is_imported = cell.resolution.source_map is not None
             for frame in imported_rows(cell.stage, work) if is_imported else cell.stage.run(work):
@@ -364,31 +365,16 @@ class Runner:
             import_rows(folder / ROWS, journal, intact)
         return damaged > 0
 
-    def _borrow(self, state: CellState, work: Work) -> list[str]:
-        """Take replies to equal requests from cells of the kind; returns the cells' addresses."""
+    def _borrow(self, state: CellState, work: Work, *, since: datetime | None = None) -> list[str]:
+        """Take replies to equal requests from finished cells; returns the cells' addresses."""
         cell, stage = state.cell, state.cell.stage
-        if not (stage.shares_replies and isinstance(stage, AsksModel)) or cell.resolution.source:
+        if not isinstance(stage, AsksModel) or cell.resolution.source is not None:
             return []
         if cell.address in self._asks_all:
             return []
-        group, study = _lending_group(cell), cell.resolution.study
-        if group not in self._lenders:
-            since = self._began if self._options.replace else None
-            folders = (
-                cell_folder(self._machine.runs, study, address)
-                for address in self._addresses_by_group[group]
-            )
-            self._lenders[group] = Lenders(folders, since)
-        return borrow_replies(state, stage.request_batch(work), self._lenders[group])
-
-    @cached_property
-    def _addresses_by_group(self) -> Mapping[tuple[str | None, ...], Sequence[str]]:
-        """Addresses of the cells that share replies, by what equal requests have in common."""
-        groups: dict[tuple[str | None, ...], list[str]] = {}
-        for address, cell in self._manifest.cells.items():
-            if cell.stage.shares_replies:
-                groups.setdefault(_lending_group(cell), []).append(address)
-        return groups
+        batch = stage.request_batch(work)
+        lenders = self._lending.to(state, batch)
+        return [] if lenders is None else borrow_replies(state, batch, lenders, since=since)
 
     def _check_failures(self, cell: Cell, failures: Counter[str], rows: int) -> None:
         """Refuse a cell of which too many rows failed in the stage itself."""
@@ -574,7 +560,7 @@ class Servers:
         for *key, error in self._broken:
             if key == [backend, place.parallel]:
                 raise error
-        running = self._running
+        running = self._running = self._switched(backend, place) or self._running
         if running is None or running[:2] != (backend, place.parallel) or not _is_alive(running[2]):
             self._close()
             try:
@@ -589,6 +575,18 @@ class Servers:
             self._close()  # its process may still run: it did not answer
             raise
 
+    def _switched(
+        self, backend: Backend, place: ServerPlace
+    ) -> tuple[Backend, int, Endpoint | Responder] | None:
+        """The running server as one of this backend; None if another one has to start."""
+        if self._running is None or self._running[:2] == (backend, place.parallel):
+            return None
+        running, parallel, endpoint = self._running
+        if parallel != place.parallel or isinstance(endpoint, Responder) or not _is_alive(endpoint):
+            return None
+        switched = backend.switched(running, endpoint)
+        return None if switched is None else (backend, parallel, switched)
+
     def _close(self) -> None:
         self._running = None
         self._stack.close()
@@ -602,12 +600,6 @@ def _is_alive(endpoint: Endpoint | Responder) -> bool:
     except BackendError:
         return False
     return True
-
-
-def _lending_group(cell: Cell) -> tuple[str | None, ...]:
-    """Cells with equal requests agree in this: questions, and all settings but sizes that grow."""
-    axes = cell.resolution.axes
-    return cell.kind, axes.get("benchmark"), axes.get("split"), sha256_of(cell.base_spec)
 
 
 def _is_partial(cell: Cell, name: str) -> bool:

@@ -15,6 +15,10 @@ _AROUND = 300
 """Characters of the sentence that are read before and after a match."""
 _SHOWN_CHARACTERS = 60
 
+_CONTRACTIONS: Mapping[str, str] = {"m": "am", "re": "are", "ve": "have"}
+_CONTRACTED = re.compile(r"(?<=[a-z])'(m|re|ve)\b", re.IGNORECASE)
+"""Read in full, so that no rule has to know both forms: `I'm`, `we've`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -26,6 +30,7 @@ class Rule:
         needles: One of these occurs in every match, so that most texts are not searched.
         unless: Words in the same sentence that give them another meaning.
         unless_before: The same, but only between the beginning of the sentence and the match.
+        unless_asked: Words in the question that are its subject, so that the rule does not hold.
     """
 
     name: str
@@ -33,10 +38,13 @@ class Rule:
     needles: tuple[str, ...] = ()
     unless: re.Pattern[str] | None = None
     unless_before: re.Pattern[str] | None = None
+    unless_asked: re.Pattern[str] | None = None
 
-    def find(self, lower: str, sentences: Sentences) -> re.Match[str] | None:
+    def find(self, lower: str, sentences: Sentences, question: str) -> re.Match[str] | None:
         """The first match that means a leak."""
         if self.needles and not any(needle in lower for needle in self.needles):
+            return None
+        if self.unless_asked and self.unless_asked.search(question):
             return None
         for match in self.pattern.finditer(lower):
             start, end = sentences.around(match.start(), _AROUND)
@@ -59,25 +67,35 @@ class Leaks:
         own = (more or {}).items()
         self._own = [(name, re.compile(pattern, re.IGNORECASE)) for name, pattern in own]
 
-    def problem(self, text: str) -> str | None:
-        """The first leak of a folded text, with its words; None without one."""
+    def problem(self, text: str, question: str = "") -> str | None:
+        """The first leak of a folded text, with its words; None without one.
+
+        Args:
+            text: The text.
+            question: What it is about. A question about a student may be answered with one.
+        """
+        own, text = text, _CONTRACTED.sub(_in_full, text)
         lower = text.lower()
         if len(lower) != len(text):  # a letter with two lower-case ones, such as a dotted I
             lower = "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
         sentences = Sentences(text)
-        for name, match in self._found(text, lower, sentences):
+        for name, match in self._found(own, lower, sentences, question.lower()):
             return f"leak: {name} ({' '.join(match[0].split())[:_SHOWN_CHARACTERS]})"
         return None
 
     def _found(
-        self, text: str, lower: str, sentences: Sentences
+        self, text: str, lower: str, sentences: Sentences, question: str
     ) -> Iterator[tuple[str, re.Match[str]]]:
         for rule in RULES:
-            if match := rule.find(lower, sentences):
+            if match := rule.find(lower, sentences, question):
                 yield rule.name, match
         for name, pattern in self._own:
             if match := pattern.search(text):
                 yield name, match
+
+
+def _in_full(contracted: re.Match[str]) -> str:
+    return f" {_CONTRACTIONS[contracted[1].lower()]}"
 
 
 def _needles(words: str) -> tuple[str, ...]:
@@ -100,7 +118,7 @@ _LABEL = r"(?:gold(?:en)?|ground[- ]truth|reference|official|model|target|label(
 _BE = r"(?:is|was|has been|had been|being|were|are|have been|had)"
 _US = r"(?:we|i)"
 _WERE = (
-    rf"{_US} (?:are|were|was|am|have been|had been|'ve been|have|had)(?: already| all| just"
+    rf"{_US} (?:are|were|was|am|have been|had been|have|had)(?: already| all| just"
     rf"| also){{0,4}}"
 )
 _HANDED = (
@@ -142,7 +160,115 @@ _THOUGHTS = r"(?:thinking|reasoning|trace|rollout|thoughts|monologue)"
 _MAKER = r"(?:student|pupil|learner|trainee|apprentice)"
 _ORDERS = r"(?:instructions?|guidelines?|prompt|system message|rubric)"
 
+_NO_DOCUMENT = r"(?! (?:of|for|to|at|in|as|on|from|with|that (?:he|she|they))\b)"
+"""After a noun: what would make it one of the documents' own, such as `the brief of the judge`."""
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "the instructions",
+        _pattern(
+            # nouns of the writing itself, which neither a question nor its documents have
+            rf"\b(?:our|my|your|these|this) (?:\w+ )?(?:instructions?|guidelines|prompt"
+            rf"|rubric|system message)\b{_NO_DOCUMENT}",
+            rf"\b(?:the|our|my|this) (?:prompt|rubric|assignment|brief|briefing"
+            rf"|hint) (?:(?:{_SAYS})\b|{_US} )",
+            r"\b(?:in|from|by|per|to|with) the (?:brief|briefing|assignment|hint)\b"
+            r"(?=[.,;:]|$| (?:that|it|says?|we|i|is|was)\b)",
+            rf"\b(?:hint|note|label|key|target|string)s? (?:that |which )?{_US} (?:am|are|was"
+            r"|were|have been|had been|got|received) (?:given|sent|handed|shown|told|passed)\b",
+            r"\b(?:task|question|prompt|exercise|puzzle)(?:'s)? (?:author|setter|writer"
+            r"|creator)s?\b",
+            rf"\bthe (?:graders?|annotators?|evaluators?|requester) (?:will |may |can "
+            rf"|only ){{0,4}}"
+            rf"(?:{_SAYS}|accepts?|wishes)\b",
+            r"\bas an assistant\b(?=[,.;:])",
+            r"\b(?:my|our) (?:final )?(?:output|reply|response|monologue|trace|rewrite) (?:has to"
+            r"|have to|must|should|needs? to|is to|ought|will|may|can)\b",
+            rf"\b{_US} (?:are|were|am|was|have been|had been) (?:\w+ )?(?:asked|told|instructed"
+            rf"|given"
+            r"|meant|supposed|required) (?:\w+ )?to (?:improve|rewrite|revise|correct|polish|edit"
+            r"|rephrase|reword|expand|shorten|imitate|fix)\b",
+        ),
+        needles=_needles(
+            "instruction|guideline|prompt|brief|assignment|rubric|system message|hint|note|label"
+            "|key"
+            "|target|value|string|output|reply|response|monologue|trace|rewrite|asked|told|given"
+            "|meant|supposed|required|author|setter|writer|creator|grader|annotator|evaluator"
+            "|assistant"
+        ),
+        unless=_IN_DOCUMENTS,
+    ),
+    Rule(
+        "an earlier text",
+        _pattern(
+            rf"\b(?:text|sample|version|copy|piece|sheet|one),? (?:that |which )?{_US} (?:(?:am"
+            rf"|are|was"
+            r"|were|have been|had been) (?:given|sent|handed|shown|passed)|got|received)\b",
+            rf"\b(?:my predecessor|our predecessor|(?:some|any)(?:body|one)(?: else)?"
+            rf"|the (?:author|solver"
+            rf"|writer|other))'s (?:\w+ )?{_TEXT}\b",
+            r"\b(?:run|output|attempt|answer|reasoning|reply|response|try) (?:of|by|from) (?:the"
+            r"|a|that"
+            r"|this) (?:\w+ )?(?:model|llm|assistant)\b"
+            rf"(?= (?:{_SAYS}|never|which|that)\b|[.,;:!?]|$)",
+        ),
+        needles=_needles(
+            "response|reply|reasoning|attempt|output|thought|model|llm|assistant|text|sample"
+            "|version"
+            "|copy|piece|sheet|one|draft|trace|monologue"
+        ),
+        unless=_IN_DOCUMENTS,
+    ),
+    Rule(
+        "a given answer",
+        _pattern(
+            r"\bthe (?:provided|supplied|submitted|incoming) (?:response|reply|reasoning|attempt"
+            r"|output|thoughts?)\b",
+            # the end is fixed, whatever the documents say
+            rf"\b{_US} (?:must|have to|need to|have got to|should)\b[^.!?\n]{{0,50}}\b(?:whatever"
+            rf"|no"
+            r" matter what|regardless of (?:what|how)|even if) the (?:documents|passages|texts"
+            r"|sources|evidence)\b",
+            r"\b(?:desired (?:final )?(?:conclusion|ending)|(?:wanted|required|prescribed|demanded)"
+            r" (?:final )?(?:conclusion|ending|answer))\b",
+            r"\banswers? (?:that |which )?(?:they|the task|the prompt) (?:want|expect|need"
+            r"|ask)s?\b",
+            r"\b(?:correct|right|expected|final) (?:response|reply|output) (?:is|was) (?:stated"
+            r"|given"
+            r"|listed|specified|supplied|known|provided)\b",
+            r"\b(?:match(?:es|ed)?|agree(?:s|d)? with|equals?|same as|consistent with) the (?:label"
+            r"|key|target|gold|reference)\b(?=[.,;:!?]|$)",
+            rf"\b{_US} only (?:have|need) to (?:back|support|justify|explain|defend"
+            rf"|motivate) (?:it|this)\b",
+            rf"\b(?:having|{_US} (?:have|had)) (?:already )?(?:seen|read|received|got"
+            rf"|looked at) the"
+            rf" (?:{_RIGHT} ){{0,4}}{_ANSWER}\b",
+        ),
+        needles=_needles(
+            "provided|supplied|submitted|incoming|whatever|no matter|regardless|even if|response"
+            "|reply|output|label|key|target|gold"
+            "|reference|only |answer|solution|conclusion|ending"
+        ),
+    ),
+    Rule(
+        "a pretence",
+        _pattern(
+            # doubt that is made to order
+            r"\b(?:insert|add|include|simulate|stage|fake|work in|sprinkle|put in) (?:an? |some "
+            r"|the"
+            r" |in )*(?:\w+ (?:of )?)?(?:doubts?|hesitation|self-corrections?|reflection|wait)\b",
+            rf"\b{_US} (?:must not|mustn't|should not|shouldn't|cannot|can't|may not) let (?:it"
+            rf"|on|this"
+            r"|anyone)\b",
+            r"\bas (?:if|though) it (?:was|were) (?:my|our) own\b",
+            rf"\b{_US} (?:must|should|need to|have to|ought to|want to|try to"
+            rf"|can) (?:\w+ )?(?:sound"
+            rf"|look|seem|appear|read|write|act) (?:as (?:if|though)|like) {_US}\b",
+        ),
+        needles=_needles(
+            "as if|as though|like|doubt|hesitation|self-correction|reflection|wait| let "
+        ),
+    ),
     Rule(
         "a given answer",
         _pattern(
@@ -172,6 +298,10 @@ RULES: tuple[Rule, ...] = (
             rf"|as)){{0,4}} {_HANDED}{_HERE}",
             rf"\b{_ANSWER}(?:,? (?:that|which))?(?: {_BE})+ (?:already )?known (?:to (?:us|me) )?"
             r"(?:already|beforehand|in advance|from the (?:start|outset|beginning)|a priori)\b",
+            # we have been handed Norway as the answer
+            rf"\b(?:{_WERE}|being) (?:been )?{_HANDED}\b[^.!?\n]{{0,60}}\bas (?:what )?"
+            rf"(?:the|our|its) (?:{_RIGHT} ){{0,4}}(?:{_OUTCOME}|reply|response|target)\b",
+            r"\b(?:from|by|in|per|to) the task(?:'s)? (?:statement|description|text|wording)\b",
             # the answer that we were told, the answer we received
             rf"\b{_OUTCOME}(?:,? (?:that|which))? (?:{_WERE} (?:been )?{_HANDED}|{_US} (?:had )?"
             r"(?:received|got))\b",
@@ -185,6 +315,7 @@ RULES: tuple[Rule, ...] = (
         ),
         needles=_needles(
             "answer|solution|result|conclusion|outcome|told|informed|instructed|given|asked|assured"
+            "|reply|response|target|the task"
         ),
         unless=_IN_DOCUMENTS,
         unless_before=re.compile(r"\b(?:if|whether|not|never)\b|n't\b"),
@@ -363,6 +494,14 @@ RULES: tuple[Rule, ...] = (
             r"|though)\b"
             r"[^.!?\n]{0,40}\b(?:answer|know|knew|unknown|found it)\b",
             r"\bpretend(?:s|ed|ing)?\b[^.!?\n]{0,40}\b(?:know|answer|discover|find)",
+        ),
+        needles=_needles("pretend|if |though"),
+        # a plot, a trial: what other people pretended
+        unless_before=re.compile(r"\b(?:he|she|they|who|his|her|their)\b"),
+    ),
+    Rule(
+        "a pretence",
+        _pattern(
             r"\bmake it (?:look|seem|appear|sound) (?:as if|as though|like)\b",
             r"\b(?:must|should|may|can|do|are to|need to|ought|allowed)(?: not|n't|not"
             r"| never)(?: to)?"
@@ -380,14 +519,14 @@ RULES: tuple[Rule, ...] = (
             r"\bno answer may be mentioned\b",
         ),
         needles=_needles(
-            "pretend|if |though|mention|reveal|disclos|refer|admit|let on|letting on|give away"
+            "if |though|like|mention|reveal|disclos|refer|admit|let on|letting on|give away"
             "|hint|hid|conceal|make it|say"
         ),
     ),
     Rule(
         "a student",
         _pattern(
-            # documents rarely speak of `the student` without a further noun
+            # documents rarely speak of `the student` without a further noun; questions may
             rf"\bthe {_MAKER}(?:'s)? (?!(?:(?:'s )?(?:newspapers?|unions?|body|bodies|papers?"
             r"|councils?|population|films?|magazines?|section|life|cent(?:er|re)s?|movement"
             r"|government"
@@ -398,11 +537,13 @@ RULES: tuple[Rule, ...] = (
             r"|was born|is a|was a|who|whom|in|at|from|and)\b))\w",
             rf"\b{_MAKER}(?:'s|s')? (?:\w+ )?(?:{_THOUGHTS}|attempt|rollout|draft)\b",
             rf"\b(?:attempt|answer|draft|steps?|text|{_THOUGHTS}) (?:by|of|from) the {_MAKER}\b",
-            r"\bthe model's (?:\w+ )?(?:answer|reasoning|thinking|attempt|reply|response)\b",
+            r"\bthe (?:(?:previous|earlier|original|first|other|base|small|smaller|weaker) )?"
+            r"model's (?:\w+ )?(?:answer|reasoning|thinking|attempt|reply|response)\b",
             r"\b(?:the|a) (?:teacher|tutor|instructor)'s (?:\w+ )?(?:solution|answer|notes|text"
             r"|explanation|example)\b",
         ),
         needles=_needles("model's|student|teacher|tutor|instructor|pupil|learner|trainee"),
+        unless_asked=re.compile(rf"\b(?:{_MAKER}|teacher|tutor|instructor|model)"),
     ),
     Rule(
         "an earlier text",
@@ -426,9 +567,8 @@ RULES: tuple[Rule, ...] = (
             r"\b(?:original|given|provided) trace\b(?! of| element| fossil| metal)",
             rf"\b(?:author|writer|version|rest|end) of (?:this|the) (?:original )?{_THOUGHTS}\b",
             rf"\b{_TEXT},? (?:that |which )?{_US} (?:are|were|was|am)\b(?: \w+)? (?:given|improving"
-            r"|rewriting|asked|handed|revising|correcting|improve|rewrite|told)\b",
-            rf"\b{_TEXT},? (?:that |which )?{_US} (?:are|were|was|am) (?:given|improving|rewriting"
-            r"|asked|handed|revising|correcting|told)\b",
+            r"|rewriting|asked|handed|revising|correcting|improve|rewrite|told|editing|fixing"
+            r"|polishing|working (?:on|from|with))\b",
             rf"\b{_US} (?:are|were|was|am)(?: asked)?(?: to)? (?:rewrit(?:e|ing)|revis(?:e"
             r"|ing)) (?!our|my)",
             r"\bdraft (?:reasoning|thinking|trace|answer|solution)\b|\bto be rewritten\b"
@@ -457,6 +597,7 @@ RULES: tuple[Rule, ...] = (
             r"\b(?:original|rough) draft (?:was|is) (?:wrong|mistaken)\b",
         ),
         needles=_needles("draft"),
+        unless_asked=re.compile(r"\bdraft"),
         unless=re.compile(
             r"\b(?:pick\w*|select\w*|rounds?|overall|n[bfh]l|nba|mlb|wnba|players?|teams?|leagues?"
             r"|drafted|season|chosen|club|entry|supplemental|franchise|quarterback|law|bill|treaty"
@@ -478,6 +619,7 @@ RULES: tuple[Rule, ...] = (
             r"\bas the solution\b",
         ),
         needles=_needles("solution|example"),
+        unless_asked=re.compile(r"\bsolutions?\b"),
     ),
     Rule(
         "the instructions",
@@ -503,7 +645,8 @@ RULES: tuple[Rule, ...] = (
             rf"|\bthe {_ORDERS}"
             r" (?:are|is) (?:clear|that|to)\b",
             r"\b(?:the )?system (?:prompt|message)\b",
-            r"\bthe user\b[^.!?\n]{0,15}\b(?:supplied|specified|stated|wrote|requested|demanded)\b",
+            r"\bthe user\b(?! interface\b)[^.!?\n]{0,15}\b(?:supplied|specified|stated|wrote"
+            r"|requested|demanded)\b",
             r"\bthe user (?:gave|gives|provided|provides|says|said|told|tells)\b",
             r"\bfive[- ](?:\w+[- ])?phases?\b|\b(?:required|metacognitive|requested) phases\b"
             r"|\b(?:name|names|naming|label|labell?ing|number|numbering)s? (?:of )?the phases\b"

@@ -432,6 +432,7 @@ class _Dispatcher:
                 if _kind(result.reply) == "timeout":
                     await self._hangs.prove_alive()  # otherwise it is not this request that failed
                 self._settle(pending, result, clock())
+                del result  # a reply may be long, and the next one may take hours
                 del self._taken[task]
             finally:
                 self._in_flight.discard(task)

@@ -380,7 +380,11 @@ _IMPORTED = [name for name in rows.REPLY if name != "messages"]
 _IMPORTED_AT_ONCE = 500
 
 
-_IS_LENT = pl.col("failure").is_null() & (pl.col("attempts") > 0)
+def _is_lent(accepts: Sequence[str]) -> pl.Expr:
+    """Whether a row has a reply that its own cell has asked for."""
+    failure = pl.col("failure")
+    came = [failure.str.starts_with(reason) for reason in (rows.GATE, *accepts)]
+    return pl.any_horizontal(failure.is_null(), *came) & (pl.col("attempts") > 0)
 
 
 def import_rows(
@@ -389,6 +393,7 @@ def import_rows(
     parts: Sequence[range] | None = None,
     *,
     keys: pl.DataFrame | None = None,
+    accepts: Sequence[str] = (),
 ) -> int:
     """Write the replies of an artifact into the journal, in bounded memory.
 
@@ -400,8 +405,9 @@ def import_rows(
         journal: The cell's journal folder; created if needed.
         parts: The rows of the row groups to take; all if None.
         keys: Column `request_key`: the rows belong to another cell, and only its good replies to
-            these requests are taken. They have no attempts and no tokens, which that cell counts,
+            these requests are taken. They have no attempts, since that cell has paid for them,
             and the journal's own records win over them.
+        accepts: How failures begin that are good replies too.
 
     Returns:
         The number of replies and failures written.
@@ -418,7 +424,7 @@ def import_rows(
     try:
         journal.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            for row in _artifact_rows(rows_parquet, parts, keys):
+            for row in _artifact_rows(rows_parquet, parts, keys, accepts):
                 file.write(_record_of_row(row))
                 count += 1
         partial.replace(target)
@@ -430,17 +436,21 @@ def import_rows(
     return count
 
 
-def lendable_keys(rows_parquet: Path) -> pl.DataFrame:
+def lendable_keys(rows_parquet: Path, accepts: Sequence[str] = ()) -> pl.DataFrame:
     """Column `request_key`: the requests whose replies `import_rows` takes for other cells.
+
+    Args:
+        rows_parquet: The rows of a finished cell.
+        accepts: How failures begin that are good replies too.
 
     Raises:
         PolarsError: The file cannot be read.
     """
-    return pl.scan_parquet(rows_parquet).filter(_IS_LENT).select("request_key").collect()
+    return pl.scan_parquet(rows_parquet).filter(_is_lent(accepts)).select("request_key").collect()
 
 
 def _artifact_rows(
-    path: Path, parts: Sequence[range] | None, keys: pl.DataFrame | None
+    path: Path, parts: Sequence[range] | None, keys: pl.DataFrame | None, accepts: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     with pq.ParquetFile(path) as file:
         begins = 0
@@ -451,9 +461,9 @@ def _artifact_rows(
             for table in file.iter_batches(_IMPORTED_AT_ONCE, [group], _IMPORTED):
                 batch = pl.DataFrame(pl.from_arrow(table))
                 if keys is not None:
-                    nothing = [pl.lit(None).alias(name) for name in _COUNTS]
-                    lent = batch.filter(_IS_LENT).join(keys, on="request_key", how="semi")
-                    batch = lent.with_columns(*nothing, attempts=pl.lit(0))
+                    lent = batch.filter(_is_lent(accepts))
+                    lent = lent.join(keys, on="request_key", how="semi")
+                    batch = lent.with_columns(attempts=pl.lit(0))
                 yield from batch.filter(pl.col("request_key").is_not_null()).iter_rows(named=True)
 
 

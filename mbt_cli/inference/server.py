@@ -210,6 +210,24 @@ class RunningServer:
             return None
 
 
+def post(base_url: str, key: str, path: str, body: Json, *, seconds: float) -> tuple[int, str]:
+    """Status and text of a POST to a server that mbt started; status 0 if none came.
+
+    Args:
+        base_url: Ends with `/v1`.
+        key: Its API key.
+        path: Path on the server, `/v1` included.
+        body: The JSON body.
+        seconds: Time limit.
+    """
+    port, content = urlsplit(base_url).port or 0, orjson.dumps(body)
+    try:
+        status, answer = _exchange(port, "POST", path, key=key, body=content, seconds=seconds)
+    except (OSError, http.client.HTTPException) as error:
+        return 0, str(error)
+    return status, answer.decode(errors="replace")
+
+
 @contextmanager
 def running_server(
     command_for: Callable[[int, str], ServerCommand], place: ServerPlace, *, port: int | None = None

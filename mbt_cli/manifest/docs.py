@@ -354,6 +354,7 @@ def docstring_parts(cls: type[object]) -> Iterator[tuple[str, str]]:
 
 _PRESETS: dict[str, str] = {
     "models": 'models: `preset = "NAME"` in `[models.X]`',
+    "auto": '`preset = "auto:NAME"` in `[models.X]`: the first whose `names` fit NAME',
     "train": 'training: `preset = "NAME"` in a `train` stage',
     "accelerate": "processes of a training: `launch.accelerate`",
     "sources": "published data sets: `source = \"hub:ORG/NAME\"` in a stage",

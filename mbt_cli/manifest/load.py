@@ -232,10 +232,14 @@ def _check_labels(cells: Mapping[str, Cell], problems: Problems) -> None:
     for cell in cells.values():
         if isinstance(cell.stage, ScoreStage) and cell.stage.human is not None:
             labelled.setdefault((cell.stage.name, cell.stage.human), []).append(cell)
+    known: dict[str, set[str]] = {}
+    for cell in cells.values() if labelled else ():
+        for axis, value in cell.resolution.axes.items():
+            known.setdefault(axis, set()).add(value)
     for (name, human), scored in labelled.items():
         read = {a for cell in scored for a in cell.resolution.inputs.get("verdicts", ())}
         judges = [cells[address].resolution.judge for address in sorted(read) if address in cells]
         scales = [judge.scale for judge in judges if judge and judge.quantity == CORRECTNESS]
         axes = [cell.resolution.axes for cell in scored]
-        for what in label_problems(human, axes, list(dict.fromkeys(scales))):
+        for what in label_problems(human, axes, list(dict.fromkeys(scales)), known):
             problems.add(f"stage.{name}.human", what)

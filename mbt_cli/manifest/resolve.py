@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from mbt_cli.backends.weights import file_sha256
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
-from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.core.model_settings import RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import Template, parse_template
@@ -16,6 +15,7 @@ from mbt_cli.interfaces import Backend, Judge, Trainer
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
+from mbt_cli.manifest.model_presets import preset_of
 from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Block, Document, ModelTable
@@ -65,6 +65,8 @@ class Resolver:
         self._tables: dict[str, ModelTable | None] = {}
         self._backends: dict[str, Backend | None] = {}
         self._models: dict[tuple[str, str], Model | None] = {}
+        self.inferred: dict[str, str] = {}
+        """Model to its inferred token limit, in words."""
         self._stages: dict[str, Stage | None] = {}
         self._judges: dict[str, Judge | None] = {}
         self._templates: dict[tuple[str, frozenset[str]], Template | None] = {}
@@ -234,6 +236,18 @@ class Resolver:
         run = self._valid(RunSettings, {**study, **table.run}, f"models.{name}.run")
         if sampling is None or run is None:
             return None
+        if sampling.max_tokens == "inferred":
+            context = backend.known_context()
+            if context is None:
+                what = (
+                    "`inferred`: the context of this model is not known here: say a number of "
+                    'tokens, or "rest"'
+                )
+                self._problems.add(f"{where}.sampling.max_tokens", what)
+                return None
+            limit = inferred_limit(context)
+            self.inferred[name] = f"{limit} (inferred from a context of {context:,} tokens)"
+            sampling = sampling.model_copy(update={"max_tokens": limit})
         for key in sorted(backend.ignored_sampling & sampling.body().keys()):
             what = (
                 f"the backend `{backend.kind}` has no {key}: leave it out, or set it to its default"
@@ -247,14 +261,16 @@ class Resolver:
             table: ModelTable | None = self._document.models[name]
             if table is not None and table.preset is not None:
                 over = table.model_dump(exclude_unset=True, exclude={"preset"})
-                path = self._preset("models", table.preset, f"models.{name}.preset")
+                found = preset_of(self._presets, table.preset)
+                if found is None:
+                    self._preset("models", table.preset, f"models.{name}.preset")
                 table = None
-                if path is not None:
-                    preset = read_toml(path)
+                if found is not None:
+                    preset = found.table
                     chosen = over.get("sampling")
                     if isinstance(chosen, dict) and "like" in chosen:  # replaces the preset's
                         preset.pop("sampling", None)
-                    table = self._valid(ModelTable, merged(preset, over), str(path))
+                    table = self._valid(ModelTable, merged(preset, over), str(found.path))
             self._tables[name] = table
         return self._tables[name]
 
@@ -289,21 +305,23 @@ class Resolver:
 
     def _adapter(self, name: str, backend: Mapping[str, Any], where: str) -> dict[str, Any] | None:
         """The fields of a backend for an adapter; None if it is not found or cannot be served."""
-        kinds = [k for k, kind in BACKENDS.kinds().items() if "adapter" in kind.model_fields]
-        if backend.get("kind") not in kinds:
-            can = " or ".join(f"`{kind}`" for kind in kinds)
+        kinds = {k: kind for k, kind in BACKENDS.kinds().items() if "adapter" in kind.model_fields}
+        kind = kinds.get(str(backend.get("kind")))
+        if kind is None:
+            can = " or ".join(f"`{name}`" for name in kinds)
             what = f"the backend `{backend.get('kind')}` adds no adapters to the weights; {can} can"
             self._problems.add(f"{where}.adapter", what)
             return None
         paths = [self._folder / name, Path(name).expanduser()]
         shipped = self._presets.find("adapters", name, _ADAPTER)
-        path = shipped or next((path for path in paths if path.is_file()), None)
-        if path is None:
-            what = f"no adapter `{name}`: it is neither in presets/adapters/ nor a file"
+        path = shipped or next((path for path in paths if path.exists()), None)
+        try:
+            return dict(kind.adapter_fields(path, name))
+        except ValueError as error:
             names = self._presets.names("adapters", _ADAPTER)
-            self._problems.add(f"{where}.adapter", f"{what}; {nearest(name, names)}")
+            what = f"no adapter `{name}`: {error}; {nearest(name, names)}"
+            self._problems.add(f"{where}.adapter", what)
             return None
-        return {"adapter": str(path.absolute()), "adapter_sha256": file_sha256(path)}
 
     def _sampling(self, choice: SamplingChoice, where: str) -> Sampling | None:
         """A sampling by its name, or one derived from another with `like`."""

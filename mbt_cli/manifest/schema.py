@@ -31,6 +31,10 @@ from mbt_cli.stages.train import TrainStage
 from mbt_cli.trainers.known_keys import known_keys
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+PresetName = Annotated[
+    str,
+    StringConstraints(pattern=rf"{NAME_PATTERN}|^auto:[A-Za-z0-9~./][A-Za-z0-9._+/~-]{{0,199}}$"),
+]
 
 _SET_BY_MBT = {
     "model": "set `id`",
@@ -63,16 +67,18 @@ class StudyTable(Settings):
 class ModelTable(Settings):
     """`[models.NAME]`: a preset or a backend; keys given here override the preset's."""
 
-    preset: Name | None = None
-    """Name of a file in presets/models/."""
+    preset: PresetName | None = None
+    """Name of a file in presets/models/; or `auto:NAME`, which NAME decides: `auto:gpt-5` and
+    `auto:google/gemini-3-pro` are hosted, `auto:OWNER/NAME` is served here."""
     backend: dict[str, Any] | None = None
     """How the model is served or reached: `{ kind = "openai", base_url = ... }`."""
     sampling: SamplingChoice | None = None
     """The `[sampling.NAME]` for its requests, or a table of its keys; a stage can override it.
     Default: the one that the preset recommends, whose keys a table without `like` overrides."""
     adapter: str | None = None
-    """A LoRA that the server adds to the weights: the name of a file in presets/adapters/, or a
-    path relative to the manifest or to here. Its content counts, not its place."""
+    """A LoRA that the server adds to the weights: the name of a file in presets/adapters/, a path
+    relative to the manifest or to here, or (vLLM) a folder in PEFT's layout or a name on the hub.
+    Its content counts, not its place."""
     id: str | None = None
     """The endpoint's name for the model."""
     request: dict[str, Any] = Field(default_factory=dict)

@@ -79,7 +79,7 @@ class Paired:
     ) -> Interval | None:
         """The interval of the difference; `drawn` has its resamples unless it `is_share`."""
         if not self.is_share(measure):
-            return None if drawn is None else drawn.interval(level)
+            return None if drawn is None else drawn.interval_of_difference(level)
         n, n_base = (self.questions[name].to_numpy().astype(np.float64) for name in ("n", "n_base"))
         own, base = self.own.columns["value"], self.base.columns["value"]
         found = paired_share_interval(own, base, n, n_base, self.own.clusters, level)

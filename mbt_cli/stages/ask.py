@@ -50,7 +50,7 @@ def request_batch(
         body={**model.sampling.body(), **model.request},
         open=lambda place: work.open(model.backend, place),
         place=work.place(model.run),
-        max_tokens=model.sampling.max_tokens,
+        max_tokens=model.sampling.limit,
         run=model.run,
         retry_failed=work.retry_failed,
         sends_seed=model.sampling.seedable,

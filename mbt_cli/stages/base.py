@@ -73,7 +73,7 @@ class Model:
         """Every field of a request that changes the reply, including the token limit."""
         return {
             **self.sampling.body(),
-            "max_tokens": self.sampling.max_tokens,
+            "max_tokens": self.sampling.limit,
             **self.request,
         }
 
@@ -290,8 +290,6 @@ class Stage(Settings, ABC):
     allowed_failures: ClassVar[tuple[str, ...]] = ()
     """How failures of rows begin that never fail the cell: they come from the input, or are what
     the model did."""
-    shares_replies: ClassVar[bool] = False
-    """Whether a request that another cell of this kind has sent is not sent again."""
     prompts: ClassVar[tuple[str, ...]] = ()
     """Fields that name a prompt template."""
     placeholders: ClassVar[frozenset[str]] = frozenset()

@@ -59,7 +59,9 @@ class Gates(Settings):
     no_markdown: bool = True
     """No headings, lists, bold, tables, code fences or labels such as `Planning:`."""
     no_leaks: bool = True
-    """No mention of a given answer, a worked solution, a student, a draft or the instructions."""
+    """No mention of a given answer, a worked solution, a student, a draft or the instructions, in
+    common wordings: rules cannot know all, so read a sample of the traces that pass. A student, a
+    draft or a solution that the question itself names is none."""
     leak_patterns: tuple[str, ...] = ()
     """More regular expressions that count as leaks."""
     min_words: int = Field(default=20, ge=0)
@@ -233,7 +235,7 @@ class GateResults:
                 "no leak",
                 ("leak",),
                 gates.no_leaks,
-                lambda text, *_: self._leaks.problem(folded(text)),
+                lambda text, _, asked: self._leaks.problem(folded(text), asked.question),
             ),
             _Gate("length in bounds", ("too_short", "too_long"), True, self._length),
             _Gate(

@@ -46,7 +46,6 @@ class JudgeStage(Stage):
     }
     reads_questions: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("judge_model",)
-    shares_replies: ClassVar[bool] = True
 
     def columns(self, resolution: Resolution) -> pl.Schema:
         judge = _judge(resolution)

@@ -57,7 +57,10 @@ def read_labels(path: Path) -> pl.DataFrame:
 
 
 def label_problems(
-    human: str, cells: Sequence[Mapping[str, str]], scales: Collection[Scale]
+    human: str,
+    cells: Sequence[Mapping[str, str]],
+    scales: Collection[Scale],
+    known: Mapping[str, Collection[str]],
 ) -> Iterator[str]:
     """What is wrong with the labels of a score stage.
 
@@ -65,6 +68,7 @@ def label_problems(
         human: The setting of the stage.
         cells: Axes of each cell of the stage.
         scales: Scales of the judges of answers that the stage reads.
+        known: Axis to the values that it has in the study.
     """
     axes = [axis for axis in cells[0] if len({cell.get(axis) for cell in cells}) > 1]
     path = label_file(human)
@@ -95,6 +99,12 @@ def label_problems(
     elif not any(labels_of_cell(rows, cell).height for cell in cells):
         wanted = ", ".join(f"{axis} `{cells[0][axis]}`" for axis in own)
         yield f"no label in `{path}` is for a cell of this stage, such as {wanted}"
+    for axis in own:  # such labels would be left out of every cell
+        for value, count in rows[axis].fill_null("").value_counts(sort=True).iter_rows():
+            if value not in known[axis]:
+                labels = "1 label" if count == 1 else f"{count:,} labels"
+                what = f"no {axis} `{value}` in the study; {nearest(value, known[axis])}"
+                yield f"`{path}`: {what} ({labels})"
     for scale in scales:
         for label in rows["label"].unique(maintain_order=True):
             if scale.read_label(label) is None:

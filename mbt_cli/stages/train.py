@@ -25,7 +25,7 @@ from mbt_cli.core.fingerprint import part_of, spec_of
 from mbt_cli.core.lineage_notes import FUNNEL, TRAINING
 from mbt_cli.core.number_text import number_text
 from mbt_cli.core.plugin import RunOnly
-from mbt_cli.core.recipe import HeldOut, Launch, Recipe
+from mbt_cli.core.recipe import HeldOut, Launch, Recipe, accumulation
 from mbt_cli.core.request_keys import canonical_json
 from mbt_cli.core.training_job import (
     CHECKPOINT,
@@ -366,13 +366,14 @@ def _train(
     check_packages(recipe)
     if missing := trainer.missing(recipe, training_python(recipe.launch)):
         raise StageError(f"`{work.resolution.address}`: {missing.what}", hint=missing.do)
+    place = work.place(work.resolution.models["model"].run)
+    check_batch(recipe, trainer, place.environment)
     # a killed run's training process may still write its last checkpoint, and hold the GPU
     waiting = "waiting for the training process of an earlier run, which writes a checkpoint"
     lock = work.journal / "training.lock"
     with held_by_children(lock, partial(work.progress.note, waiting)) as held:
         job, funnel = _write_job(work, recipe, trainer, *examples_of(work), part_read)
         folder = Path(job.folder)
-        place = work.place(work.resolution.models["model"].run)
         log = place.log.with_name(place.log.name.replace("server", "train"))
         environment = {
             **launch_environment(place.environment),
@@ -592,22 +593,17 @@ def training_command(
 
     Raises:
         StageError: The Python does not exist, a flag names a variable that is not set, or
-            `num_machines` is not a number.
+            the number of processes or nodes is none.
     """
     python = training_python(launch)
     training = ["-m", module, str(job)]
     if launch.accelerate is None:
         return [python, *training]
     flags = {key: _substituted(value, environment) for key, value in launch.flags.items()}
-    if launch.processes is not None:
-        flags["num_processes"] = launch.processes
-    try:
-        nodes = int(flags.get("num_machines", 1))
-    except (TypeError, ValueError):
-        message = f"`num_machines` is `{flags['num_machines']}`, which is not a whole number"
-        raise StageError(message) from None
-    is_spread = str(flags.get("num_processes", 1)) != "1"
-    if is_spread and not any(flags.get(strategy) for strategy in _STRATEGIES):
+    processes, nodes = _processes(launch, environment)
+    if "num_processes" in flags or launch.processes is not None:
+        flags["num_processes"] = processes
+    if processes != 1 and not any(flags.get(strategy) for strategy in _STRATEGIES):
         flags["multi_gpu"] = True
     # the recipe decides the precision; transformers would take the launcher's where it has none
     flags.pop("mixed_precision", None)
@@ -618,6 +614,62 @@ def training_command(
     flags["machine_rank"] = "$SLURM_NODEID"  # substituted on each node
     on_node = [python, "-m", _NODES, "node", python, "-m", _LAUNCHER, *_flag_words(flags)]
     return [python, "-m", _NODES, "head", *_SRUN, f"--nodes={nodes}", *on_node, *training]
+
+
+def _processes(launch: Launch, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Processes on all nodes, and nodes, as the job's environment says them.
+
+    Raises:
+        StageError: One of them is not a positive whole number, or the nodes have unequal shares.
+    """
+    written = dict(launch.flags)
+    if launch.processes is not None:
+        written["num_processes"] = launch.processes
+    found: list[int] = []
+    for flag in ("num_processes", "num_machines"):
+        value = _substituted(written.get(flag, 1), environment)
+        number = str(value).strip()
+        if not (number.isascii() and number.isdecimal() and int(number)):
+            source = f", from `{written[flag]}`" if value != written[flag] else ""
+            raise StageError(
+                f"`{flag}` is `{value}`{source}, which is not a whole number of at least 1",
+                hint=f"correct it in the shell, or set `{flag}` in `launch.flags`",
+            )
+        found.append(int(number))
+    processes, nodes = found
+    if processes % nodes:
+        raise StageError(
+            f"{processes} processes do not divide into {nodes} nodes",
+            hint="let each node have equally many: `launch.processes`",
+        )
+    return processes, nodes
+
+
+def check_batch(recipe: Recipe, trainer: Trainer, environment: Mapping[str, str]) -> None:
+    """Refuse a batch that does not divide into the processes, before any row is made.
+
+    `mbt check` does so where the manifest says their number; a job of several nodes knows it only
+    here.
+
+    Raises:
+        StageError: It does not divide, or the number of processes is none.
+    """
+    if recipe.launch.accelerate is None or recipe.launch.known_processes() is not None:
+        return
+    processes, _ = _processes(recipe.launch, environment)
+    shared = recipe.launch.processes_per_batch()
+    problems: list[tuple[str, str]] = []
+    if processes % shared or recipe.launch.grid() not in (1, processes):
+        what = f"{processes}, and the `parallelism_config` sizes multiply to {recipe.launch.grid()}"
+        problems.append(("launch.processes", what))
+    else:
+        try:
+            accumulation(recipe.batch_size, recipe.device_batch_size, processes // shared)
+            problems += trainer.batch_problems(recipe, processes // shared)
+        except ValueError as error:
+            problems.append(("recipe.device_batch_size", str(error)))
+    for place, what in problems:
+        raise StageError(f"`{place}`: {what}", hint="correct it, or run on other nodes")
 
 
 def check_packages(recipe: Recipe) -> None:

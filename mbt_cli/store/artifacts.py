@@ -208,9 +208,13 @@ class _Tally:
         if "failure" in frame.columns:
             reasons = frame["failure"].drop_nulls().cast(pl.String)
             self._failures.update(reason.partition(":")[0] for reason in reasons)
-        for kind in ("prompt", "completion", "reasoning"):
-            if f"{kind}_tokens" in frame.columns:
-                self._tokens[kind] += int(frame[f"{kind}_tokens"].sum())
+        kinds = [k for k in ("prompt", "completion", "reasoning") if f"{k}_tokens" in frame.columns]
+        if "attempts" not in frame.columns or not kinds:
+            return
+        # replies that another cell has asked for have no attempts: its lineage counts them
+        own = pl.col("attempts").ne_missing(0)
+        sums = frame.select(pl.col(f"{kind}_tokens").filter(own).sum() for kind in kinds)
+        self._tokens.update(dict(zip(kinds, sums.row(0), strict=True)))
 
     def fields(self) -> dict[str, object]:
         return {

@@ -52,7 +52,7 @@ class FileRecord(Settings):
 
 
 class Tokens(Settings):
-    """Tokens over all rows of the artifact."""
+    """Tokens over all rows of the artifact whose replies no other cell has asked for."""
 
     prompt: int = 0
     """Tokens sent."""

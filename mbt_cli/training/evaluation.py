@@ -14,9 +14,10 @@ from typing import Any
 
 import orjson
 import polars as pl
+import pyarrow.parquet as pq
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from torch.distributed.fsdp import FSDPModule
 from transformers import GenerationConfig, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -28,21 +29,28 @@ from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.traces import opened_thinking
-from mbt_cli.core.training_job import EVALUATIONS, REPLIES, TrainingJob, log_lines
+from mbt_cli.core.training_job import (
+    EVALUATIONS,
+    REPLIES,
+    VALIDATION_TOKENS,
+    TrainingJob,
+    log_lines,
+)
 from mbt_cli.core.verifier import plugin_from
 from mbt_cli.training.mask import IGNORED
 from mbt_cli.training.problems import TrainingError
-from mbt_cli.training.sft_rows import SftRows
+from mbt_cli.training.row_files import open_rows
 from mbt_cli.training.tokenizer import ModelTokenizer
 from mbt_cli.verifiers.text import extract_answer
 
-VALIDATION_SET = "validation_set.parquet"
-"""In the artifact's files: the exact rows of the held-out loss."""
-_TOKENS = "validation_tokens.parquet"
 _SHARE_OF_STEPS = 0.1
 _ABOUT = re.compile("benchmark=[^/]+/split=[^/]+")
 
+_ROWS_AT_ONCE = 100
+
 Line = Mapping[str, Any]
+_Key = tuple[str, str]
+"""Benchmark and split, and the question's id."""
 
 
 def default_settings(job: TrainingJob) -> dict[str, Json]:
@@ -65,49 +73,22 @@ def fixed_settings(job: TrainingJob) -> dict[str, Json]:
     return fixed
 
 
-def held_out_rows(job: TrainingJob, tokenizer: ModelTokenizer, *, multiple: int) -> Dataset | None:
+def held_out_rows(job: TrainingJob, *, multiple: int) -> Dataset | None:
     """`input_ids` and `labels` of the held-out rows; None without a `validation`.
 
-    The rows are made once: a resumed run reads those of the first one. Rows without a trained token
-    fill the set up to a multiple of what all devices read at once, so that no row is read twice.
-
-    Raises:
-        TrainingError: No held-out row can be used.
+    They were made with the rows to train on. Rows without a trained token fill the set up to a
+    multiple of what all devices read at once, so that no row is read twice.
     """
     if job.validation is None:
         return None
-    folder = Path(job.folder)
-    if not (folder / _TOKENS).is_file():
-        _write_held_out_rows(job, tokenizer, folder)
-    texts = pl.read_parquet(folder / VALIDATION_SET)
-    texts.write_parquet(Path(job.files) / VALIDATION_SET)
-    found = pl.read_parquet(folder / _TOKENS).to_dict(as_series=False)
-    if not found["input_ids"]:
-        raise TrainingError(
-            f"none of {texts.height} held-out rows can be used (first: {texts['dropped'][0]})",
-            "raise `recipe.max_length`, or hold out more questions in `validation`",
-        )
-    filling = -len(found["input_ids"]) % multiple
-    short = found["input_ids"][0][:2]
-    found["input_ids"] += [short] * filling
-    found["labels"] += [[IGNORED] * len(short)] * filling
-    return Dataset.from_dict(found)
-
-
-def _write_held_out_rows(job: TrainingJob, tokenizer: ModelTokenizer, folder: Path) -> None:
-    texts: list[dict[str, Any]] = []
-    tokens: list[Mapping[str, Any]] = []
-    made = SftRows(job, tokenizer)
-    for example in pl.read_parquet(str(job.validation)).iter_rows(named=True):
-        own = {name: example[name] for name in ("source", "question_id", "sample", "trace_id")}
-        text, row = made.row(example)
-        texts.append({**dict.fromkeys(rows.TRAINING_SET), **own, **text})
-        tokens += [] if row is None else [row]
-    pl.DataFrame(texts, schema=rows.TRAINING_SET).write_parquet(folder / VALIDATION_SET)
-    ids = pl.List(pl.Int64())
-    partial = folder / f"{_TOKENS}.partial"
-    pl.DataFrame(tokens, schema={"input_ids": ids, "labels": ids}).write_parquet(partial)
-    partial.replace(folder / _TOKENS)
+    found = open_rows(job, VALIDATION_TOKENS)
+    filling = -len(found) % multiple
+    if not filling:
+        return found
+    short = found[0]["input_ids"][:2]
+    blank = {"input_ids": short, "labels": [IGNORED] * len(short)}
+    blanks = Dataset.from_list([blank] * filling, features=found.features)
+    return concatenate_datasets([found, blanks])
 
 
 class Asked:
@@ -136,13 +117,9 @@ class Asked:
         for verifier in self._verifiers.values():
             verifier.prepare()
         self._extractions = {a: plugin_from(b).extract_answer for a, b in job.extractions.items()}
-        questions = {
-            (_about(row["source"]), row["question_id"]): row
-            for row in pl.read_parquet(job.validation).iter_rows(named=True)
-        }
-        drawn = sorted(questions, key=lambda key: sha256_of(["evaluation", *key]))
+        drawn, questions = _drawn(job.validation, score.questions)
         found = []
-        for key in drawn[: score.questions]:
+        for key in drawn:
             prompt = adapted.render(questions[key]["messages"], opens_reply=True)
             found.append({**questions[key], "prompt": prompt, "tokens": adapted.encode(prompt)})
         limit = job.recipe.max_length
@@ -194,6 +171,25 @@ class Asked:
             "finish_reason": "length" if end is None else "stop",
             "value": value,
         }
+
+
+def _drawn(examples: str, most: int) -> tuple[Sequence[_Key], Mapping[_Key, Mapping[str, Any]]]:
+    """The keys of the first questions in a fixed random order, and a row of each.
+
+    Every process reads the file: the texts of replies, its largest part, stay out of memory.
+    """
+    names = ["source", "question_id"]
+    every = pl.read_parquet(examples, columns=names).unique().iter_rows()
+    keys = {(_about(source), question_id) for source, question_id in every}
+    drawn = sorted(keys, key=lambda key: sha256_of(["evaluation", *key]))[:most]
+    wanted, found = set(drawn), {}
+    file = pq.ParquetFile(examples)
+    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[*names, "messages", "references"]):
+        for row in batch.to_pylist():
+            key = (_about(row["source"]), row["question_id"])
+            if key in wanted:
+                found[key] = row
+    return drawn, found
 
 
 def _about(source: str) -> str:

@@ -136,6 +136,7 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._turns: dict[tuple[str, ...], Turn] = {}
         self._last: tuple[Sequence[Message], str, list[int]] | None = None
+        self._written_controls: dict[str, int] = {}
 
     def prompt(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
         """Text and tokens of a prompt, as a server makes them.
@@ -194,8 +195,7 @@ class ChatFormat:
         prompt, before = self.prompt(messages)
         completion = "".join(parts)
         reply = self._tokenizer.encode_reply(completion)
-        written = self._count(self._tokenizer.encode("".join(parts[::2])))
-        if self._count(reply) != written:
+        if self._count(reply) != self._controls_of("".join(parts[::2])):
             self._refuse_control(self._tokenizer.encode(thinking), "reply")
             self._refuse_control(self._tokenizer.encode(text), "reply")
         if self._tokenizer.decode_reply(reply) != completion:
@@ -209,6 +209,12 @@ class ChatFormat:
             input_ids=[*before, *trained],
             labels=[IGNORED] * len(before) + trained,
         )
+
+    def _controls_of(self, written: str) -> int:
+        """Control tokens in what the template writes, which is the same in all rows."""
+        if written not in self._written_controls:
+            self._written_controls[written] = self._count(self._tokenizer.encode(written))
+        return self._written_controls[written]
 
     def _count(self, tokens: Sequence[int]) -> int:
         return sum(map(self._tokenizer.control_tokens.__contains__, tokens))

@@ -10,9 +10,14 @@ from datasets import Dataset, concatenate_datasets
 from mbt_cli.core.training_job import TOKENS, WHOLE, TrainingJob
 
 
-def open_rows(job: TrainingJob) -> Any:
-    """The rows as a `datasets.Dataset`; ranks of one machine share the memory of its files."""
-    folder = Path(job.folder) / TOKENS
+def open_rows(job: TrainingJob, tokens: str = TOKENS) -> Any:
+    """The rows as a `datasets.Dataset`; ranks of one machine share the memory of its files.
+
+    Args:
+        job: The training.
+        tokens: Their folder: `TOKENS` or `VALIDATION_TOKENS`.
+    """
+    folder = Path(job.folder) / tokens
     names = orjson.loads((folder / WHOLE).read_bytes())["files"]
     return concatenate_datasets([Dataset.from_file(str(folder / name)) for name in names])
 

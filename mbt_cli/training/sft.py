@@ -14,7 +14,7 @@ from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
 from mbt_cli.training import models, processors
 from mbt_cli.training.batches import share_exactly
 from mbt_cli.training.evaluation import Asked, EvaluatesHeldOut, held_out_rows
-from mbt_cli.training.loop import arguments, finish, process_state, train
+from mbt_cli.training.loop import arguments, finish, train
 from mbt_cli.training.mask import ChatFormat
 from mbt_cli.training.problems import exit_code_of
 from mbt_cli.training.row_files import RowLengths, open_rows
@@ -38,9 +38,7 @@ def fine_tune(job: TrainingJob) -> None:
         own["pad_to_multiple_of"] = recipe.trainer.get("pad_to_multiple_of", processors.PADDED_TO)
     settings = arguments(job, SFTConfig, own)
     set_seed(job.seed)
-    with process_state(recipe).main_process_first():
-        multiple = settings.eval_batch_size * settings.world_size
-        validation = held_out_rows(job, adapted, multiple=multiple)
+    validation = held_out_rows(job, multiple=settings.eval_batch_size * settings.world_size)
     trainer = _Trainer(
         model=models.load_model(job.weights, recipe, to_train=True),
         args=settings,

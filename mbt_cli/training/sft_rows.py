@@ -9,7 +9,7 @@ import pyarrow as pa
 from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training.mask import ChatFormat, UntrainableError
 from mbt_cli.training.problems import exit_code_of
-from mbt_cli.training.shards import Packing, write_rows
+from mbt_cli.training.shards import Packing, RowSet, write_rows
 from mbt_cli.training.tokenizer import ModelTokenizer
 
 
@@ -58,6 +58,8 @@ def write_sft_rows(job: TrainingJob) -> None:
         packing=packing if trainer.get("packing") else None,
         shuffled=bool(trainer.get("shuffle_dataset")),
     )
+    if job.validation is not None:
+        write_rows(job, SftRows, RowSet.held_out(job.validation))
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import orjson
 import polars as pl
 import pyarrow as pa
@@ -37,6 +39,8 @@ from mbt_cli.core.training_job import (
     SHARD,
     TOKENS,
     TRAINING_SET,
+    VALIDATION_SET,
+    VALIDATION_TOKENS,
     WHOLE,
     TrainingJob,
 )
@@ -61,6 +65,28 @@ _ROWS_A_GROUP = 500
 _PROCESS_BYTES = 1 << 30
 """Memory reckoned for a process: a large tokenizer, long rows and their texts."""
 _PACKAGES = ("mbt-cli", "transformers", "tokenizers")
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Examples that become rows.
+
+    Args:
+        examples: Their Parquet file.
+        tokens: Folder of the shards, in the training folder.
+        texts: Name of the file with the texts, in the training folder and the artifact.
+        missing: The problem if no row is left.
+    """
+
+    examples: str
+    tokens: str = TOKENS
+    texts: str = TRAINING_SET
+    missing: str = "no row is left to train on"
+
+    @classmethod
+    def held_out(cls, examples: str) -> "RowSet":
+        """The rows whose loss is measured while a model trains."""
+        return cls(examples, VALIDATION_TOKENS, VALIDATION_SET, "no held-out row can be used")
 
 
 class RowMaker(Protocol):
@@ -97,6 +123,7 @@ class Packing:
 def write_rows(
     job: TrainingJob,
     maker: type[RowMaker],
+    rows_of: RowSet | None = None,
     *,
     packing: Packing | None = None,
     shuffled: bool = False,
@@ -110,6 +137,7 @@ def write_rows(
     Args:
         job: The training.
         maker: Makes its rows; a class of a module, since other processes import it.
+        rows_of: The examples; by default those to train on.
         packing: Pack the rows.
         shuffled: Shuffle them by the job's seed, before and after packing.
         processes: Number of processes; by default one for each processor.
@@ -121,16 +149,17 @@ def write_rows(
     if packing is None:
         without_torch(job.weights)
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own would keep what a batch took
-    folder, files = Path(job.folder) / TOKENS, Path(job.files)
+    of = rows_of or RowSet(job.examples)
+    folder, texts = Path(job.folder) / of.tokens, Path(job.folder) / of.texts
     order = [astuple(packing) if packing else None, job.seed if shuffled else None]
     tokenizer = tokenizer_digest(load_tokenizer(job.weights))
     settings = [maker.__name__, job.recipe.max_length, job.template, order, tokenizer]
     return_freed_memory()
     _keep_matching(folder, sha256_of(settings), job)
     if not (folder / WHOLE).is_file():
-        _make_shards(folder, job, maker, processes or usable_cpus())
-        _join_texts(folder, Path(job.folder))
-        _refuse_without_rows(Path(job.folder))
+        _make_shards((folder, of.examples, job, maker), processes or usable_cpus())
+        _join_texts(folder, texts)
+        _refuse_without_rows(texts, of.missing)
         shards = _filled(folder)
         made = _arranged(folder, shards, packing, job.seed if shuffled else None)
         _write(folder / WHOLE, {"files": [path.name for path in made]})
@@ -138,8 +167,10 @@ def write_rows(
     for path in folder.iterdir():
         if path.name not in whole:
             path.unlink()
-    for name in (TRAINING_SET, _SAMPLE):
-        shutil.copyfile(Path(job.folder) / name, files / name)
+    shutil.copyfile(texts, Path(job.files) / of.texts)
+    if of.tokens == TOKENS:
+        sample = _sample(texts)
+        (Path(job.files) / _SAMPLE).write_text(sample, encoding="utf-8")
 
 
 def _keep_matching(folder: Path, digest: str, job: TrainingJob) -> None:
@@ -174,19 +205,22 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _make_shards(folder: Path, job: TrainingJob, maker: type[RowMaker], processes: int) -> None:
+_Work = tuple[Path, str, TrainingJob, type[RowMaker]]
+"""Folder of the shards, file of the examples, training, and what makes the rows."""
+
+
+def _make_shards(work: _Work, processes: int) -> None:
     """Make the shards that are missing, in as many processes as there is memory for."""
-    every = range(pq.ParquetFile(job.examples).num_row_groups)
+    folder, examples, _, _ = work
+    every = range(pq.ParquetFile(examples).num_row_groups)
     missing = [number for number in every if not _shard(folder, number).is_file()]
     processes = min(processes, len(missing), allowed_bytes() // _PROCESS_BYTES)
     if processes <= 1:
-        maker_of_all = _ShardMaker(folder, job, maker)
+        maker_of_all = _ShardMaker(*work)
         for number in missing:
             maker_of_all.make(number)
         return
-    pool = ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), _begin, (folder, job, maker)
-    )
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, work)
     try:
         for future in as_completed([pool.submit(_make, number) for number in missing]):
             future.result()
@@ -202,11 +236,13 @@ def _make_shards(folder: Path, job: TrainingJob, maker: type[RowMaker], processe
 class _ShardMaker:
     """Makes the shards of one process."""
 
-    def __init__(self, folder: Path, job: TrainingJob, maker: type[RowMaker]) -> None:
+    def __init__(
+        self, folder: Path, examples: str, job: TrainingJob, maker: type[RowMaker]
+    ) -> None:
         now = datetime.fromisoformat(orjson.loads((folder / _SETTINGS).read_bytes())["now"])
         self._tokenizer = ModelTokenizer(load_tokenizer(job.weights), job.template, now)
         self._folder, self._job, self._maker = folder, job, maker
-        self._examples = pq.ParquetFile(job.examples)
+        self._examples = pq.ParquetFile(examples)
         return_freed_memory()  # of the tokenizer's file
 
     def make(self, number: int) -> None:
@@ -227,24 +263,38 @@ class _ShardMaker:
                 told = [{**{key: e[key] for key in _KEY}, **text} for e, text, _ in made]
                 text_writer.write_table(pa.Table.from_pylist(told, schema=schema))
                 kept = [row for _, _, row in made if row is not None]
-                writer.write_batch(pa.RecordBatch.from_pylist(kept, schema=maker.schema))
+                writer.write_batch(_batch(kept, maker.schema))
         for path in (texts, partial):
             _sync(path)
         partial.replace(shard)
+
+
+def _batch(made: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_column([row[field.name] for row in made], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    if type_ != pa.list_(pa.int32()):
+        return pa.array(values, type_)
+    # through NumPy: Arrow takes four times as long to read lists of Python's integers
+    starts = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    tokens = np.fromiter(chain.from_iterable(values), np.int32, starts[-1])
+    return pa.ListArray.from_arrays(starts, tokens)
 
 
 _made_here: _ShardMaker
 """Makes the shards of this process, which a pool has started."""
 
 
-def _begin(folder: Path, job: TrainingJob, maker: type[RowMaker]) -> None:
+def _begin(folder: Path, examples: str, job: TrainingJob, maker: type[RowMaker]) -> None:
     global _made_here
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     without_torch(job.weights)
     pa.set_memory_pool(pa.system_memory_pool())
-    _made_here = _ShardMaker(folder, job, maker)
+    _made_here = _ShardMaker(folder, examples, job, maker)
 
 
 def _end_with(parent: BaseProcess) -> None:
@@ -257,30 +307,29 @@ def _make(number: int) -> None:
 
 
 def _join_texts(folder: Path, into: Path) -> None:
-    """Write the texts of all shards as one file, and the first row that is trained on as text."""
+    """Write the texts of all shards as one file."""
     schema = rows.arrow_schema(rows.TRAINING_SET)
-    partial, sample = into / f"{TRAINING_SET}{_PARTIAL}", ""
+    partial = into.with_suffix(_PARTIAL)
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for path in sorted(folder.glob(f"*{_TEXTS}")):
             for batch in pq.ParquetFile(path).iter_batches(_ROWS_A_GROUP):
-                table = pa.Table.from_batches([batch])
-                writer.write_table(table)
-                sample = sample or _sample(table)
-    (into / _SAMPLE).write_text(sample, encoding="utf-8")
-    partial.replace(into / TRAINING_SET)
+                writer.write_table(pa.Table.from_batches([batch]))
+    partial.replace(into)
 
 
-def _sample(texts: pa.Table) -> str:
-    kept = texts.filter(pc.is_null(texts["dropped"])).slice(0, 1).to_pylist()
-    return "".join(
-        f"{row['prompt']}\n>>> trained from here\n{row['completion']}\n<<< to here\n"
-        for row in kept
-        if row["completion"] is not None
-    )
+def _sample(texts: Path) -> str:
+    """The first row that is trained on, as text."""
+    for batch in pq.ParquetFile(texts).iter_batches(_ROWS_A_GROUP):
+        table = pa.Table.from_batches([batch])
+        for row in table.filter(pc.is_null(table["dropped"])).slice(0, 1).to_pylist():
+            if row["completion"] is None:
+                return ""
+            return f"{row['prompt']}\n>>> trained from here\n{row['completion']}\n<<< to here\n"
+    return ""
 
 
-def _refuse_without_rows(folder: Path) -> None:
-    dropped = pl.read_parquet(folder / TRAINING_SET, columns=["dropped"])["dropped"]
+def _refuse_without_rows(texts: Path, missing: str) -> None:
+    dropped = pl.read_parquet(texts, columns=["dropped"])["dropped"]
     if dropped.is_null().any():
         return
     counts = dropped.str.split(":").list.first().value_counts(sort=True)
@@ -288,8 +337,8 @@ def _refuse_without_rows(folder: Path) -> None:
     lengths = dropped.str.extract(r"^over_long: (\d+)").cast(pl.Int64).drop_nulls().to_list()
     shortest = f"; the shortest has {min(lengths)} tokens" if lengths else ""
     raise TrainingError(
-        f"no row is left to train on ({reasons}{shortest})",
-        HINTS.get(counts["dropped"][0], f"check {folder / TRAINING_SET}"),
+        f"{missing} ({reasons}{shortest})",
+        HINTS.get(counts["dropped"][0], f"check {texts}"),
     )
 
 

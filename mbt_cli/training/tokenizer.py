@@ -74,11 +74,13 @@ class ModelTokenizer:
 
     def decode_reply(self, tokens: Sequence[int]) -> str:
         """The exact text of tokens that follow others."""
-        text = self._tokenizer.decode(
-            [*self._head, *tokens],
-            skip_special_tokens=False,
-            clean_up_tokenization_spaces=False,
-        )
+        whole = [*self._head, *tokens]
+        if self._fast is not None:  # without the check of every token that transformers makes
+            text = self._fast.decode(whole, skip_special_tokens=False)
+        else:
+            text = self._tokenizer.decode(
+                whole, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
         return str(text).removeprefix(self._before)
 
     def _place_before(self) -> str:

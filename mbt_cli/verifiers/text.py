@@ -406,8 +406,9 @@ def question_numbers(question_ids: pl.Series) -> tuple[pl.Series, Numbers]:
     """The distinct ids, sorted, and the number of each row's id among them, shape (rows,)."""
     run = question_ids.rle_id().to_numpy().astype(np.int64)  # number of equal neighbours
     heads = question_ids.gather(np.flatnonzero(np.diff(run, prepend=-1)))
-    ids = heads.unique().sort()
-    number = pl.DataFrame({"question_id": ids, "number": np.arange(len(ids))})
-    rows = heads.alias("question_id").to_frame()
-    joined = rows.join(number, on="question_id", how="left", maintain_order="left")
-    return ids, joined["number"].to_numpy()[run]
+    order = heads.arg_sort()
+    ranked = heads.gather(order)
+    is_first = (ranked != ranked.shift()).fill_null(value=True)  # the first one has none before it
+    number = np.empty(len(heads), np.int64)
+    number[order.to_numpy()] = np.cumsum(is_first.to_numpy()) - 1
+    return ranked.filter(is_first), number[run]

@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 PORT = 18_137
 BASE_URL = f"http://127.0.0.1:{PORT}/v1"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MBT_REUSE": "off"}
 
 STUDY = """
 [study]

@@ -24,6 +24,7 @@ from mbt_cli.scores.statistics import (
     Floats,
     Interval,
     Quantity,
+    Resampled,
     bootstrap,
     holm,
     not_worse_than_best,
@@ -60,7 +61,11 @@ def each(study: Study) -> Share:
     return lambda studies: mean([study() for _ in range(studies)])
 
 
-def studentized(draw: Callable[[], Quantity], truth: float) -> Share:
+def studentized(
+    draw: Callable[[], Quantity],
+    truth: float,
+    interval: Callable[[Resampled], Interval | None] = Resampled.interval,
+) -> Share:
     """Studies of quantities that a draw makes, which get their resamples in batches."""
 
     def share(studies: int) -> float | None:
@@ -68,7 +73,7 @@ def studentized(draw: Callable[[], Quantity], truth: float) -> Share:
         for start in range(0, studies, AT_ONCE):
             quantities = [draw() for _ in range(min(AT_ONCE, studies - start))]
             drawn = bootstrap(quantities, resamples=RESAMPLES, seed=start)
-            found += [covered(one.interval(), truth) for one in drawn]
+            found += [covered(interval(one), truth) for one in drawn]
         return mean(found)
 
     return share
@@ -152,11 +157,16 @@ def differences(random: np.random.Generator, n: int) -> Iterator[tuple[str, Shar
 
             yield f"difference of shares, {p} and {q}, {k} sample{'s' * (k > 1)}", each(study)
 
-    def skewed() -> Quantity:
-        question = random.lognormal(0, 0.5, n)
-        return plain(question * (random.lognormal(0, 0.5, n) - random.lognormal(0, 0.5, n)))
+    for times in (1.0, 1.5):
 
-    yield "difference of skewed values", studentized(skewed, 0.0)
+        def skewed(times: float = times) -> Quantity:
+            question = random.lognormal(0, 0.5, n)
+            own, base = random.lognormal(0, 0.5, (2, n))
+            return plain(question * (times * own - base))
+
+        truth = (times - 1) * np.exp(0.25)
+        name = f"difference of skewed values, one {times} times the other"
+        yield name, studentized(skewed, truth, Resampled.interval_of_difference)
 
 
 def trainings(random: np.random.Generator, n: int) -> Iterator[tuple[str, Share]]:

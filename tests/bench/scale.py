@@ -196,6 +196,7 @@ class Bench:
             (tools / name).chmod(0o755)
         self._environment = {
             **os.environ,
+            "MBT_REUSE": "off",
             "PATH": f"{tools}:{os.environ['PATH']}",
             "PYTHONPATH": str(repository),
             "MBT_RUNS": str(folder / "runs"),

@@ -115,3 +115,26 @@ def test_a_name_that_the_study_does_not_have_is_exit_2(ran):
 
 def test_a_study_made_by_rule_needs_nothing(ran):
     assert "nothing to fetch" in ran("fetch", "study.toml").out
+
+
+@pytest.mark.parametrize(
+    ("load_format", "weights"),
+    [
+        ("mistral", {"consolidated-1.safetensors"}),
+        ("safetensors", {"model-1.safetensors"}),
+        ("auto", {"consolidated-1.safetensors", "model-1.safetensors"}),
+    ],
+)
+def test_the_weights_that_the_load_format_reads_are_fetched(
+    ran, hub, workplace, load_format, weights
+):
+    files = {"consolidated-1.safetensors": b"c" * 50, "model-1.safetensors": b"m" * 50}
+    hub.repos["models/org/small"] = {"config.json": b"{}", **files}
+    text = STUDY.replace('"org/small" }', f'"org/small" }}\nserve.load_format = "{load_format}"')
+    (workplace / "needs.toml").write_text(text)
+
+    told = ran("fetch", "needs.toml", "--model", "small")
+
+    assert told.code == 0, told.err
+    fetched = {path.rpartition("/")[2] for path in hub.downloads()}
+    assert fetched == {"config.json", *weights}

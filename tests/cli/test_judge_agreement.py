@@ -105,6 +105,11 @@ def test_other_labels_make_the_scores_stale(labelled, mbt):
         (f"{HEAD}\na,0,answer,perhaps,", "the label `perhaps` is none of `A`, `B`, `C`, `1`"),
         (f"{HEAD}\na,0,answer,1,\na,0,answer,0,", "several labels for question_id `a`, sample `0`"),
         (f"{HEAD}\na,0,anwser,1,", "no label in `labels.csv` is for a cell of this stage"),
+        (
+            f"{HEAD}\na,0,answer,1,\nb,0,anwser,1,\nc,0,anwser,1,",
+            "no prompt `anwser` in the study; did you mean `answer`? (2 labels)",
+        ),
+        (f"{HEAD}\na,0,answer,1,\nb,0,,1,", "no prompt `` in the study; there are `answer`"),
         (f"{HEAD}\na,0,answer,,", "the column `label` of `labels.csv` is empty"),
     ],
 )

@@ -64,7 +64,7 @@ def cluster(workplace):
 def test_show_tells_the_choice_and_its_numbers(mbt, path):
     shown = mbt("show", "study.toml", "--json", PATH=path(4, 143_771))
 
-    flag = json.loads(shown.out)["big"]["flags"]["placement"]
+    flag = json.loads(shown.out)["models"]["big"]["flags"]["placement"]
     assert flag["from"] == "chosen by mbt"
     assert "on 4 GPUs of 140.4 GiB: tensor parallel 1, 4 replicas" in flag["value"]
     assert "weights 61.0, vLLM 7.0, cache 58.3 GiB" in flag["value"]

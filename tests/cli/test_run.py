@@ -249,11 +249,41 @@ def test_show_of_a_manifest_says_which_sampling_a_preset_recommends(mbt, workpla
         )
     )
 
-    shown = json.loads(mbt("show", "study.toml", "--json").out)["big"]["flags"]
+    shown = json.loads(mbt("show", "study.toml", "--json").out)["models"]["big"]["flags"]
 
     assert shown["sampling.presence_penalty"] == {"value": 1.5, "from": "preset qwen3.5-4b"}
     assert shown["sampling.top_p"] == {"value": 0.9, "from": "models.big"}
     assert shown["request.chat_template_kwargs"]["value"] == {"enable_thinking": True}
+
+
+def test_show_as_json_has_the_recipe_of_each_training(mbt, workplace):
+    training = """
+[[stage]]
+kind = "train"
+name = "sft"
+preset = "sft"
+matrix = { model = ["big"], "trainer.learning_rate" = [1e-5, 2e-5] }
+data = { stage = "base", where = { model = "parrot", prompt = "answer" } }
+target = "reply"
+recipe = { batch_size = 4 }
+"""
+    big = '[models.big]\npreset = "qwen3.5-4b"\n'
+    (workplace / "study.toml").write_text(f"{SMALL_STUDY}{big}{training}")
+
+    ran = mbt("show", "study.toml", "--json")
+    assert ran.code == 0, ran.out + ran.err
+    shown = json.loads(ran.out)
+
+    rates = {
+        one["address"]: one["recipe"]["trainer"]["learning_rate"] for one in shown["trainings"]
+    }
+    assert sorted(rates.values()) == [1e-5, 2e-5]
+    (first, _) = shown["trainings"]
+    assert first["recipe"]["batch_size"] == 4
+    assert first["recipe"]["trainer"]["lr_scheduler_type"]  # of the preset
+    assert first["recipe"]["trained_dtype"] == first["recipe"]["dtype"]
+    assert first["method"] == {"kind": "sft"}
+    assert first["estimate"]["address"] == first["address"]
 
 
 def test_show_prompt_gives_what_a_judge_was_asked(mbt, workplace):

@@ -120,3 +120,15 @@ def test_the_cases_cover_both_kinds_all_phases_and_three_data_sets():
             "musique",
             "2wikimultihopqa",
         }
+
+
+def test_a_student_of_the_question_is_no_leak():
+    text = CASES[0].text + " The student has 24 pencils left."
+
+    def failure(question):
+        results = GateResults(Gates(conclusion=False, phases="off"))
+        asked = Asked("q", CASES[0].answers, question)
+        return results.check(asked, Reply(text, None, "stop"))["failure"]
+
+    assert failure("How many pencils does the student have left?") is None
+    assert failure("How many pencils are left?").startswith("gate_leak")

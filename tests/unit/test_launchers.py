@@ -252,6 +252,10 @@ def test_a_job_that_wants_more_gpus_than_the_preset_gives_is_refused(preset):
         preset("one-gpu").render(job(gpus=4))
 
 
+JOB = str(os.getpid())
+"""Tests that run at the same time share no folder below /tmp."""
+
+
 def stand_in(tmp_path: Path) -> dict[str, str]:
     """An environment in which the script's Slurm commands are stand-ins."""
     tools = tmp_path / "bin"
@@ -490,6 +494,7 @@ def environment_of(launcher, folder, environment, **wanted):
     """The environment in which a job's script starts its command."""
     wanted = job(folder / "record", workdir=folder, cache=folder / "cache", **wanted)
     script = ["bash", "-c", launcher.render(wanted)]
+    environment = {**environment, "SLURM_JOB_ID": JOB}
     subprocess.run(script, cwd=folder, env=environment, capture_output=True, check=True)
     lines = (folder / "environment.txt").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
@@ -506,7 +511,7 @@ def test_temporary_files_are_on_the_node_and_nothing_of_them_is_left(own, tmp_pa
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = environment_of(own(ENVIRONMENT % ""), tmp_path, environment)
 
-    assert found["TMPDIR"] == f"{own_folder}/7/tmp"
+    assert found["TMPDIR"] == f"{own_folder}/{JOB}/tmp"
     assert found["TRITON_CACHE_DIR"].startswith(f"{tmp_path}/cache/compiled/gpu7/")
     assert "OMP_NUM_THREADS" not in found.keys() - os.environ.keys()
     assert sorted(path.name for path in own_folder.iterdir()) == ["6", "6.lock"]
@@ -520,8 +525,8 @@ def test_the_folder_of_a_preset_is_taken_and_a_long_path_is_not(own, tmp_path, n
     usual = environment_of(own(ENVIRONMENT % ""), tmp_path, environment)
     said = environment_of(own(ENVIRONMENT % f"TMPDIR = '{node}'"), tmp_path, environment)
 
-    assert usual["TMPDIR"] == f"/tmp/mbt-{os.getuid()}/7/tmp"
-    assert said["TMPDIR"] == f"{node}/mbt-{os.getuid()}/7/tmp"
+    assert usual["TMPDIR"] == f"/tmp/mbt-{os.getuid()}/{JOB}/tmp"
+    assert said["TMPDIR"] == f"{node}/mbt-{os.getuid()}/{JOB}/tmp"
 
 
 def test_the_nodes_of_a_job_share_no_compiled_kernels(own, tmp_path, node):

@@ -76,7 +76,36 @@ def test_cells_of_one_server_share_a_job(load, planned):
         ("scores-1", 2, ("questions-1", "base-1", "answers-1")),
         ("tables-1", 1, ("scores-1",)),
     ]
-    assert plan.boots == 2
+    assert plan.boots == 0  # replies are canned
+
+
+REMOTE = '{ kind = "openai", base_url = "http://127.0.0.1:9/v1" }'
+SERVED = '{ kind = "vllm", model = "owner/name", place = { tensor_parallel_size = 1 } }'
+
+
+@pytest.mark.parametrize(("backend", "starts"), [(REMOTE, 0), (SERVED, 1)], ids=["remote", "own"])
+def test_only_servers_that_mbt_starts_count_as_starts(load, planned, backend, starts):
+    canned = SMALL_STUDY[SMALL_STUDY.index("{ kind = ") :].partition("\n")[0]
+
+    plan = planned(load(SMALL_STUDY.replace(canned, backend)))
+
+    assert plan.boots == starts
+    assert [job.id for job in plan.jobs if job.is_remote] == [
+        *(["base-1"] if backend == REMOTE else []),
+        "answers-1",
+    ]
+
+
+def test_no_reply_is_reckoned_longer_than_its_limit(load, planned):
+    cells = {cell.kind: cell for cell in planned(load()).cells}
+
+    # 6 questions, 2 samples, at most 32 tokens; usual are 2,000
+    assert cells["rollout"].tokens == cells["rollout"].most_tokens == 6 * 2 * 32
+    longer = {c.kind: c for c in planned(load(SMALL_STUDY, "sampling.plain.max_tokens=9000")).cells}
+    assert longer["rollout"].tokens == 6 * 2 * 2_000
+    assert longer["rollout"].most_tokens == 6 * 2 * 9_000
+    rest = {c.kind: c for c in planned(load(SMALL_STUDY, 'sampling.plain.max_tokens="rest"')).cells}
+    assert rest["rollout"].most_tokens is None
 
 
 def test_a_job_runs_a_command_that_users_can_type(load, planned):
@@ -604,3 +633,17 @@ def test_no_array_has_more_tasks_than_slurm_allows(load, planned):
     plan = planned(load(SMALL_STUDY.replace("samples = 2", "samples = 900")), max_rows=1)
 
     assert max(job.shards for job in plan.jobs) == 1_000
+
+
+def test_a_plan_says_what_seeds_cost_a_large_job(load, planned):
+    canned = SMALL_STUDY[SMALL_STUDY.index("{ kind = ") :].partition("\n")[0]
+    text = SMALL_STUDY.replace(canned, SERVED).replace("limit = 6", "")
+    large = ("sampling.plain.temperature=0.6", "sampling.plain.max_tokens=9000")
+    samples = "stage.base.samples=2000"
+
+    (advice,) = planned(load(text, *large, samples)).advice
+
+    assert advice.startswith("parrot: a seed in each request costs 15 to 20 %")
+    assert planned(load(text, *large)).advice == ()
+    assert planned(load(text, *large, samples, "sampling.plain.seedable=false")).advice == ()
+    assert planned(load(text, large[1], samples)).advice == ()  # greedy

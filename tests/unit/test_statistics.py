@@ -319,6 +319,30 @@ def test_intervals_of_skewed_means_cover_the_truth(n):
     assert covers >= 270  # of 300: 93 %, less two standard errors
 
 
+@pytest.mark.parametrize("n", [12, 50])
+def test_intervals_of_skewed_differences_cover_the_truth(n):
+    random = np.random.default_rng(3)
+    covers = 0
+    for _ in range(600):
+        own, base = random.lognormal(0, 0.5, (2, n))
+        drawn = bootstrap([mean(random.lognormal(0, 0.5, n) * (own - base))], resamples=400, seed=0)
+        found = drawn[0].interval_of_difference()
+        covers += found.low <= 0 <= found.high
+
+    assert 558 <= covers <= 588  # 93 to 98 % of 600
+
+
+def test_the_interval_of_a_difference_reaches_as_far_as_students_t():
+    values = np.array([-3.0, 0.1, 0.2, 0.4, 0.5, 9.0])
+    drawn = bootstrap([mean(values)], resamples=500, seed=1)[0]
+    own, found = drawn.interval(), drawn.interval_of_difference()
+    low, high = stats.t.interval(0.95, 5, values.mean(), stats.sem(values))
+
+    assert found.low == pytest.approx(min(own.low, low))
+    assert found.high == pytest.approx(max(own.high, high))
+    assert bootstrap([mean(np.ones(5))], resamples=9, seed=1)[0].interval_of_difference() is None
+
+
 def paired_shares(random, n, only_first, only_second, both=0.4):
     """0 / 1 values of both sides, with these shares of questions that one side alone has right."""
     kinds = random.choice(

@@ -5,14 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from mbt_cli.core.recipe import Launch
+from mbt_cli.core.recipe import Launch, Recipe
 from mbt_cli.errors import StageError
-from mbt_cli.stages.train import launch_environment, training_command
+from mbt_cli.stages.train import check_batch, launch_environment, training_command
+from mbt_cli.trainers.sft import SFT
 
 MODULE = ["-m", "mbt_cli.training.sft", "/runs/job/job.json"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
 ACCELERATE += ["--config_file", "/runs/job/accelerate.yaml", "--mixed_precision", "no"]
-NODES = {"multi_gpu": True, "use_fsdp": False, "num_machines": "$SLURM_NNODES"}
+NODES = {
+    "multi_gpu": True,
+    "use_fsdp": False,
+    "num_processes": "$MBT_PROCESSES",
+    "num_machines": "$SLURM_NNODES",
+}
 
 
 def command(environment=None, **launch):
@@ -50,29 +56,42 @@ def test_the_shell_does_not_change_how_a_training_runs():
 
 
 def test_every_node_runs_a_launcher_with_its_own_rank():
-    words = command({"SLURM_NNODES": "2"}, accelerate="x", flags=NODES)
+    words = command({"SLURM_NNODES": "2", "MBT_PROCESSES": "16"}, accelerate="x", flags=NODES)
 
     relay = [sys.executable, "-m", "mbt_cli.training.node_relay"]
     head, node = words.index("head"), words.index("node")
     assert words[: head + 2] == [*relay, "head", "srun"]
     assert {"--nodes=2", "--ntasks-per-node=1"} <= set(words[head:node])
-    flags = ["--multi_gpu", "--num_machines", "2", "--machine_rank", "$SLURM_NODEID"]
+    flags = ["--multi_gpu", "--num_processes", "16", "--num_machines", "2"]
+    flags += ["--machine_rank", "$SLURM_NODEID"]
     assert words[node - 3 :] == [*relay, "node", *ACCELERATE, *flags, *MODULE]
 
 
 def test_a_given_rank_leaves_the_nodes_to_the_user():
-    flags = {"num_machines": 2, "machine_rank": 1}
+    flags = {"multi_gpu": True, "num_machines": 2, "machine_rank": 1}
 
-    words = command(accelerate="x", flags=flags)
+    words = command(accelerate="x", flags=flags, processes=2)
 
-    assert words == [*ACCELERATE, "--num_machines", "2", "--machine_rank", "1", *MODULE]
+    rest = ["--num_machines", "2", "--machine_rank", "1", "--num_processes", "2"]
+    assert words == [*ACCELERATE, "--multi_gpu", *rest, *MODULE]
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "reads `$SLURM_NNODES`, which is not set in the environment"),
-        ({"SLURM_NNODES": "two"}, "`num_machines` is `two`, which is not a whole number"),
+        ({"MBT_PROCESSES": "2"}, "reads `$SLURM_NNODES`, which is not set in the environment"),
+        (
+            {"MBT_PROCESSES": "2", "SLURM_NNODES": "two"},
+            "`num_machines` is `two`, from `$SLURM_NNODES`, which is not a whole number",
+        ),
+        (
+            {"MBT_PROCESSES": "0", "SLURM_NNODES": "2"},
+            "`num_processes` is `0`, from `$MBT_PROCESSES`, which is not a whole number of at",
+        ),
+        ({"MBT_PROCESSES": "-8", "SLURM_NNODES": "2"}, "`num_processes` is `-8`"),
+        ({"MBT_PROCESSES": "auto", "SLURM_NNODES": "2"}, "`num_processes` is `auto`"),
+        ({"MBT_PROCESSES": "", "SLURM_NNODES": "2"}, "`num_processes` is ``"),
+        ({"MBT_PROCESSES": "9", "SLURM_NNODES": "2"}, "9 processes do not divide into 2 nodes"),
     ],
 )
 def test_missing_and_wrong_variables_are_reported(environment, message):
@@ -80,3 +99,28 @@ def test_missing_and_wrong_variables_are_reported(environment, message):
         command(environment, accelerate="x", flags=NODES)
 
     assert message in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("processes", "message"),
+    [
+        ("12", "`recipe.device_batch_size`: batch_size 64 does not divide into 12 devices"),
+        ("nonsense", "`num_processes` is `nonsense`, from `$MBT_PROCESSES`"),
+    ],
+)
+def test_a_batch_that_only_the_job_can_divide_is_refused_before_rows_are_made(processes, message):
+    recipe = Recipe(
+        method="sft",
+        tuning="full",
+        dtype="bfloat16",
+        batch_size=64,
+        max_length=512,
+        launch={"accelerate": "multi_node", "flags": NODES},
+    )
+    environment = {"SLURM_NNODES": "2", "MBT_PROCESSES": processes}
+
+    with pytest.raises(StageError) as raised:
+        check_batch(recipe, SFT(), environment)
+
+    assert message in raised.value.message
+    check_batch(recipe, SFT(), {**environment, "MBT_PROCESSES": "16"})

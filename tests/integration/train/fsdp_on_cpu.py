@@ -21,6 +21,8 @@ from mbt_cli.training.batches import share_exactly
 from mbt_cli.training.evaluation import Asked, EvaluatesHeldOut, Evaluations, held_out_rows
 from mbt_cli.training.loop import arguments, prepare
 from mbt_cli.training.models import load_model
+from mbt_cli.training.sft_rows import SftRows
+from mbt_cli.training.shards import RowSet, write_rows
 from mbt_cli.training.tokenizer import ModelTokenizer
 from mbt_cli.verifiers.text import TextVerifier
 
@@ -59,7 +61,7 @@ def main(model, folder, master_weights):
         seed=1,
         examples="",
         folder=folder,
-        files=folder,
+        files=f"{folder}/files",
         validation=f"{folder}/validation.parquet",
         verifiers={"questions/benchmark=b/split=s": plugin_reference(TextVerifier())},
     )
@@ -77,6 +79,10 @@ def main(model, folder, master_weights):
     if os.environ.get("ACCELERATE_USE_FSDP"):
         # accelerate shards only on devices such as GPUs; PyTorch's FSDP runs on CPUs as well
         state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    with state.main_process_first():
+        if state.is_main_process:
+            Path(job.files).mkdir(exist_ok=True)
+            write_rows(job, SftRows, RowSet.held_out(job.validation), processes=1)
     # rows of 3 to 22 tokens; the last batch has 4 of them
     rows = [[5 + (7 * n + k) % 90 for k in range(3 + n)] for n in range(20)]
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -87,7 +93,7 @@ def main(model, folder, master_weights):
         train_dataset=Dataset.from_list(
             [{"input_ids": row, "labels": [-100, *row[1:]]} for row in rows]
         ),
-        eval_dataset=held_out_rows(job, adapted, multiple=2 * state.num_processes),
+        eval_dataset=held_out_rows(job, multiple=2 * state.num_processes),
         processing_class=tokenizer,
     )
     share_exactly(trainer, recipe.batch_size)

@@ -21,6 +21,7 @@ from trl import SFTConfig, SFTTrainer
 from mbt_cli.core import rows
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import TrainingJob, Weights
+from mbt_cli.training.evaluation import held_out_rows
 from mbt_cli.training.mask import ChatFormat
 from mbt_cli.training.row_files import RowLengths, open_rows
 from mbt_cli.training.tokenizer import ModelTokenizer, load_tokenizer
@@ -385,3 +386,40 @@ def test_the_time_limit_of_collective_operations_is_that_of_the_recipe(tmp_path)
 
     # two processes print at once, so a line end may come late
     assert ran.stdout.count("2 processes wait 77 seconds") == 2
+
+
+def with_held_out(job, **changes):
+    frame = pl.read_parquet(job.examples).filter(pl.col("dropped").is_null()).head(25)
+    path = f"{job.folder}/validation.parquet"
+    frame.write_parquet(path, row_group_size=ROWS_A_SHARD)
+    job = job.model_copy(update={"validation": path, **changes})
+    (Path(job.folder) / "job.json").write_text(job.model_dump_json())
+    return job
+
+
+def test_held_out_rows_are_made_before_the_ranks_start_and_only_opened_there(tmp_path):
+    job = with_held_out(made_job(tmp_path))
+    assert tokenized(job) == (0, "")
+    texts = pl.read_parquet(tmp_path / "files/validation_set.parquet")
+    kept = texts.filter(pl.col("dropped").is_null())
+    assert (texts.height, kept.height) == (25, 23)
+
+    write_template(tmp_path, "{{ raise_exception('rendered again') }}")
+    found = held_out_rows(job, multiple=8)
+
+    assert len(found) == 24  # one row without trained tokens fills the last batch
+    assert found[-1]["labels"] == [-100, -100]
+    trained = [sum(label != -100 for label in row) for row in found["labels"]]
+    assert trained[:-1] == kept["trained_tokens"].to_list()
+
+
+def test_held_out_rows_that_are_all_too_long_are_named_before_the_ranks_start(tmp_path):
+    job = with_held_out(made_job(tmp_path))
+    long = pl.read_parquet(job.examples).filter(pl.col("completion").str.len_chars() > 99)
+    long.write_parquet(job.validation)
+
+    assert tokenized(job)[0] != 0
+
+    found = problem(job)
+    assert "no held-out row can be used (4 x over_long; the shortest has" in found["message"]
+    assert found["hint"] == "raise `recipe.max_length`"
