@@ -199,12 +199,14 @@ class VLLMBackend(Backend):
         for key in serve:
             if place := _OWN_FIELDS.get(key.replace("-", "_")):
                 problems.append(f"set {place} instead of `{key}`")
-        for key, nearest in unknown_flags(serve, known_flags()):
-            meant = f", did you mean `{nearest}`?" if nearest else ""
-            problems.append(f"vLLM has no flag `{key}`{meant}")
         if problems:
             raise ValueError("; ".join(problems))
         return serve
+
+    def warnings(self) -> Iterator[str]:
+        for key, nearest in unknown_flags({**self.serve, **self.place.flags}, known_flags()):
+            meant = f"; did you mean `{nearest}`?" if nearest else ""
+            yield f"vLLM {_checked_version()} has no flag `{key}`, another version may{meant}"
 
     def weights_name(self) -> str:
         return self.model
@@ -597,12 +599,21 @@ def _began_with(adapter: Path, model: str) -> bool:
     return base == model
 
 
-@cache
 def known_flags() -> Mapping[str, str]:
     """Flags of the vLLM version that mbt was tested with, and the values that they expect."""
-    text = (resources.files("mbt_cli") / "backends" / "vllm_keys.json").read_bytes()
-    keys: Mapping[str, str] = orjson.loads(text)["keys"]
+    keys: Mapping[str, str] = _checked()["keys"]
     return keys
+
+
+def _checked_version() -> str:
+    return str(_checked()["version"])
+
+
+@cache
+def _checked() -> Mapping[str, Json]:
+    text = (resources.files("mbt_cli") / "backends" / "vllm_keys.json").read_bytes()
+    found: Mapping[str, Json] = orjson.loads(text)
+    return found
 
 
 def visible_gpus(environment: Mapping[str, str]) -> int:

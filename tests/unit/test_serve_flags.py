@@ -1,5 +1,7 @@
 """A serve table to the flags of `vllm serve`."""
 
+import re
+
 import pytest
 
 from mbt_cli.backends.flags import flags_of, unknown_flags
@@ -52,10 +54,6 @@ def test_the_shipped_list_knows_the_flags_that_presets_rest_on():
     ("serve", "words"),
     [
         (
-            {"max_model_length": 1},
-            "vLLM has no flag `max_model_length`, did you mean `max_model_len`",
-        ),
-        (
             {"tensor_parallel_size": 2},
             "set `place.tensor_parallel_size` instead of `tensor_parallel_size`",
         ),
@@ -65,6 +63,23 @@ def test_the_shipped_list_knows_the_flags_that_presets_rest_on():
 def test_a_serve_table_refuses_what_it_cannot_hold(serve, words):
     with pytest.raises(ValueError, match=words):
         VLLMBackend(model="org/model", serve=serve)
+
+
+def test_a_flag_that_the_checked_version_lacks_is_passed_on_with_a_warning():
+    own = VLLMBackend(
+        model="org/model",
+        serve={"max_model_length": 1},
+        place={"flags": {"max-num-seqs": 8, "quite_new": True}},
+    )
+
+    first, second = own.warnings()
+    assert re.fullmatch(
+        r"vLLM \d+\.\d+\.\d+ has no flag `max_model_length`, another version may; "
+        "did you mean `max_model_len`\\?",
+        first,
+    )
+    assert "no flag `quite_new`" in second
+    assert {"--max-model-length", "--quite-new"} <= set(own.flags())
 
 
 def test_the_models_own_generation_config_is_left_out_unless_the_manifest_wants_it():
