@@ -660,7 +660,7 @@ def serve(
 def preset(
     model: Annotated[str, typer.Argument(help="Name of a model on the hub, or its folder.")],
     revision: Annotated[str | None, typer.Option(help="Revision on the hub.")] = None,
-    to: Annotated[
+    file: Annotated[
         Path | None,
         typer.Option(help="File to write, such as presets/models/mine.toml; default: print it."),
     ] = None,
@@ -669,7 +669,7 @@ def preset(
     """Write a preset of a model from its config, generation config and chat template."""
     from mbt_cli.cli.preset import preset
 
-    preset(model, revision, to, force=force)
+    preset(model, revision, file, force=force)
 
 
 def node() -> None:

@@ -46,7 +46,7 @@ def model(workplace):
 
 
 def test_a_preset_has_what_the_files_say_and_a_study_runs_on_it(mbt, model, workplace):
-    written = mbt("preset", "./weights", "--to", "presets/models/mine.toml")
+    written = mbt("preset", "./weights", "--file", "presets/models/mine.toml")
     assert written.code == 0, written.err
 
     preset = tomllib.loads((workplace / "presets/models/mine.toml").read_text())
@@ -67,7 +67,7 @@ def test_it_is_printed_and_no_file_is_overwritten(mbt, model, workplace):
     (workplace / "mine.toml").write_text("kept")
 
     printed = mbt("preset", "weights")
-    refused = mbt("preset", "weights", "--to", "mine.toml")
+    refused = mbt("preset", "weights", "--file", "mine.toml")
 
     assert tomllib.loads(printed.out)["sampling"]["top_k"] == 20
     assert "enable_thinking = false" in printed.out

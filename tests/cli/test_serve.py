@@ -152,7 +152,6 @@ def test_what_the_server_prints_is_shown_where_it_is_asked_for(mbt, vllm_preset)
         (("smollm2",), "did you mean `smollm2-135m`?"),
         (("smollm2-135m", "--set", "context=9"), "`models.smollm2-135m.context`: unknown key"),
         (("smollm2-135m", "--set", "context"), "is not KEY=VALUE"),
-        (("qwen3-0.6b", "--set", "serve.max_modle_len=9"), "did you mean `max_model_len`?"),
     ],
 )
 def test_what_is_wrong_with_the_preset_is_said_before_anything_starts(mbt, arguments, words):
