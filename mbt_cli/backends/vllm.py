@@ -124,6 +124,16 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that `--max-lora-rank` takes."""
 _ADAPTER_SECONDS = 300.0
 _OK = 200
+_PHASES = (
+    (r"Graph capturing finished|Application startup complete", "its last steps"),
+    (r"[Cc]apturing (?:CUDA )?graphs?|Graph capturing", "capturing graphs"),
+    (r"torch\.compile|Compiling|[Ww]arm(?:ing)?[ -]?up", "compiling and warming up"),
+    (r"Model loading took|Loading weights took", "making room for its cache"),
+    (r"Loading safetensors|checkpoint shards|Starting to load model", "loading the weights"),
+    (r"Downloading|Fetching \d+ files|Time spent downloading", "downloading the weights"),
+)
+"""Lines of vLLM's log, later phases first."""
+_LEAST_READY_SECONDS, _START_SECONDS, _GB_A_SECOND = 1_200.0, 600.0, 0.08
 _WORK = "vllm:(?:generation_tokens|prompt_tokens|kv_cache_usage)"
 """Metrics that change while tokens are computed, also while long prompts are read."""
 _MEETING = (
@@ -465,7 +475,13 @@ class VLLMBackend(Backend):
                     place=place,
                 )
             return ServerCommand(
-                command, self._name(), environment=environment, work=_WORK, causes=CAUSES
+                command,
+                self._name(),
+                environment=environment,
+                work=_WORK,
+                causes=CAUSES,
+                phases=_PHASES,
+                ready_seconds=self._ready_seconds(),
             )
 
         with running_server(command_for, place, port=self.place.port) as server:
@@ -495,6 +511,12 @@ class VLLMBackend(Backend):
 
     def _name(self) -> str:
         return self.model.rstrip("/").rsplit("/", maxsplit=1)[-1]
+
+    def _ready_seconds(self) -> float:
+        """How long it may take to start: a slow disk reads 80 MB a second."""
+        size = self.size or model_size(self.model, self.revision, {}, ask_hub=False)
+        read = 0.0 if size is None else size.weights_gb / _GB_A_SECOND
+        return max(_LEAST_READY_SECONDS, _START_SECONDS + read)
 
     def _served_name(self) -> str:
         """The server's name for the model, with its adapter."""

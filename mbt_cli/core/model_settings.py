@@ -87,8 +87,9 @@ class RunSettings(Settings):
     """Stop when the first requests all fail alike and so many have failed; 0 never stops."""
     max_retry_after_seconds: float = Field(default=600, gt=0, le=86_400)
     """Longest wait that a server can ask for with `Retry-After`."""
-    server_ready_timeout_seconds: float = Field(default=1200, gt=0)
-    """Timeout of the start of a server, until its first reply."""
+    server_ready_timeout_seconds: float | None = Field(default=None, gt=0)
+    """Timeout of the start of a server, until its first reply. Default: 1,200, and for weights of
+    48 GB or more 600 and the time to read them at 80 MB a second: 3,600 for 240 GB."""
     server_restarts: int = Field(default=3, ge=0)
     """How often a server that died or hangs is restarted within one cell."""
     server_stall_seconds: float = Field(default=300, gt=0)

@@ -123,7 +123,7 @@ def ask(
 def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) -> None:
     """Open the backend, check that it is the one that answered before, and send everything."""
     batch, report = loop.batch, loop.report
-    with batch.open(batch.place) as source:
+    with batch.open(replace(batch.place, told=loop.progress.waiting)) as source:
         report.version = source.version
         report.flags = () if isinstance(source, Responder) else source.flags
         record_server(journal, writer, report.version, report.flags)

@@ -173,6 +173,8 @@ class ServerCommand:
         work: Regular expression for the lines of `/metrics` that change while it computes; empty
             if it has none.
         causes: Known reasons why it does not start, the likeliest first.
+        phases: Regular expressions for lines of its log, and what it does from such a line on.
+        ready_seconds: How long it may take to answer its first request.
     """
 
     command: Sequence[str]
@@ -182,6 +184,8 @@ class ServerCommand:
     probe: Mapping[str, Json] = field(default_factory=lambda: {"max_tokens": 1})
     work: str = ""
     causes: Sequence[Cause] = ()
+    phases: Sequence[tuple[str, str]] = ()
+    ready_seconds: float = 1200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +281,10 @@ def reserved_port(wanted: int | None = None) -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
+def _starting(model: str, phase: str, seconds: float) -> str:
+    return f"the server of {model} starts{f': {phase}' if phase else ''} ({seconds:,.0f} s)"
+
+
 class _Started:
     """A server that has started and may not be ready yet."""
 
@@ -289,16 +297,40 @@ class _Started:
         self.process = ServerProcess(command.command, environment, place.log)
 
     def wait_until_ready(self) -> None:
-        seconds = self._place.ready_timeout_seconds
-        deadline = time.monotonic() + seconds
-        pause = 0.05
+        seconds = self._place.ready_timeout_seconds or self._command.ready_seconds
+        began = changed = time.monotonic()
+        phase, pause = "", 0.05
         while not self._is_healthy():
             self.raise_if_ended()
-            if time.monotonic() > deadline:
-                raise self._error(f"the server was not ready after {seconds:g} seconds")
+            now = time.monotonic()
+            if (found := self._phase()) != phase:
+                phase, changed = found, now
+            if now > began + seconds:
+                raise self._not_ready(seconds, phase, now - changed)
+            self._place.told(_starting(self._command.model, phase, now - began))
             time.sleep(pause)
             pause = min(_SLOWEST_POLL_SECONDS, pause * 1.5)
-        self._probe(max(1.0, deadline - time.monotonic()))
+        self._place.told(
+            _starting(self._command.model, "its first reply", time.monotonic() - began)
+        )
+        self._probe(max(1.0, began + seconds - time.monotonic()))
+        self._place.told("")
+
+    def _phase(self) -> str:
+        """What the last line of its log that says so tells that it does."""
+        for line in reversed(self.process.tail(_LINES_SEARCHED).splitlines()):
+            for pattern, words in self._command.phases:
+                if re.search(pattern, line):
+                    return words
+        return ""
+
+    def _not_ready(self, seconds: float, phase: str, phase_seconds: float) -> BackendError:
+        last = f"; for {phase_seconds:,.0f} seconds it did this: {phase}" if phase else ""
+        error = self._error(f"the server was not ready after {seconds:g} seconds{last}")
+        hint = "raise `server_ready_timeout_seconds` in `[run]`"
+        if "download" in phase:
+            hint = f"fetch the weights before: mbt data fetch MANIFEST; or {hint}"
+        return BackendError(error.message, hint=error.hint or hint)
 
     def raise_if_ended(self) -> None:
         """Raise BackendError with the reason and the last lines if the server is gone."""

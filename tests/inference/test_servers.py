@@ -333,6 +333,32 @@ def test_a_server_that_never_answers_is_given_up_and_ended(tmp_path, place):
     assert processes_with(mark) == []
 
 
+def test_what_a_starting_server_does_is_told_and_named_when_time_is_up(place):
+    script = "echo Starting to load model x; sleep 1; echo Fetching 9 files; sleep 600"
+    phases = (("Starting to load", "loading the weights"), ("Fetching", "downloading the weights"))
+    told: list[str] = []
+    command = ServerCommand(("bash", "-c", script), "m", phases=phases, ready_seconds=3)
+    watched = replace(place, ready_timeout_seconds=None, told=told.append)
+
+    with (
+        pytest.raises(BackendError, match="it did this: downloading the weights") as raised,
+        running_server(lambda port, key: command, watched),
+    ):
+        pass
+
+    assert "mbt data fetch" in raised.value.hint
+    assert any("of m starts: loading the weights (" in words for words in told)
+    assert any("of m starts: downloading the weights (" in words for words in told)
+
+
+@pytest.mark.parametrize(("weights_gb", "seconds"), [(1, 1_200), (48, 1_200), (240, 3_600)])
+def test_a_large_model_may_take_longer_to_start(weights_gb, seconds):
+    size = {"weights_gb": weights_gb, "attention_heads": 8, "kv_heads": 8, "kv_bytes_per_token": 1}
+    large = VLLMBackend(model="a/b", size=size)
+
+    assert large._ready_seconds() == pytest.approx(seconds)
+
+
 def test_a_missing_command_names_what_to_install(place):
     with pytest.raises(BackendError, match="command `no-such-vllm` not found") as raised:
         backend("no-such-vllm").open(place).__enter__()
