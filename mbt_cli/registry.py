@@ -79,9 +79,9 @@ from mbt_cli.scores.mqi import MQI
 from mbt_cli.scores.rrp import RRP
 from mbt_cli.trainers.grpo import GRPO
 from mbt_cli.trainers.sft import SFT
-from mbt_cli.verifiers.choice import ChoiceVerifier
 from mbt_cli.verifiers.math import MathVerifier
 from mbt_cli.verifiers.number import NumberVerifier
+from mbt_cli.verifiers.option import OptionVerifier
 from mbt_cli.verifiers.text import TextVerifier
 
 BACKENDS = Family[Backend](
@@ -140,7 +140,7 @@ SCORES = Family[Score](
 )
 VERIFIERS = Family[Verifier](
     "verifiers",
-    ChoiceVerifier,
+    OptionVerifier,
     MathVerifier,
     NumberVerifier,
     TextVerifier,

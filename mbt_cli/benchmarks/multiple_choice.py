@@ -16,7 +16,7 @@ from mbt_cli.benchmarks import records
 from mbt_cli.core.chat import Json
 from mbt_cli.core.questions import Question
 from mbt_cli.interfaces import Benchmark, Verifier
-from mbt_cli.verifiers.choice import ChoiceVerifier, option_letter, option_text
+from mbt_cli.verifiers.option import OptionVerifier, option_letter, option_text
 
 _ID = ("id", "_id", "question_id")
 _TAKEN = (*_ID, "question", "options", "answer", "answer_index")
@@ -36,7 +36,7 @@ class MultipleChoice(Benchmark):
     shuffle_seed: int = 0
     """Seed of `shuffle`."""
 
-    verifier: ClassVar[Verifier] = ChoiceVerifier()
+    verifier: ClassVar[Verifier] = OptionVerifier()
     official: ClassVar[None] = None
     layout: ClassVar[frozenset[str]] = frozenset({"question", "options"})
     reads: ClassVar[frozenset[str]] = frozenset(_TAKEN)

@@ -170,8 +170,8 @@ def mapped_record(
         ValueError: The record has no such column.
 
     Example:
-        >>> mapped_record({"q": "Who?", "a": {"text": "Ann"}}, {"question": "q", "answer": "a.text"})
-        {'a': {'text': 'Ann'}, 'question': 'Who?', 'answer': 'Ann'}
+        >>> mapped_record({"a": {"text": "Ann"}, "n": 1}, {"answer": "a.text"})
+        {'a': {'text': 'Ann'}, 'n': 1, 'answer': 'Ann'}
     """
     if not columns:
         return record

@@ -79,7 +79,7 @@ class ExactMatch(_Words):
 
     Formula: 1 if normalise(answer) = normalise(r) for some reference r in gold and aliases, else 0;
     normalise = lower case, no ASCII punctuation, no a / an / the, single spaces. Multiple
-    choice: 1 if the answer names the right option, by its letter or its exact text (`mbt help data`).
+    choice: 1 if the answer names the right option by letter or exact text (`mbt help data`).
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, questions `answer`, `answer_aliases`.
     No answer: wrong (0), also in a reply that is empty, refused or filtered, or that was cut at the

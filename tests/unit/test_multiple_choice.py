@@ -8,7 +8,7 @@ from mbt_cli.core.column_maps import mapped_record
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.questions import Question
 from mbt_cli.store.questions import hub_request
-from mbt_cli.verifiers.choice import ChoiceVerifier, option_letter
+from mbt_cli.verifiers.option import OptionVerifier, option_letter
 
 CITIES = ["Lima", "Oslo", "Rome"]
 TEXT = "Capital of Norway?\n\nA. Lima\nB. Oslo\nC. Rome"
@@ -106,7 +106,7 @@ def test_a_letter_or_the_exact_text_names_the_option(reply):
     question = Question("q", TEXT, "B", ("Oslo",))
     reply = reply.replace("\\\\", "\\")
 
-    assert ChoiceVerifier().check(f"Hm. <answer>{reply}</answer>", question).passed
+    assert OptionVerifier().check(f"Hm. <answer>{reply}</answer>", question).passed
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_a_letter_or_the_exact_text_names_the_option(reply):
 def test_two_letters_another_letter_or_other_words_are_wrong(reply):
     question = Question("q", TEXT, "B", ("Oslo",))
 
-    assert not ChoiceVerifier().check(f"Hm. <answer>{reply}</answer>", question).passed
+    assert not OptionVerifier().check(f"Hm. <answer>{reply}</answer>", question).passed
 
 
 def test_articles_are_no_letters():
     assert option_letter("A") == "A"
     assert option_letter("A cat") is None
-    assert not ChoiceVerifier().check("B is right", Question("q", TEXT, "B")).passed
+    assert not OptionVerifier().check("B is right", Question("q", TEXT, "B")).passed
 
 
 def test_columns_and_filter_are_absent_from_older_fingerprints():

@@ -17,7 +17,7 @@ _ANOTHER = re.compile(
 )
 
 
-class ChoiceVerifier(Verifier):
+class OptionVerifier(Verifier):
     r"""Right if the answer is the letter of the right option, or its exact text.
 
     The answer is the tagged one, otherwise the last `\boxed` one outside the thinking. `B`, `b`,
@@ -26,14 +26,14 @@ class ChoiceVerifier(Verifier):
     and a full stop at the end.
 
     Example:
-        >>> verifier = ChoiceVerifier()
+        >>> verifier = OptionVerifier()
         >>> verifier.same("(B) Oslo", "B"), verifier.same("B or C", "B")
         (True, False)
     """
 
     replaces_words: ClassVar[bool] = True
 
-    kind: Literal["choice"] = "choice"
+    kind: Literal["option"] = "option"
     """Names the verifier."""
 
     def answer(self, reply: str, *, tagged: str | None = None) -> str | None:
