@@ -49,6 +49,10 @@ class Benchmark(BenchmarkFiles, Plugin):
     most fields wins; an empty one is never recognized."""
     has_documents: ClassVar[bool] = True
     """Whether its questions come with documents to read."""
+    reads: ClassVar[frozenset[str]] = frozenset()
+    """Fields of a record that it reads, and that `columns` may name; empty: any."""
+    prompt: ClassVar[str] = "question"
+    """The shipped prompt for its questions without documents."""
     init_settings: ClassVar[Mapping[str, Json]] = {}
     """Settings that `mbt init` writes for it; only for benchmarks that are generated."""
 
@@ -70,7 +74,8 @@ class Benchmark(BenchmarkFiles, Plugin):
 
     def official_size(self, split: str) -> int | None:
         """Number of questions in a split before `limit` and `sample`; None if unknown."""
-        return self.official_sizes.get(split) if self.source == "hub" else None
+        is_whole = self.source == "hub" and self.repo is None and not self.filter
+        return self.official_sizes.get(split) if is_whole else None
 
     def generate(self, split: str) -> Iterator[Question] | None:
         """Generated questions, for benchmarks without files."""

@@ -10,6 +10,7 @@ from mbt_cli.backends.vllm import VLLMBackend
 from mbt_cli.benchmarks.gsm8k import GSM8K
 from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.benchmarks.math500 import MATH500
+from mbt_cli.benchmarks.multiple_choice import MultipleChoice
 from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.question_answer import QuestionAnswer
 from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
@@ -80,6 +81,7 @@ from mbt_cli.trainers.grpo import GRPO
 from mbt_cli.trainers.sft import SFT
 from mbt_cli.verifiers.math import MathVerifier
 from mbt_cli.verifiers.number import NumberVerifier
+from mbt_cli.verifiers.option import OptionVerifier
 from mbt_cli.verifiers.text import TextVerifier
 
 BACKENDS = Family[Backend](
@@ -97,6 +99,7 @@ BENCHMARKS = Family[Benchmark](
     GSM8K,
     HotpotQA,
     MATH500,
+    MultipleChoice,
     MuSiQue,
     QuestionAnswer,
     TinyHop,
@@ -137,6 +140,7 @@ SCORES = Family[Score](
 )
 VERIFIERS = Family[Verifier](
     "verifiers",
+    OptionVerifier,
     MathVerifier,
     NumberVerifier,
     TextVerifier,

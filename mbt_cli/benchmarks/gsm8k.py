@@ -38,6 +38,8 @@ class GSM8K(Benchmark):
     official_sizes: ClassVar[Mapping[str, int]] = {"train": 7_473, "test": 1_319}
     layout: ClassVar[frozenset[str]] = frozenset({"question", "answer"})
     has_documents: ClassVar[bool] = False
+    prompt: ClassVar[str] = "math"
+    reads: ClassVar[frozenset[str]] = frozenset(("question", "answer"))
 
     def question(self, record: Mapping[str, Json]) -> Question:
         question = records.text(record, "question")

@@ -37,6 +37,10 @@ class MATH500(Benchmark):
     official_sizes: ClassVar[Mapping[str, int]] = {"test": 500}
     layout: ClassVar[frozenset[str]] = frozenset({"problem", "answer"})
     has_documents: ClassVar[bool] = False
+    prompt: ClassVar[str] = "math"
+    reads: ClassVar[frozenset[str]] = frozenset(
+        ("unique_id", "id", "problem", "answer", "subject", "level")
+    )
 
     def question(self, record: Mapping[str, Json]) -> Question:
         problem = records.text(record, "problem")
@@ -47,7 +51,7 @@ class MATH500(Benchmark):
             if has_id
             else f"math500-{fingerprint}",
             question=problem,
-            answer=records.text(record, "answer"),
+            answer=records.answer_text(record.get("answer")),
             question_type=records.optional_text(record, "subject"),
             difficulty=self.tier(record),
             metadata=records.rest(record, "unique_id", "id", "problem", "answer", "subject"),

@@ -7,7 +7,6 @@ a string, a list of strings, or HotpotQA's `[[title, [sentence]]]`.
     Q: Which river runs through Cairo?   A: Nile
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -27,28 +26,20 @@ class QuestionAnswer(Benchmark):
     """Names the benchmark in a manifest."""
 
     layout: ClassVar[frozenset[str]] = frozenset({"question"})
+    reads: ClassVar[frozenset[str]] = frozenset((*_ID, "question", "answer", _ALIASES, "context"))
 
     def question(self, record: Mapping[str, Json]) -> Question:
         question = records.text(record, "question")
         answer, *others = _answers(record.get("answer"))
         aliases = (*others, *records.texts(record.get(_ALIASES), _ALIASES))
         return Question(
-            question_id=_id(record, question),
+            question_id=records.own_id(record, *_ID) or records.hashed_id(question),
             question=question,
             answer=answer,
             answer_aliases=aliases,
             context=_context(record.get("context")),
             metadata=records.rest(record, *_ID, "question", "answer", _ALIASES, "context"),
         )
-
-
-def _id(record: Mapping[str, Json], question: str) -> str:
-    """The record's own id, which may be a number; else a hash of the question."""
-    for name in _ID:
-        value = record.get(name)
-        if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip():
-            return str(value).strip()
-    return f"question-{hashlib.sha256(question.encode()).hexdigest()[:16]}"
 
 
 def _answers(value: Json) -> list[str]:
@@ -59,18 +50,10 @@ def _answers(value: Json) -> list[str]:
         (['New York', 'NYC'], ['7'], ['yes'])
     """
     if not isinstance(value, list):
-        return [_answer(value)]
+        return [records.answer_text(value)]
     if not value:
         raise ValueError("`answer` is an empty list")
-    return [_answer(item) for item in value]
-
-
-def _answer(value: Json) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return str(value)
-    return records.text({"answer": value}, "answer")
+    return [records.answer_text(item) for item in value]
 
 
 def _context(value: Json) -> tuple[Document, ...]:

@@ -4,6 +4,7 @@ HotpotQA and 2WikiMultihopQA share a layout with two forms: `[[title, [sentence,
 official files and `{title: [...], sentences: [[...], ...]}` on the hub.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from mbt_cli.core.chat import Json
@@ -28,6 +29,34 @@ def text(record: Mapping[str, Json], *names: str) -> str:
                 raise ValueError(f"`{name}` is empty")
             return value.strip()
     raise ValueError(f"`{names[0]}` is missing")
+
+
+def answer_text(value: Json) -> str:
+    """An answer as text: a string, a number, or true and false as yes and no.
+
+    Example:
+        >>> answer_text(7), answer_text(True), answer_text(" Oslo ")
+        ('7', 'yes', 'Oslo')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return str(value)
+    return text({"answer": value}, "answer")
+
+
+def own_id(record: Mapping[str, Json], *names: str) -> str | None:
+    """The record's own id, which may be a number; None without one."""
+    for name in names:
+        value = record.get(name)
+        if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip():
+            return str(value).strip()
+    return None
+
+
+def hashed_id(question: str) -> str:
+    """An id from the text of a question; it stays when other records are added or moved."""
+    return f"question-{hashlib.sha256(question.encode()).hexdigest()[:16]}"
 
 
 def optional_text(record: Mapping[str, Json], name: str) -> str | None:

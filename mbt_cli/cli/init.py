@@ -4,9 +4,9 @@ import json
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +14,8 @@ import typer
 from pydantic import ValidationError
 
 from mbt_cli.core import rows
+from mbt_cli.core.chat import Json
+from mbt_cli.core.column_maps import mapped_record
 from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.interfaces import Benchmark
@@ -32,6 +34,8 @@ OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 
 _TEMPLATES = Path(__file__).parent / "templates"
+Columns = Mapping[str, str | Sequence[str]]
+
 _MAX_QUESTIONS = 100
 """Questions of a longer file that the first study uses."""
 
@@ -78,6 +82,7 @@ class _Questions:
         file: The user's own file; empty if the questions come from elsewhere.
         count: Number of questions in that file.
         has_documents: Whether the questions come with documents to read.
+        columns: Field of the layout to column of the file, where the names differ.
     """
 
     name: str
@@ -85,6 +90,7 @@ class _Questions:
     file: str = ""
     count: int = 0
     has_documents: bool = True
+    columns: Columns = field(default_factory=dict)
 
 
 def write_first_study(
@@ -119,8 +125,11 @@ def write_first_study(
 
 def _study_text(options: InitOptions, model: _Model, questions: _Questions, file: str) -> str:
     benchmark = BENCHMARKS.kinds()[questions.kind]
-    if benchmark.official is None:
-        prompts = ["math"]
+    if benchmark.verifier.replaces_words:
+        prompts = [benchmark.prompt]
+        metrics = 'metrics = ["exact_match", "answer_rate", "tokens", "degeneration"]'
+    elif benchmark.official is None:
+        prompts = [benchmark.prompt]
         metrics = 'metrics = ["math_match", "answer_rate", "tokens", "degeneration"]'
         metrics = f'# math_match needs the extra: pip install "mbt-cli[math]"\n{metrics}'
     else:
@@ -153,6 +162,14 @@ def _benchmark_lines(questions: _Questions, benchmark: type[Benchmark]) -> Itera
     yield f"kind = {quoted(questions.kind)}"
     if questions.file:
         yield f"files = {{ validation = {quoted(questions.file)} }}"
+        if questions.columns:
+            named = ", ".join(
+                f"{ours} = {json.dumps(theirs, ensure_ascii=False)}"
+                for ours, theirs in questions.columns.items()
+            )
+            yield f"columns = {{ {named} }}  # guessed from the names: field to column of the file"
+            if "answer_index" in questions.columns:
+                yield "index_from = 0  # 1 if the data counts the options from 1"
         if questions.count > _MAX_QUESTIONS:
             note = f"the first of {questions.count}; raising it requests only the new ones"
             yield f"limit = {_MAX_QUESTIONS}  # {note}"
@@ -245,7 +262,7 @@ def _asked(options: InitOptions) -> InitOptions:
         model = _ask("Model: a preset, see presets/models/", _defaults(kind)["model"])
     questions, benchmark = options.questions, options.benchmark
     if questions is None and benchmark is None:
-        text = "Questions: your own file (JSON lines or JSON), or a benchmark"
+        text = "Questions: your own file (CSV, JSON lines, JSON or Parquet), or a benchmark"
         answer = _ask(text, _defaults(kind)["benchmark"])
         is_file = "." in answer or Path(answer).exists()
         questions, benchmark = (answer, None) if is_file else (None, answer)
@@ -384,8 +401,11 @@ def _read_questions(file: str, layout: str | None) -> _Questions:
     Raises:
         UsageError: The file does not exist, no layout fits, or a record is wrong.
     """
-    kind = layout or _layout_of(file)
-    benchmark = _benchmark(kind, file)
+    if layout is None:
+        kind, columns = _layout_of(file)
+    else:
+        kind, columns = layout, _guessed_for(layout, file)
+    benchmark = _benchmark(kind, file, columns)
     reader = SplitReader(
         benchmark,
         _SPLIT,
@@ -402,44 +422,104 @@ def _read_questions(file: str, layout: str | None) -> _Questions:
         fields = ", ".join(f"`{name}`" for name in sorted(benchmark.layout))
         hint = f"a record of `{kind}` needs {fields}" if layout and fields else _LEAST
         raise UsageError(f"`{file}` read as `{kind}`: {error.message}", hint=hint) from error
-    return _Questions(_name_from(Path(file).stem), kind, file, count, has_documents)
+    return _Questions(_name_from(Path(file).stem), kind, file, count, has_documents, columns)
 
 
-def _benchmark(kind: str, file: str) -> Benchmark:
-    return BENCHMARKS.make({"kind": kind, "files": {_SPLIT: file}})
+def _benchmark(kind: str, file: str, columns: Columns) -> Benchmark:
+    return BENCHMARKS.make({"kind": kind, "files": {_SPLIT: file}, "columns": columns})
 
 
-def _layout_of(file: str) -> str:
-    """The first layout that reads the first records, layouts with the most fields first."""
+_QUESTION = ("question", "prompt", "problem", "query", "input", "instruction")
+_OPTIONS = ("options", "choices")
+_ANSWER = ("answer", "label", "target", "gold", "output", "correct_answer", "answerkey", "solution")
+_OPTION_COLUMNS = ("{}", "option_{}", "option{}", "choice_{}", "choice{}")
+_MOST_OPTIONS = 10
+
+
+def _guessed(record: Mapping[str, Json]) -> Columns:
+    """Columns that are a question, its options and its answer by their names.
+
+    Example:
+        >>> _guessed({"Prompt": "Who?", "label": "Ann"})
+        {'question': 'Prompt', 'answer': 'label'}
+        >>> _guessed({"question": "Who?", "A": "Ann", "B": "Bob", "answer": "A"})
+        {'options': ['A', 'B']}
+    """
+    names = {name.lower(): name for name in record}
+    found: dict[str, str | Sequence[str]] = {}
+    for ours, usual in (("question", _QUESTION), ("options", _OPTIONS), ("answer", _ANSWER)):
+        theirs = next((names[name] for name in usual if name in names), None)
+        if theirs is not None and theirs != ours:
+            found[ours] = theirs
+    if "options" not in (*found, *record):
+        for form in _OPTION_COLUMNS:
+            for marks in ("abcdefghij", range(1, _MOST_OPTIONS + 1)):
+                wanted = takewhile(names.__contains__, (form.format(mark) for mark in marks))
+                columns = [names[name] for name in wanted]
+                if len(columns) > 1:
+                    found["options"] = columns
+    answer = record.get(str(found.get("answer", "answer")))
+    is_number = isinstance(answer, int) and not isinstance(answer, bool)
+    if is_number and "options" in (*found, *record) and "answer_index" not in record:
+        found["answer_index"] = found.pop("answer", "answer")
+    return found
+
+
+def _guessed_for(kind: str, file: str) -> Columns:
+    """The guessed columns of a file's first record that a layout reads."""
+    paths = data_files(Path(file).expanduser())
+    first = next((one.value for one in read_records(paths[0]) if one.value is not None), {})
+    reads = BENCHMARKS.kinds()[kind].reads
+    return {ours: theirs for ours, theirs in _guessed(first).items() if ours in reads}
+
+
+def _layout_of(file: str) -> tuple[str, Columns]:
+    """The first layout that reads the first records, layouts with the most fields first.
+
+    Columns with other names are tried once no layout reads them as they are, except options in
+    columns of their own, without which the questions make no sense.
+    """
     fields = {kind: benchmark.layout for kind, benchmark in BENCHMARKS.kinds().items()}
     layouts = sorted((kind for kind in fields if fields[kind]), key=lambda k: -len(fields[k]))
     path = data_files(Path(file).expanduser())[0]
     if parquet_columns(path) >= set(rows.QUESTIONS):
-        return layouts[-1]
+        return layouts[-1], {}
     records = list(islice(read_records(path), _TRIED_RECORDS))
     if not records:
         raise UsageError(f"`{file}` is empty", hint=_LEAST)
+    guessed = _guessed(next((one.value for one in records if one.value is not None), {}))
+    tried: list[Columns] = [{}, guessed] if guessed else [{}]
+    if "options" in guessed:
+        tried.reverse()
     problem = None
-    for kind in layouts:
-        if all(fields[kind] <= set(record.value or {}) for record in records):
-            problem = next(_problems(records, kind, file), None)
-            if problem is None:
-                return kind
-    problem = problem or next(_problems(records, layouts[-1], file))
+    for columns in tried:
+        for kind in layouts:
+            reads = BENCHMARKS.kinds()[kind].reads
+            if columns and not columns.keys() <= reads:
+                continue
+            has = [set(record.value or {}) | columns.keys() for record in records]
+            if all(fields[kind] <= names for names in has):
+                wrong = next(_problems(records, kind, file, columns), None)
+                if wrong is None:
+                    return kind, columns
+                problem = wrong
+        if problem is not None and "options" in columns:
+            break  # read as a question without its options, it would mean something else
+    problem = problem or next(_problems(records, layouts[-1], file, {}))
     raise UsageError(
         f"`{file}` has none of the known layouts: {problem}",
         hint=f"{_LEAST}; or name a layout: --benchmark {'|'.join(layouts)}",
     )
 
 
-def _problems(records: list[Record], kind: str, file: str) -> Iterator[str]:
-    benchmark = _benchmark(kind, file)
+def _problems(records: list[Record], kind: str, file: str, columns: Columns) -> Iterator[str]:
+    benchmark = _benchmark(kind, file, columns)
     for record in records:
         if record.value is None:
             yield f"{record.where} {record.problem}"
             continue
         try:
-            benchmark.question(record.value)
+            benchmark.question(mapped_record(record.value, columns))
         except ValueError as error:
             yield f"{record.where}: {error}"
         except KeyError as error:

@@ -6,11 +6,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mbt_cli.core.plugin import Grows, RunOnly, Settings
+from mbt_cli.core.plugin import AbsentByDefault, Grows, RunOnly, Settings
 
 Count = Annotated[int, Field(ge=1)]
 PerSplit = Count | dict[str, Count]
 """One number for every split, or one for each named split."""
+
+
+Cell = bool | int | float | str
+"""A value that a filter compares with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,17 @@ class BenchmarkFiles(Settings):
     """Split to local file: in the official layout, or a Parquet file of questions from mbt."""
     splits: dict[str, str] = Field(default_factory=dict)
     """Split of the study to split of the source, such as `{ validation = "test" }`."""
+    pattern: Annotated[str | None, AbsentByDefault] = None
+    """Path of the files of a split in the repository, such as `{config}/{split}-*.parquet`."""
+    columns: Annotated[dict[str, str | tuple[str, ...]], AbsentByDefault] = Field(
+        default_factory=dict
+    )
+    """Field of the layout to column of the data, where the names differ; a dot selects a field
+    inside a column, and a list of columns makes a list of their values."""
+    filter: Annotated[dict[str, Cell | tuple[Cell, ...]], AbsentByDefault] = Field(
+        default_factory=dict
+    )
+    """Column of the data to the value, or the values, of the rows to use."""
     limit: Annotated[PerSplit | None, Grows] = None
     """The first N questions in the official order."""
     sample: Annotated[PerSplit | None, Grows] = None

@@ -1,11 +1,12 @@
-"""Imported tables: the mapping of their columns to those of mbt."""
+"""Columns of tables and records from elsewhere, and the names that mbt has for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import polars as pl
 from pydantic import Field
 
+from mbt_cli.core.chat import Json
 from mbt_cli.core.plugin import Settings
 
 _KEYS = ("question_id", "sample", "trace_id")
@@ -154,3 +155,48 @@ def _check_keys(frame: pl.DataFrame) -> None:
     if not twice.is_empty():
         first = ", ".join(f"{name} {twice[name][0]}" for name in keys)
         raise ValueError(f"{twice.height} rows do not have a unique key, such as {first}")
+
+
+def mapped_record(
+    record: Mapping[str, Json], columns: Mapping[str, str | Sequence[str]]
+) -> Mapping[str, Json]:
+    """A record of a data set with the names of a benchmark's layout; other fields stay.
+
+    Args:
+        record: The record.
+        columns: Field of the layout to column, or to several whose values make a list.
+
+    Raises:
+        ValueError: The record has no such column.
+
+    Example:
+        >>> mapped_record({"a": {"text": "Ann"}, "n": 1}, {"answer": "a.text"})
+        {'a': {'text': 'Ann'}, 'n': 1, 'answer': 'Ann'}
+    """
+    if not columns:
+        return record
+    made: dict[str, Json] = {}
+    taken: set[str] = set()
+    for ours, theirs in columns.items():
+        names = [theirs] if isinstance(theirs, str) else theirs
+        values = [field_of(record, name) for name in names]
+        made[ours] = values[0] if isinstance(theirs, str) else values
+        taken |= set(names)
+    rest = {name: value for name, value in record.items() if name not in taken}
+    return {**rest, **made}
+
+
+def field_of(record: Mapping[str, Json], path: str) -> Json:
+    """A column of a record; a dot selects a field inside it, unless a column has the whole name.
+
+    Raises:
+        ValueError: The record has no such column.
+    """
+    if path in record:
+        return record[path]
+    found: Json = record
+    for name in path.split("."):
+        if not isinstance(found, Mapping) or name not in found:
+            raise ValueError(f"the data has no column `{path}`; it has {', '.join(record)}")
+        found = found[name]
+    return found

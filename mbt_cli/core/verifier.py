@@ -57,6 +57,8 @@ class Verifier(Plugin):
     family: ClassVar[str] = "verifiers"
     reads_reply: ClassVar[bool] = True
     """Whether it reads a reply beyond its answer tags."""
+    replaces_words: ClassVar[bool] = False
+    """Whether `exact_match` follows it, because comparing words says nothing about its answers."""
 
     @abstractmethod
     def answer(self, reply: str, *, tagged: str | None = None) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mbt_cli.core.judge_scales import CORRECTNESS
+from mbt_cli.core.names import nearest
 from mbt_cli.core.secrets import HELD, hold, mask
 from mbt_cli.errors import ManifestError, MissingInputError, Problem, UsageError
 from mbt_cli.manifest.cell import Cell
@@ -93,7 +94,7 @@ def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str
 
 
 def _loaded(path: Path, presets: PresetFolders, overrides: Sequence[str]) -> Manifest:
-    tree = read_manifest_tree(path, overrides)
+    tree = _with_data_paths(read_manifest_tree(path, overrides), path.parent)
     _check_head(path, tree)
     problems = Problems()
 
@@ -103,6 +104,7 @@ def _loaded(path: Path, presets: PresetFolders, overrides: Sequence[str]) -> Man
 
     document = read_document(tree, problems)
     _check_files(document, problems)
+    _check_columns(document, problems)
     text = manifest_text(path, overrides)
     resolver = Resolver(document, presets, problems, folder=path.parent, text=text)
     for name in document.models:
@@ -125,6 +127,35 @@ def _loaded(path: Path, presets: PresetFolders, overrides: Sequence[str]) -> Man
     stop_if_wrong()
     whole = with_trained_questions(with_related_judges(by_address))
     return Manifest(path, document, whole, left_out, tree)
+
+
+def _with_data_paths(tree: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The tables with data files as paths from here, where the manifest's folder has them.
+
+    Others stay as written: they are relative to here.
+    """
+    if folder.resolve() == Path.cwd() or not isinstance(tree.get("benchmarks"), dict):
+        return tree
+
+    def found(file: Any) -> Any:
+        if not isinstance(file, str) or Path(file).expanduser().is_absolute():
+            return file
+        try:
+            data_files(folder / file)
+        except MissingInputError:
+            return file
+        return str(folder / file)
+
+    made: dict[str, Any] = {}
+    for name, table in tree["benchmarks"].items():
+        if isinstance(table, dict):
+            table = dict(table)
+            if isinstance(table.get("files"), dict):
+                table["files"] = {split: found(file) for split, file in table["files"].items()}
+            if "difficulty" in table:
+                table["difficulty"] = found(table["difficulty"])
+        made[name] = table
+    return {**tree, "benchmarks": made}
 
 
 def _check_head(path: Path, tree: Mapping[str, Any]) -> None:
@@ -189,6 +220,16 @@ def _check_files(document: Document, problems: Problems) -> None:
             except MissingInputError as error:
                 what = f"{error.message} (relative to {Path.cwd()}); {error.hint}"
                 problems.add(f"benchmarks.{name}.{key}", what)
+
+
+def _check_columns(document: Document, problems: Problems) -> None:
+    """Fields in `columns` that the layout does not have: they would be left out without a word."""
+    for name, benchmark in document.benchmarks.items():
+        for field_name in benchmark.columns:
+            if benchmark.reads and field_name not in benchmark.reads:
+                near = nearest(field_name, sorted(benchmark.reads))
+                what = f"`{benchmark.kind}` has no field `{field_name}`; {near}"
+                problems.add(f"benchmarks.{name}.columns.{field_name}", what)
 
 
 def _check_splits(cells: Sequence[Cell], problems: Problems) -> None:

@@ -64,11 +64,11 @@ class PresetFolders:
 
 
 def prompt_file(name: str, manifest_folder: Path) -> Path | None:
-    """A template: a shipped one by name, or a path relative to here or to the manifest."""
+    """A template: a shipped one by name, or a path relative to the manifest or to here."""
     inside = _PACKAGE / "prompts" / f"{name}.md"
     if inside.is_file():
         return inside
-    candidates = (Path(name), manifest_folder / name)
+    candidates = (manifest_folder / name, Path(name))
     return next((p for p in candidates if p.is_file()), None)
 
 

@@ -385,7 +385,7 @@ class Resolver:
         if kind.has_documents or prompt is None or "documents" not in prompt.placeholders:
             return
         what = f"`{prompt.name}` shows documents, and the questions of `{benchmark}` have none"
-        shipped = "`question`" if kind.verifier.kind == "text" else "`math` or `question`"
+        shipped = " or ".join(f"`{name}`" for name in dict.fromkeys((kind.prompt, "question")))
         self._problems.add(f"{where}.prompt", f"{what}; use {shipped}")
 
     def _read_template(

@@ -42,8 +42,14 @@ def _names(before: Blocks, kind: str) -> list[str]:
 
 
 def _metrics(benchmarks: Mapping[str, Benchmark]) -> list[str]:
-    are_math = {one.official is None for one in benchmarks.values()}
-    return [*(_WORDS if False in are_math else ()), *(_MATH if True in are_math else ()), *_ALWAYS]
+    found: list[str] = []
+    for one in benchmarks.values():
+        if one.verifier.replaces_words:
+            found += _WORDS[:1]
+        else:
+            found += _MATH if one.official is None else _WORDS
+    order = (*_WORDS, *_MATH)
+    return [*sorted(set(found) if found else (), key=order.index), *_ALWAYS]
 
 
 def _with_split(matrix: Any, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:

@@ -64,7 +64,12 @@ class _Words(Score):
 
     shape: ClassVar[Literal["binary", "number"]] = "binary"
 
+    def verifier(self, own: Verifier) -> Verifier | None:
+        return own if own.replaces_words else None
+
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        if inputs.verifier.replaces_words and self.kind != ExactMatch.model_fields["kind"].default:
+            return []  # shared words of letters mean nothing
         values = answer_values(inputs, self.kind)
         return [mean_measure(inputs, self.kind, values, shape=self.shape)]
 
@@ -73,7 +78,8 @@ class ExactMatch(_Words):
     """Share of answers equal to the gold answer or an alias after normalising.
 
     Formula: 1 if normalise(answer) = normalise(r) for some reference r in gold and aliases, else 0;
-    normalise = lower case, no ASCII punctuation, no a / an / the, single spaces.
+    normalise = lower case, no ASCII punctuation, no a / an / the, single spaces. Multiple
+    choice: 1 if the answer names the right option by letter or exact text (`mbt help data`).
     Unit: per cent of samples, averaged within questions first.
     Reads: rollouts `answer`, questions `answer`, `answer_aliases`.
     No answer: wrong (0), also in a reply that is empty, refused or filtered, or that was cut at the

@@ -45,7 +45,14 @@ def answer_frame(inputs: ScoreInputs) -> pl.DataFrame:
 
 
 def answer_values(inputs: ScoreInputs, column: str) -> Values:
-    """A column of `answer_metrics`: one value per rollout, NaN if the rollout failed."""
+    """A column of `answer_metrics`: one value per rollout, NaN if the rollout failed.
+
+    Where the benchmark's verifier replaces words, every measure of words is whether it passes.
+    """
+    if (verifier := inputs.verifier).replaces_words:
+        return inputs.once(
+            "verified", lambda: verifier.values(inputs.rollouts).fill_null(np.nan).to_numpy()
+        )
     return answer_frame(inputs)[column].to_numpy()
 
 
@@ -91,6 +98,8 @@ def verifier_behind(accuracy: Accuracy, own: Verifier) -> Verifier | None:
         accuracy: The measure.
         own: The benchmark's own verifier.
     """
+    if own.replaces_words and accuracy != "judge_accuracy":
+        return own
     return math_verifier(own) if accuracy == "math_match" else None
 
 

@@ -10,8 +10,9 @@ import orjson
 import polars as pl
 
 from mbt_cli.core import rows
-from mbt_cli.core.benchmark_files import BenchmarkFiles, PerSplit
+from mbt_cli.core.benchmark_files import BenchmarkFiles, Cell, HubSource, PerSplit
 from mbt_cli.core.chat import Json
+from mbt_cli.core.column_maps import field_of, mapped_record
 from mbt_cli.core.questions import Document, Question
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import frame_of_rows
@@ -34,8 +35,13 @@ _Numbered = tuple[int, Question]
 
 _BATCH_ROWS = 500
 _BAD_ROWS_SHOWN = 5
+_VALUES_SHOWN = 8
 _OWN_COLUMNS = frozenset(("question_id", "question", "answer", "context", "supporting", "position"))
 _TIERS = ("easy", "medium", "hard")
+
+
+_ANY_LAYOUT = HubSource(repo="", pattern="{config}/{split}-*.parquet", licence="", config="data")
+"""Where the hub keeps the files of a data set without a configuration."""
 
 
 def check_split(benchmark: BenchmarkFiles, split: str, *, generate: Generate) -> None:
@@ -85,10 +91,13 @@ def hub_request(benchmark: BenchmarkFiles, split: str) -> HubRequest:
     Raises:
         UsageError: The benchmark has no hub repository, or another one without a revision.
     """
-    official = benchmark.hub
-    if official is None:
-        raise UsageError("this benchmark has no hub repository", hint="set its `files` instead")
+    official = benchmark.hub or _ANY_LAYOUT
     repo = benchmark.repo or official.repo
+    if not repo:
+        raise UsageError(
+            "this benchmark has no official repository on the hub",
+            hint='name one with `repo = "OWNER/NAME"` and `revision`, or set `files`',
+        )
     is_pinned = benchmark.revision or repo == official.repo or local_folder(repo)
     if not is_pinned:
         raise UsageError(
@@ -99,9 +108,18 @@ def hub_request(benchmark: BenchmarkFiles, split: str) -> HubRequest:
     config = benchmark.config or official.config
     return HubRequest(
         repo=repo,
-        patterns=(official.pattern.format(config=config, split=name),),
+        patterns=(_path_in_repo(benchmark.pattern or official.pattern, config, name),),
         revision=benchmark.revision or official.revision,
     )
+
+
+def _path_in_repo(pattern: str, config: str, split: str) -> str:
+    try:
+        return pattern.format(config=config, split=split)
+    except (KeyError, IndexError, ValueError) as error:
+        raise UsageError(
+            f"`pattern = {pattern!r}` has another placeholder than `{{config}}` and `{{split}}`"
+        ) from error
 
 
 def _local_paths(benchmark: BenchmarkFiles, split: str) -> Sequence[Path]:
@@ -143,6 +161,7 @@ class SplitReader:
     bad_rows: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     revision: str | None = None
+    _left_out: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """`rows.QUESTIONS` in batches.
@@ -174,7 +193,7 @@ class SplitReader:
         if len(self.bad_rows) > self.benchmark.max_bad_rows:
             raise _too_many(self.bad_rows, self.benchmark.max_bad_rows, none_good=count == 0)
         if count == 0:
-            raise _no_questions(self.split, paths)
+            raise _no_questions(self.split, paths, self._left_out)
         self.files = {path.name: file_sha256(path) for path in (*paths, *tier_files)}
 
     def _paths(self) -> Sequence[Path]:
@@ -194,7 +213,12 @@ class SplitReader:
                 try:
                     if record.value is None:
                         raise ValueError(record.problem)
-                    made = (_own_question if is_own else self.question)(record.value)
+                    if not self._passes(record.value):
+                        continue
+                    if is_own:
+                        made = _own_question(record.value)
+                    else:
+                        made = self.question(mapped_record(record.value, self.benchmark.columns))
                     if made.question_id in seen:
                         raise ValueError("duplicate question id")
                 except (ValueError, KeyError) as error:
@@ -203,6 +227,33 @@ class SplitReader:
                     continue
                 seen.add(made.question_id)
                 yield (record.value or {}).get("position", number) if is_own else number, made
+
+    def _passes(self, record: Mapping[str, Json]) -> bool:
+        """Whether the rows to use include this one; remembers values that do not pass."""
+        for column, wanted in self.benchmark.filter.items():
+            found = field_of(record, column)
+            if not any(_equal(found, one) for one in _listed(wanted)):
+                others = self._left_out.setdefault(column, {})
+                if len(others) < _VALUES_SHOWN:
+                    others[str(found)] = None
+                return False
+        return True
+
+
+def _listed(wanted: Cell | tuple[Cell, ...]) -> tuple[Cell, ...]:
+    return wanted if isinstance(wanted, tuple) else (wanted,)
+
+
+def _equal(found: Json, wanted: Cell) -> bool:
+    """Whether a value is the one that a filter wants; values of CSV are text.
+
+    Example:
+        >>> _equal("5", 5), _equal(True, "true"), _equal("Physics", "physics"), _equal(1, True)
+        (True, True, False, False)
+    """
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return str(found).lower() == str(wanted).lower()
+    return bool(found == wanted) or str(found) == str(wanted)
 
 
 def _id_of(record: Record) -> str:
@@ -316,7 +367,15 @@ def _with_tiers(frame: pl.DataFrame, tiers: pl.DataFrame | None, default: str) -
     return joined.with_columns(pl.col("tier").fill_null(own).alias("difficulty")).drop("tier")
 
 
-def _no_questions(split: str, paths: Sequence[Path]) -> UsageError:
+def _no_questions(
+    split: str, paths: Sequence[Path], left_out: Mapping[str, Iterable[str]]
+) -> UsageError:
+    if left_out:
+        seen = "; ".join(f"`{name}` is {', '.join(found)}" for name, found in left_out.items())
+        return UsageError(
+            f"split `{split}` has no questions: no record passes `filter`",
+            hint=f"in the data, {seen}",
+        )
     names = ", ".join(f"`{path}`" for path in paths)
     return UsageError(
         f"split `{split}` has no questions" + (f": {names} has no records" if names else ""),

@@ -3,8 +3,10 @@
 JSON arrays are read in pieces, so a file of a gigabyte needs the memory of one record.
 """
 
+import csv
 import json
-from codecs import BOM_UTF8
+import shlex
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -103,7 +105,9 @@ def read_frame(
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Records of a Parquet file, JSON lines (`.jsonl`) or a JSON array (`.json`).
+    """Records of a Parquet file, JSON lines (`.jsonl`), a JSON array (`.json`), CSV or TSV.
+
+    Values of CSV and TSV are text, and None where a field is empty.
 
     Raises:
         ArtifactError: The file as a whole cannot be read.
@@ -118,14 +122,55 @@ def check_suffix(path: Path) -> None:
     if path.suffix not in _READERS:
         raise UsageError(
             f"`{path}` ends in `{path.suffix}`; data files end in {', '.join(_READERS)}",
-            hint=_conversion_hint(path) if path.suffix in (".csv", ".tsv") else None,
+            hint="save a sheet as CSV in UTF-8" if path.suffix in (".xls", ".xlsx") else None,
         )
 
 
-def _conversion_hint(path: Path) -> str:
-    read = f"p.read_csv({str(path)!r}" + (", separator='\\t')" if path.suffix == ".tsv" else ")")
-    written = str(path.with_suffix(".jsonl"))
-    return f'convert it with: python -c "import polars as p; {read}.write_ndjson({written!r})"'
+def _not_utf8(path: Path) -> ArtifactError:
+    """The error for a file in another encoding, with the command that converts it."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    is_utf16 = start in (BOM_UTF16_BE, BOM_UTF16_LE)
+    named, encoding = ("UTF-16", "UTF-16") if is_utf16 else ("Latin-1 or Windows-1252", "CP1252")
+    source, made = (shlex.quote(str(p)) for p in (path, path.with_stem(f"{path.stem}-utf8")))
+    return ArtifactError(
+        f"`{path}` is not UTF-8; it looks like {named}",
+        hint=f"convert it, and name the new file: iconv -f {encoding} -t UTF-8 {source} > {made}",
+    )
+
+
+def _table(path: Path) -> Iterator[Record]:
+    """Rows of a CSV or TSV file whose first row has the names of the columns."""
+    separator = "\t" if path.suffix == ".tsv" else ","
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            lines = csv.reader(stream, delimiter=separator, strict=True)
+            names = [name.strip() for name in next(lines, ())]
+            _check_names(path, names)
+            for values in lines:
+                if not any(values):
+                    continue
+                where = f"{path.name}:{lines.line_num}"
+                if len(values) != len(names):
+                    what = f"has {len(values)} values for {len(names)} columns"
+                    yield Record(where, None, f"{what}; a value with a comma needs quotes")
+                else:
+                    named = zip(names, values, strict=True)
+                    yield Record(where, {name: value or None for name, value in named})
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path) from error
+    except csv.Error as error:
+        raise ArtifactError(f"`{path}`, line {lines.line_num}: is not CSV: {error}") from error
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    """Refuse a first row that does not name the columns."""
+    if len(names) == 1 and ";" in names[0]:
+        raise ArtifactError(
+            f"`{path}` is separated by semicolons", hint="save it with commas, or as .tsv with tabs"
+        )
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ArtifactError(f"`{path}` has two columns `{twice}`", hint="rename one of them")
 
 
 def _parquet(path: Path) -> Iterator[Record]:
@@ -153,9 +198,19 @@ def _json_lines(path: Path) -> Iterator[Record]:
             try:
                 value = orjson.loads(line.strip().removeprefix(BOM_UTF8).strip())
             except orjson.JSONDecodeError as error:
+                if not _is_utf8(line):
+                    raise _not_utf8(path) from error
                 yield Record(where, None, f"is not JSON: {error}")
             else:
                 yield _object(where, value)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _object(where: str, value: Json) -> Record:
@@ -179,9 +234,7 @@ def _json(path: Path) -> Iterator[Record]:
                         yield _object(where, value)
                 return
         except UnicodeDecodeError as error:
-            raise ArtifactError(
-                f"`{path}` is not UTF-8 ({error.reason})", hint="save it as UTF-8"
-            ) from error
+            raise _not_utf8(path) from error
     yield from _json_lines(path)
 
 
@@ -219,4 +272,10 @@ def _array_items(stream: IO[str], path: Path) -> Iterator[Json]:
         count += 1
 
 
-_READERS = {".json": _json, ".jsonl": _json_lines, ".parquet": _parquet}
+_READERS = {
+    ".json": _json,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+    ".csv": _table,
+    ".tsv": _table,
+}

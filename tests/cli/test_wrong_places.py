@@ -24,11 +24,21 @@ def data(id: str, name: str, content: str | bytes, *words: str, code: int = 1) -
 
 DATA = (
     Wrong(
-        "a table of comma-separated values",
+        "a sheet",
         "check study.toml",
-        ["`q.csv` ends in `.csv`", "p.read_csv('q.csv').write_ndjson('q.jsonl')"],
-        edits={TINY: 'kind = "question_answer"\nfiles = { validation = "q.csv" }'},
-        files={"q.csv": "id,question,answer\n1,Where?,Oslo\n"},
+        ["`q.xlsx` ends in `.xlsx`", "save a sheet as CSV in UTF-8"],
+        edits={TINY: 'kind = "question_answer"\nfiles = { validation = "q.xlsx" }'},
+        files={"q.xlsx": "PK"},
+    ),
+    Wrong(
+        "a field that the layout does not have",
+        "check study.toml",
+        ["`question_answer` has no field `anwser`", "did you mean `answer`?"],
+        edits={
+            TINY: 'kind = "question_answer"\nfiles = { validation = "q.csv" }\n'
+            'columns = { anwser = "label" }'
+        },
+        files={"q.csv": "id,question,label\n1,Where?,Oslo\n"},
     ),
     data("an empty file", "q.json", "", "`q.json` has no records", "correct the path", code=2),
     data("an empty list", "q.json", "[]", "`q.json` has no records", code=2),
@@ -37,8 +47,19 @@ DATA = (
     data(
         "another layout", "q.json", '[{"frage": "a"}]', "q.json:record 1", "`_id`", "another `kind`"
     ),
-    data("Latin-1", "q.json", '[{"question": "é"}]'.encode("latin-1"), "`q.json` is not UTF-8"),
-    data("another ending", "q.csv", "question,answer\n", "ends in `.csv`", ".json, .jsonl", code=2),
+    data(
+        "Latin-1",
+        "q.json",
+        '[{"question": "é"}]'.encode("latin-1"),
+        "`q.json` is not UTF-8",
+        "iconv -f CP1252 -t UTF-8 q.json > q-utf8.json",
+    ),
+    data("Latin-1 lines", "q.jsonl", '{"question": "é"}'.encode("latin-1"), "Latin-1", "iconv"),
+    data("a Latin-1 table", "q.csv", "id,question\n1,é\n".encode("latin-1"), "Latin-1", "iconv"),
+    data("UTF-16", "q.csv", "id,question\n1,a\n".encode("utf-16"), "UTF-16", "iconv -f UTF-16"),
+    data("semicolons", "q.csv", "id;question\n1;a\n", "separated by semicolons"),
+    data("a row too long", "q.csv", "_id,question\n1,a,b\n", "has 3 values for 2 columns"),
+    data("another ending", "q.txt", "question,answer\n", "ends in `.txt`", ".json, .jsonl", code=2),
     data("a cut-off Parquet file", "q.parquet", b"PAR1 x", "`q.parquet` is not a complete Parquet"),
 )
 VARIABLES = (

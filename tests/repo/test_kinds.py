@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "mbt_cli"
 FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-ENGLISH = {"local", "math", "number", "text"}
+ENGLISH = {"local", "math", "number", "option", "text"}
 """Kinds that are common words; only imports of their classes are checked."""
 ALLOWED = {
     # Python packages that have the name of a backend
