@@ -326,11 +326,10 @@ class _Started:
 
     def _not_ready(self, seconds: float, phase: str, phase_seconds: float) -> BackendError:
         last = f"; for {phase_seconds:,.0f} seconds it did this: {phase}" if phase else ""
-        error = self._error(f"the server was not ready after {seconds:g} seconds{last}")
         hint = "raise `server_ready_timeout_seconds` in `[run]`"
         if "download" in phase:
             hint = f"fetch the weights before: mbt data fetch MANIFEST; or {hint}"
-        return BackendError(error.message, hint=error.hint or hint)
+        return self._error(f"the server was not ready after {seconds:g} seconds{last}", hint)
 
     def raise_if_ended(self) -> None:
         """Raise BackendError with the reason and the last lines if the server is gone."""
@@ -380,13 +379,16 @@ class _Started:
         hint = f"{log}; if the server is only slow, raise `server_probe_seconds` in `[run]`"
         return BackendError(self._error(message).message, hint=hint)
 
-    def _error(self, message: str) -> BackendError:
+    def _error(self, message: str, unexplained: str = "") -> BackendError:
+        """The error with its last lines; the hint `unexplained` is for logs without a known cause."""
         log = self.process.tail(_LINES_SEARCHED)
         causes = self._command.causes
         hints = (c.hint for c in causes if re.search(c.pattern, log, re.IGNORECASE))
         last = "\n".join(f"  {line}" for line in _relevant_lines(log.splitlines()))
         text = f"{message}; last lines:\n{last}" if last else f"{message} and printed nothing"
-        return BackendError(text, hint=next(hints, f"see the log, `{self._place.log}`"))
+        return BackendError(
+            text, hint=next(hints, unexplained or f"see the log, `{self._place.log}`")
+        )
 
 
 def _relevant_lines(lines: Sequence[str]) -> list[str]:
