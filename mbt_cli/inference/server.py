@@ -380,7 +380,7 @@ class _Started:
         return BackendError(self._error(message).message, hint=hint)
 
     def _error(self, message: str, unexplained: str = "") -> BackendError:
-        """The error with its last lines; the hint `unexplained` is for logs without a known cause."""
+        """The error with its last lines; `unexplained` is the hint where the log has no cause."""
         log = self.process.tail(_LINES_SEARCHED)
         causes = self._command.causes
         hints = (c.hint for c in causes if re.search(c.pattern, log, re.IGNORECASE))

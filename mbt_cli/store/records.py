@@ -142,9 +142,9 @@ def _not_utf8(path: Path) -> ArtifactError:
 def _table(path: Path) -> Iterator[Record]:
     """Rows of a CSV or TSV file whose first row has the names of the columns."""
     separator = "\t" if path.suffix == ".tsv" else ","
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = csv.reader(stream, delimiter=separator, strict=True)
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        lines = csv.reader(stream, delimiter=separator, strict=True)
+        try:
             names = [name.strip() for name in next(lines, ())]
             _check_names(path, names)
             for values in lines:
@@ -157,10 +157,11 @@ def _table(path: Path) -> Iterator[Record]:
                 else:
                     named = zip(names, values, strict=True)
                     yield Record(where, {name: value or None for name, value in named})
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path) from error
-    except csv.Error as error:
-        raise ArtifactError(f"`{path}`, line {lines.line_num}: is not CSV: {error}") from error
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path) from error
+        except csv.Error as error:
+            where = f"`{path}`, line {lines.line_num}"
+            raise ArtifactError(f"{where}: is not CSV: {error}") from error
 
 
 def _check_names(path: Path, names: list[str]) -> None:
