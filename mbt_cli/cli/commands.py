@@ -613,7 +613,12 @@ def export(
             help="Folder of a stage or cell: runs/STUDY/STAGE.", autocompletion=complete_cell_folder
         ),
     ],
-    to: Annotated[str, typer.Option(help="hub:ORG/NAME, or a new folder.", show_default=False)],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="hub:ORG/NAME, a new folder, or for a report wandb:PROJECT.", show_default=False
+        ),
+    ],
     write: Annotated[
         bool, typer.Option("--write", help="Write it; without this, only show what is written.")
     ] = False,
@@ -621,7 +626,8 @@ def export(
 ) -> None:
     """Write a stage as Parquet shards with a data card, into a folder or to the hub.
 
-    A train cell becomes a model repository: its checkpoint, adapters merged, with a model card.
+    A train cell becomes a model repository: its checkpoint, adapters merged, with a model card. A
+    report becomes a data set of its tables and numbers with its page, or a run of W&B.
     """
     from mbt_cli.cli import export
 

@@ -14,7 +14,7 @@ from mbt_cli.manifest.expand import HUB
 from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
-from mbt_cli.manifest.toml import Tree, apply_override, read_manifest_tree, read_toml
+from mbt_cli.manifest.toml import Tree, apply_override, read_manifest_tree, read_toml, stage_name
 from mbt_cli.stages.kinds import STAGES
 
 _FIXED = ("kind", "name", "matrix", "variants", "exclude", "where")
@@ -51,7 +51,7 @@ def stage_names(path: Path) -> Sequence[str]:
         stages = _stages(read_manifest_tree(path, ()))
     except MbtError:
         return ()
-    return [str(stage["name"]) for stage in stages if "name" in stage]
+    return [str(name) for stage in stages if (name := stage_name(stage)) is not None]
 
 
 def set_keys(manifest: Manifest) -> Mapping[str, Sequence[str]]:
@@ -86,8 +86,8 @@ def _tables_of(manifest: Manifest) -> Iterator[tuple[str, type[BaseModel]]]:
         for name, plugin in getattr(document, family).items():
             yield f"{family}.{name}", type(plugin)
     for stage in _stages(manifest.tree):
-        yield f"stage.{stage['name']}", StageBlock
-        yield f"stage.{stage['name']}", STAGES[stage["kind"]]
+        yield f"stage.{stage_name(stage)}", StageBlock
+        yield f"stage.{stage_name(stage)}", STAGES[stage["kind"]]
 
 
 def _leaves(tree: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
@@ -96,7 +96,7 @@ def _leaves(tree: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any
         if place == "" and key == "stage":
             for stage in _stages(tree):
                 own = {k: v for k, v in stage.items() if k not in ("kind", "name")}
-                yield from _leaves(own, f"stage.{stage.get('name')}.")
+                yield from _leaves(own, f"stage.{stage_name(stage)}.")
         elif isinstance(value, Mapping):
             yield from _leaves(value, f"{place}{key}.")
         else:

@@ -1,13 +1,17 @@
-"""`mbt export`: a stage as a data set, or a training as a model repository."""
+"""`mbt export`: a stage or report as a data set, or a training as a model repository."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from mbt_cli.cli.show import cells_below
 from mbt_cli.engine import export as exports
+from mbt_cli.engine import export_report as reports
 from mbt_cli.engine.runner import hub_access
+from mbt_cli.errors import UsageError
 from mbt_cli.settings import read_machine
+from mbt_cli.store.reading import require_lineage
 
 
 def export(stage: Path, to: str, *, write: bool, public: bool) -> None:
@@ -15,11 +19,15 @@ def export(stage: Path, to: str, *, write: bool, public: bool) -> None:
 
     Args:
         stage: Folder of a stage or of a cell.
-        to: `hub:ORG/NAME`, or a new folder.
+        to: `hub:ORG/NAME`, `wandb:PROJECT` for a report, or a new folder.
         write: Write; without it nothing is written.
         public: Make a new repository public.
     """
-    found = exports.export_of(cells_below(stage))
+    cells = cells_below(stage)
+    if to.startswith(reports.WANDB):
+        _log(cells, to, write=write)
+        return
+    found = exports.export_of(cells)
     access = hub_access(read_machine())
     if not write:
         visibility = "public" if public else "private"
@@ -29,3 +37,22 @@ def export(stage: Path, to: str, *, write: bool, public: bool) -> None:
             typer.echo(f"`--write` would be refused: {refusal}", err=True)
         return
     typer.echo(f"written: {exports.publish(found, to, access, private=not public)}")
+
+
+def _log(cells: Sequence[Path], to: str, *, write: bool) -> None:
+    """Log a report to Weights & Biases, or only show what would be logged."""
+    if len(cells) != 1 or require_lineage(cells[0]).kind != "report":
+        raise UsageError(
+            "only a report is logged to Weights & Biases; trainings log while they run",
+            hint="name the folder of the report: mbt export runs/STUDY/report",
+        )
+    report = reports.read_report(cells[0])
+    if write:
+        typer.echo(f"logged: {reports.log_to_wandb(report, to)}")
+        return
+    for name, value in reports.wandb_values(report).items():
+        typer.echo(f"{name} = {value:g}")
+    typer.echo(f"tables: {', '.join(table.name for table in report.tables)}")
+    typer.echo(f"nothing is logged: `--write` logs these, the figures and the files to {to}")
+    if refused := reports.refusal_of_wandb(to):
+        typer.echo(f"`--write` would be refused: {refused.message} ({refused.hint})", err=True)

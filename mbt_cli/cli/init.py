@@ -1,4 +1,4 @@
-"""`mbt init`: a first manifest from a few answers, filled into a template for the place to run."""
+"""`mbt init`: a first manifest from a few answers, and the schema that editors read beside it."""
 
 import json
 import re
@@ -19,12 +19,13 @@ from mbt_cli.core.column_maps import mapped_record
 from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.interfaces import Benchmark
+from mbt_cli.manifest.docs import schema_text
 from mbt_cli.manifest.load import load_manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.toml import read_toml
 from mbt_cli.registry import BACKENDS, BENCHMARKS
 from mbt_cli.settings import read_machine
-from mbt_cli.store.disk import is_about_writing, refused
+from mbt_cli.store.disk import is_about_writing, refused, write_atomically
 from mbt_cli.store.hub import HubAccess
 from mbt_cli.store.questions import SplitReader
 from mbt_cli.store.records import Record, data_files, parquet_columns, read_records
@@ -33,6 +34,8 @@ KINDS = ("embedded", "gpu", "cluster", "api")
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 
+_SCHEMA = "manifest.schema.json"
+"""Written beside a first manifest, so that editors complete its keys and mark wrong ones."""
 _TEMPLATES = Path(__file__).parent / "templates"
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -115,7 +118,10 @@ def write_first_study(
     model = _hosted(options) if options.kind == "api" else _served(options, folders)
     text = _study_text(options, model, _questions(options), str(path))
     _write(path, text, folders)
-    typer.echo(f"written: {path}\n\nnext:")
+    typer.echo(f"written: {path}")
+    if _write_schema(path.with_name(_SCHEMA)):
+        typer.echo(f"written: {path.with_name(_SCHEMA)}, by which editors complete its keys")
+    typer.echo("\nnext:")
     for line in _next_commands(path, options, model, machine.environment):
         typer.echo(f"  {line}")
 
@@ -124,21 +130,17 @@ def write_first_study(
 
 
 def _study_text(options: InitOptions, model: _Model, questions: _Questions, file: str) -> str:
-    benchmark = BENCHMARKS.kinds()[questions.kind]
-    if benchmark.verifier.replaces_words:
-        prompts = [benchmark.prompt]
-        metrics = 'metrics = ["exact_match", "answer_rate", "tokens", "degeneration"]'
-    elif benchmark.official is None:
-        prompts = [benchmark.prompt]
-        metrics = 'metrics = ["math_match", "answer_rate", "tokens", "degeneration"]'
-        metrics = f'# math_match needs the extra: pip install "mbt-cli[math]"\n{metrics}'
-    else:
-        example = _defaults(options.kind)["example"]
-        prompts = ["answer", example] if questions.has_documents else ["question"]
-        names = '"exact_match", "f1_score", "answer_rate", "judge_accuracy", "tokens"'
-        metrics = f'verdicts = "answers"\nmetrics = [{names}, "degeneration"]'
+    benchmark, place = BENCHMARKS.kinds()[questions.kind], _place(options.kind)
+    is_judged = benchmark.official is not None  # otherwise a rule decides
+    prompts = [benchmark.prompt]
+    if is_judged and not benchmark.verifier.replaces_words:
+        prompts = ["answer", place["prompt"]] if questions.has_documents else ["question"]
+    sampling = place["judge_sampling"]
     values = {
+        "schema": f"./{_SCHEMA}",
+        "about": place["about"],
         "file": file,
+        "run": place["run"].format(file=file),
         "study": quoted(options.study),
         "study_name": options.study,
         "model": quoted(model.name),
@@ -147,14 +149,27 @@ def _study_text(options: InitOptions, model: _Model, questions: _Questions, file
         "benchmark": "\n".join(_benchmark_lines(questions, benchmark)),
         "benchmark_name": quoted(questions.name),
         "prompts": f"[{', '.join(map(quoted, prompts))}]",
-        "metrics": metrics,
+        "judge_note": place["judge_note"],
+        "judge_sampling": f"sampling = {sampling}" if sampling else "# sampling: that of the model",
+        "metrics": "\n".join(_metric_lines(benchmark, is_judged=is_judged)),
     }
-    text = (_TEMPLATES / f"{options.kind}.toml").read_text(encoding="utf-8").partition("\n")[2]
-    if benchmark.official is None:  # a rule decides; no judge is needed
+    text = (_TEMPLATES / "study.toml").read_text(encoding="utf-8")
+    if not is_judged:
         text = re.sub(r"\[\[stage\]\]  # judged\n.*?\n\n", "", text, flags=re.DOTALL)
-        text = re.sub(r"\[sampling\.judge\]\n.*?\n\n", "", text, flags=re.DOTALL)
     text = text.replace("[[stage]]  # judged\n", "[[stage]]\n")
     return re.sub(r"\{\{ (\w+) \}\}", lambda found: values[found[1]], text)
+
+
+def _metric_lines(benchmark: type[Benchmark], *, is_judged: bool) -> Iterator[str]:
+    """The metrics of the score stage; a comment where they are the default."""
+    if not is_judged:
+        if not benchmark.verifier.replaces_words:
+            yield '# math_match needs the extra: pip install "mbt-cli[math]"'
+        match = "exact_match" if benchmark.verifier.replaces_words else "math_match"
+        yield f'# metrics = ["{match}", "answer_rate", "tokens"]  # more: mbt help metrics'
+        return
+    yield 'verdicts = "judge"'
+    yield 'metrics = ["exact_match", "f1_score", "answer_rate", "judge_accuracy", "tokens"]'
 
 
 def _benchmark_lines(questions: _Questions, benchmark: type[Benchmark]) -> Iterator[str]:
@@ -196,12 +211,11 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
 
 
-def _defaults(kind: str) -> Mapping[str, str]:
-    """The first line of a template: default model and benchmark, backend, prompt."""
-    with (_TEMPLATES / f"{kind}.toml").open(encoding="utf-8") as lines:
-        line = next(lines).removeprefix("#!").strip()
-    defaults: dict[str, str] = tomllib.loads(f"defaults = {{ {line} }}")["defaults"]
-    return defaults
+def _place(kind: str) -> Mapping[str, str]:
+    """What is written for a place to run: default model and benchmark, backend, prompt."""
+    places = tomllib.loads((_TEMPLATES / "kinds.toml").read_text(encoding="utf-8"))
+    found: dict[str, str] = places[kind]
+    return found
 
 
 def _write(path: Path, text: str, presets: PresetFolders) -> None:
@@ -222,6 +236,17 @@ def _write(path: Path, text: str, presets: PresetFolders) -> None:
             path.unlink(missing_ok=True)  # not half a manifest
             raise refused(error, path) from error
         raise UsageError(f"`{path}` cannot be written: {error.strerror}") from error
+
+
+def _write_schema(path: Path) -> bool:
+    """Write the schema of manifests where there is none; False if there is, or it cannot be."""
+    if path.exists():
+        return False
+    try:
+        write_atomically(path, f"{schema_text()}\n".encode())
+    except MbtError:
+        return False  # the manifest is there, and works without it
+    return True
 
 
 def _refuse_existing(path: Path) -> None:
@@ -259,11 +284,11 @@ def _asked(options: InitOptions) -> InitOptions:
             text = "NAME of the variable that holds the key (never the key; may be empty)"
             key = _ask(text, OPENAI_KEY if _needs_key(url) else "")
     elif model is None:
-        model = _ask("Model: a preset, see presets/models/", _defaults(kind)["model"])
+        model = _ask("Model: a preset, see presets/models/", _place(kind)["model"])
     questions, benchmark = options.questions, options.benchmark
     if questions is None and benchmark is None:
         text = "Questions: your own file (CSV, JSON lines, JSON or Parquet), or a benchmark"
-        answer = _ask(text, _defaults(kind)["benchmark"])
+        answer = _ask(text, _place(kind)["benchmark"])
         is_file = "." in answer or Path(answer).exists()
         questions, benchmark = (answer, None) if is_file else (None, answer)
     return InitOptions(kind, options.study, model, benchmark, questions, url, key)
@@ -294,7 +319,7 @@ def _hosted(options: InitOptions) -> _Model:
             "no model given",
             hint="--model is the endpoint's name for the model, such as gpt-4.1-mini",
         )
-    kind = _defaults("api")["backend"]
+    kind = _place("api")["backend"]
     address = (options.base_url or OPENAI_URL).rstrip("/").removesuffix("/chat/completions")
     try:
         backend = BACKENDS.make({"kind": kind, "base_url": address})
@@ -326,6 +351,7 @@ def _hosted(options: InitOptions) -> _Model:
         "supports_schema = false }",
         f"id = {quoted(options.model)}  # the endpoint's name for the model",
     ]
+    lines.append(f"sampling = {_place('api')['sampling']}")
     if variable:
         lines.insert(0, f"# the key comes from the environment or .env: {variable}=...")
     return _Model(_name_from(options.model), tuple(lines), variable)
@@ -336,7 +362,8 @@ def _served(options: InitOptions, presets: PresetFolders) -> _Model:
         raise UsageError(
             "--base-url and --api-key-env are for hosted models", hint="use --kind api"
         )
-    defaults = _defaults(options.kind)
+    defaults = _place(options.kind)
+    sampling = f"sampling = {defaults['sampling']}"
     backend, model = defaults["backend"], options.model or defaults["model"]
     path = presets.find("models", model) if re.match(NAME_PATTERN, model) else None
     is_embedded = options.kind == "embedded"
@@ -348,7 +375,9 @@ def _served(options: InitOptions, presets: PresetFolders) -> _Model:
                 hint=f"--kind {'gpu' if is_embedded else 'embedded'}",
             )
         where = f"presets/models/{model}.toml; try it with `mbt serve {model}`"
-        return _Model(model, (f"preset = {quoted(model)}  # {where}",))
+        preset = f"preset = {quoted(model)}  # {where}"
+        has_sampling = not is_embedded and "sampling" in read_toml(path)
+        return _Model(model, (preset,) if has_sampling else (preset, sampling))
     if not (model.endswith(".gguf") if is_embedded else "/" in model):
         other = "the path of a GGUF file" if is_embedded else "a name on the hub (ORG/NAME)"
         raise UsageError(
@@ -356,7 +385,8 @@ def _served(options: InitOptions, presets: PresetFolders) -> _Model:
             hint=f"{nearest(model, presets.names('models'))}; or give {other}",
         )
     name = _name_from(Path(model).name.removesuffix(".gguf"))
-    return _Model(name, (f'backend = {{ kind = "{backend}", model = {quoted(model)} }}',))
+    source = f'backend = {{ kind = "{backend}", model = {quoted(model)} }}'
+    return _Model(name, (source, sampling))
 
 
 def _questions(options: InitOptions) -> _Questions:
@@ -365,7 +395,7 @@ def _questions(options: InitOptions) -> _Questions:
         raise UsageError(f"no benchmark `{layout}`", hint=nearest(layout, kinds))
     if options.questions:
         return _read_questions(options.questions, layout)
-    kind = layout or _defaults(options.kind)["benchmark"]
+    kind = layout or _place(options.kind)["benchmark"]
     if kinds[kind].hub is None and kinds[kind].generate is Benchmark.generate:
         raise UsageError(
             f"`{kind}` reads a file of your own", hint="add --questions my_questions.jsonl"

@@ -1,4 +1,4 @@
-"""Export: a stage as a data set, or a training as a model repository, each with its card."""
+"""Export: a stage or report as a data set, a training as a model repository, with their cards."""
 
 import shutil
 import tempfile
@@ -16,6 +16,7 @@ from mbt_cli.core.lineage_notes import TRAINING
 from mbt_cli.core.number_text import number_text, significant_decimals
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
+from mbt_cli.engine.export_report import SUMMARY, configs, read_report, tables_text, write_report
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, BENCHMARKS, TRAINERS
 from mbt_cli.report.metrics import display_of
@@ -62,13 +63,17 @@ class Export:
 
 
 def export_of(cells: Sequence[Path]) -> Export:
-    """Cells of one stage as a data set, or a single train cell as a model repository.
+    """Cells of one stage or a report as a data set, or a train cell as a model repository.
 
     Raises:
         UsageError: The cells cannot be exported together, or the train cell has no checkpoint.
     """
-    if len(cells) == 1 and require_lineage(cells[0]).kind == "train":
-        return _model(cells[0])
+    if len(cells) == 1:
+        kind = require_lineage(cells[0]).kind
+        if kind == "train":
+            return _model(cells[0])
+        if kind == "report":
+            return _report(cells[0])
     return _data_set(cells)
 
 
@@ -154,7 +159,7 @@ def _data_set(cells: Sequence[Path]) -> Export:
         if lineage.kind not in _SUMMARIES:
             raise UsageError(
                 f"`{folder}` is a {lineage.kind} cell; {', '.join(_SUMMARIES)} cells can be "
-                "exported, and a single train cell"
+                "exported, and a single train or report cell"
             )
         axes = axes_of(lineage.address)
         split = axes.pop("split", "train")
@@ -282,6 +287,41 @@ def _model_words(model: Mapping[str, Json]) -> str:
     found = BACKENDS.find(str(kind))
     has_model = found is None or found.has_model
     return f"{model.get('name')} ({'' if has_model else 'no model: '}{kind} {which}".strip() + ")"
+
+
+def _report(folder: Path) -> Export:
+    from huggingface_hub import DatasetCardData
+
+    report = read_report(folder)
+    lineage = report.lineage
+    data = DatasetCardData(license="other", configs=configs(report))
+    behind = upstream(_study_of(folder, lineage), [lineage.address])
+    models = {
+        f"{cell.address} ({cell.kind})": _model_words(cell.model)
+        for cell in behind.cells.values()
+        if cell.model
+    }
+
+    def write(target: Path) -> None:
+        write_report(report, target)
+        _write_lineage(lineage, target / LINEAGE)
+
+    card = _card(
+        data.to_yaml(),
+        f"# {lineage.study}: {lineage.address}",
+        "Results of a study: each table as Parquet, CSV, Markdown, LaTeX and HTML in `tables/`, "
+        f"every number with its interval in `{SUMMARY}`, figures, and the page "
+        "(`page/index.html`), which has questions and replies.",
+        tables_text(report),
+        _section("Models", models),
+        _section("Licences of the sources", _licences(behind)),
+        _section(
+            "Lineage (address: fingerprint)",
+            {address: cell.fingerprint for address, cell in behind.cells.items()},
+        ),
+        f"Made by {_made_by(lineage)}. The lineage of the report is in `{LINEAGE}`.",
+    )
+    return Export("dataset", card, write)
 
 
 def _model(folder: Path) -> Export:

@@ -29,8 +29,8 @@ def key_lines(text: str) -> Mapping[str, int]:
             header = _only_path(tree)
             if isinstance(tree.get(_STAGE), list):
                 stages.append("")
-        elif header == [_STAGE] and stages and isinstance(tree.get("name"), str):
-            stages[-1] = tree["name"]
+        elif header == [_STAGE] and stages:
+            stages[-1] = _word(tree, "name") or stages[-1] or _word(tree, "kind")
         above = header
         if stages and header[:1] == [_STAGE]:
             above = [_STAGE, str(len(stages) - 1), *header[1:]]
@@ -110,3 +110,8 @@ def _keys(value: Any, lines: Sequence[str], line: int) -> Iterator[tuple[str, in
         yield key, at
         for path, below in _keys(child, lines, at):
             yield f"{key}.{path}", below
+
+
+def _word(tree: Mapping[str, Any], key: str) -> str:
+    value = tree.get(key)
+    return value if isinstance(value, str) else ""

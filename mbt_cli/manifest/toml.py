@@ -208,11 +208,16 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     return result
 
 
+def stage_name(stage: Any) -> Any:
+    """The name of a `[[stage]]` as written, by default its kind; None without either."""
+    return stage.get("name", stage.get("kind")) if isinstance(stage, dict) else None
+
+
 def _merged_stages(base: list[Any], over: list[Any]) -> list[Any]:
     stages = list(base)
-    names = [s.get("name") if isinstance(s, dict) else None for s in stages]
+    names = [stage_name(stage) for stage in stages]
     for stage in over:
-        name = stage.get("name") if isinstance(stage, dict) else None
+        name = stage_name(stage)
         if name is not None and name in names:
             stages[names.index(name)] = merged(stages[names.index(name)], stage)
         else:
@@ -268,11 +273,11 @@ def _step(node: Any, part: str, *, is_stage: bool) -> Any:
         return node.setdefault(part, {})
     if not is_stage:
         return None
-    names = [s.get("name") for s in node if isinstance(s, dict)]
+    names = [stage_name(stage) for stage in node]
     if part not in names:
         raise UsageError(
             f"`--set stage.{part}`: no stage `{part}`",
-            hint="there are " + ", ".join(f"`{n}`" for n in names),
+            hint="there are " + ", ".join(f"`{n}`" for n in names if n is not None),
         )
     return node[names.index(part)]
 

@@ -188,3 +188,85 @@ def test_without_a_token_no_request_goes_to_the_hub(mbt, made):
     assert "`--write` would be refused: cannot write to `hub:a/b` without a token" in told.err
     assert refused.code == 2
     assert "without a token" in refused.err
+
+
+REPORT = """
+[study]
+name = "told"
+
+[sampling.plain]
+temperature = 0
+max_tokens = 32
+
+[models.teacher]
+backend = { kind = "scripted" }
+sampling = "plain"
+
+[benchmarks.tiny]
+kind = "tinyhop"
+limit = 4
+
+[[stage]]
+kind = "rollout"
+
+[stage.matrix]
+benchmark = "tiny"
+split = "validation"
+model = "teacher"
+prompt = ["answer", "question"]
+
+[[stage]]
+kind = "score"
+
+[[stage]]
+kind = "report"
+figures = ["accuracy_tokens"]
+"""
+CELL = "runs/told/report"
+
+
+@pytest.fixture
+def told(mbt, workplace):
+    (workplace / "told.toml").write_text(REPORT)
+    assert mbt("run", "told.toml", "-q").code == 0
+    return workplace
+
+
+def test_a_report_is_a_data_set_of_numbers_and_tables_with_figures_and_page(mbt, told):
+    written = mbt("export", CELL, "--to", "out", "--write")
+
+    assert written.code == 0, written.err
+    card = (told / "out/README.md").read_text()
+    assert "config_name: main_results" in card
+    assert "| teacher | question |" in card
+    assert "no model: scripted" in card
+    summary = pl.read_parquet(told / "out/summary.parquet")
+    assert summary.filter(metric="exact_match")["prompt"].to_list() == ["answer", "question"]
+    assert pl.read_parquet(told / "out/tables/main_results.parquet").height == 2
+    for name in ("tables/main_results.tex", "figures/accuracy_tokens.png", "page/index.html"):
+        assert (told / "out" / name).is_file()
+
+
+def test_what_would_be_logged_to_wandb_is_shown_and_nothing_is_sent(mbt, told):
+    shown = mbt("export", CELL, "--to", "wandb:demo")
+
+    assert shown.code == 0, shown.err
+    assert "score/tiny-validation-teacher-question/exact_match = 1" in shown.out
+    assert "nothing is logged" in shown.out
+    assert not (told / "wandb").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "to", "words"),
+    [
+        ("runs/told/rollout", "wandb:demo", "only a report is logged"),
+        (CELL, "wandb:a/b/c", "is not a project"),
+        (CELL, "wandb:", "is not a project"),
+    ],
+)
+def test_what_cannot_be_logged_is_refused_with_what_to_type(mbt, told, what, to, words):
+    ran = mbt("export", what, "--to", to, "--write")
+
+    assert ran.code == 2
+    assert words in ran.err
+    assert "hint:" in ran.err

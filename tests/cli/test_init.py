@@ -35,6 +35,10 @@ def test_each_kind_passes_the_check_exactly_as_written(mbt, workplace, kind):
     assert checked.code == 0, checked.err
     assert "study first, no problems" in checked.out
     text = (workplace / "first.toml").read_text()
+    assert text.startswith("#:schema ./manifest.schema.json\n")
+    assert (workplace / "manifest.schema.json").is_file()
+    said = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert len(said) <= 26
     assert text.count("#") > 10
     assert "mbt doctor first.toml" in made.out
 
@@ -99,7 +103,7 @@ def test_own_questions_and_an_endpoint_come_to_a_table(mbt, workplace):
     assert "unreadable_verdict" in ran.err
     scored = mbt("run", "own.toml", "--set", "study.max_failed_share=1", MY_KEY=KEY)
     assert scored.code == 0, scored.err
-    table = pl.read_parquet(workplace / "runs/own/tables/files/main_results.parquet")
+    table = pl.read_parquet(workplace / "runs/own/report/files/main_results.parquet")
     assert table.height == 1
     # one of two questions, by its second spelling
     assert "50.0" in scored.out
@@ -150,7 +154,7 @@ def test_documents_beside_the_questions_are_put_into_the_prompt(mbt, workplace):
     write_questions(workplace, context="Cairo lies on the Nile. Oslo is the capital of Norway.")
 
     mbt("init", "own.toml", "--kind", "embedded", "--questions", "mine.jsonl", "--yes")
-    shown = mbt("rollout", "own.toml", "--dry-run", "--set", "stage.base.matrix.prompt=answer")
+    shown = mbt("rollout", "own.toml", "--dry-run", "--set", "stage.rollout.matrix.prompt=answer")
 
     assert "Document [0] (Title: 1) Cairo lies on the Nile." in shown.out, shown.err
 
