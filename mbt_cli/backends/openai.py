@@ -19,7 +19,7 @@ from mbt_cli.inference.origins import listed_models
 from mbt_cli.inference.replies import ReplyTooLargeError
 from mbt_cli.interfaces import Backend
 
-_POSITIONAL = ("messages", "model")
+_POSITIONAL = ("messages", "prompt", "model")
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
 
 
@@ -60,14 +60,18 @@ async def sdk_transport(
         timeout=timeout_seconds,
         http_client=Bounded(follow_redirects=False),
     ) as client:
-        create = client.chat.completions.with_raw_response.create
+        chat = client.chat.completions.with_raw_response.create
+        text = client.completions.with_raw_response.create
 
         async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
             rest = {name: value for name, value in body.items() if name not in _POSITIONAL}
+            model, prompt = body["model"], body.get("prompt")
+            raw: Any  # two types with the same fields
             try:
-                raw = await create(
-                    messages=list(body["messages"]), model=body["model"], extra_body=rest
-                )
+                if prompt is not None:
+                    raw = await text(prompt=prompt, model=model, extra_body=rest)
+                else:
+                    raw = await chat(messages=list(body["messages"]), model=model, extra_body=rest)
             except openai.APIStatusError as error:
                 response = error.response
                 return response.status_code, response.headers, response.content

@@ -19,7 +19,9 @@ from mbt_cli.interfaces import Backend
 
 _BYTES_PER_TOKEN = 3
 _TEMPLATE_TOKENS = 64
-_TAKEN = frozenset({"model", "messages", "max_tokens", "seed", "stop", "chat_template_kwargs"})
+_TAKEN = frozenset(
+    {"model", "messages", "prompt", "max_tokens", "seed", "stop", "chat_template_kwargs"}
+)
 _INSTALL = 'pip install "transformers[serving]" torch'
 _CAUSES = (
     Cause(r"Missing dependencies for serving", 'pip install "transformers[serving]"'),

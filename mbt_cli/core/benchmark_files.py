@@ -40,6 +40,17 @@ class HubSource:
     split_names: Mapping[str, str] = field(default_factory=dict)
 
 
+class Shots(Settings):
+    """Worked examples for the prompts of a benchmark: the same for every model and question."""
+
+    split: str
+    """Split from whose questions they are drawn, such as `train`, or one of your own in `files`."""
+    count: Annotated[int, Field(ge=1, le=1_000)]
+    """Number of examples in a prompt."""
+    seed: int = 0
+    """Seed of the draw."""
+
+
 class BenchmarkFiles(Settings):
     """Fields of a `[benchmarks.NAME]` table that every kind has."""
 
@@ -75,6 +86,9 @@ class BenchmarkFiles(Settings):
     """N questions sampled with `sample_seed`."""
     sample_seed: int = 0
     """Seed of `sample`."""
+    shots: Annotated[Shots | None, AbsentByDefault] = None
+    """Worked examples for prompts with `{{ examples }}`: `{ split = "train", count = 4 }`. A
+    question is never its own example."""
     difficulty: str | None = None
     """File with the columns question_id and tier; replaces the tiers of the benchmark."""
     default_tier: Literal["easy", "medium", "hard"] = "medium"

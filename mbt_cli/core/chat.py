@@ -18,6 +18,15 @@ class Message(TypedDict):
     content: str
 
 
+TEXT = "text"
+"""Role of the only turn of a plain-text prompt, which no chat template renders."""
+
+
+def plain_text(messages: Sequence[Message]) -> str | None:
+    """The text that the model continues, for a plain-text prompt; None for a conversation."""
+    return messages[0]["content"] if messages and messages[0]["role"] == TEXT else None
+
+
 TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort")
 """The fields of a request that decide how the chat template renders it."""
 
@@ -85,8 +94,9 @@ class Reply:
 
 
 Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
-"""Sends a body once and returns status, headers and content of the response. Raises TimeoutError
-without a response in time, OSError without a connection, BrokenReplyError for a partial one,
+"""Sends a body once and returns status, headers and content of the response. A body with `prompt`
+goes to `/completions`, any other to `/chat/completions`. Raises TimeoutError without a response in
+time, OSError without a connection, BrokenReplyError for a partial one,
 ReplyTooLargeError for one over the limit."""
 
 ReadBody = Callable[[AsyncIterable[bytes]], Awaitable[bytes]]

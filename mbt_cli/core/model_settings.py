@@ -7,6 +7,8 @@ from pydantic import Field
 from mbt_cli.core.chat import Json
 from mbt_cli.core.plugin import AbsentByDefault, Settings
 
+_StopText = Annotated[str, Field(min_length=1, max_length=200)]
+
 
 class Sampling(Settings):
     """One `[sampling.NAME]` table."""
@@ -24,6 +26,8 @@ class Sampling(Settings):
     """Subtracted from the logit of every token that the reply has already; 0 is not sent."""
     repetition_penalty: Annotated[float, AbsentByDefault] = Field(default=1.0, gt=0, le=2)
     """Divides the logit of every token that prompt or reply have already; 1 is not sent."""
+    stop: Annotated[tuple[_StopText, ...], AbsentByDefault] = Field(default=(), max_length=16)
+    """Texts that end a reply; they are not part of it. Endpoints may take fewer (OpenAI: 4)."""
     max_tokens: Annotated[int, Field(gt=0)] | Literal["rest", "inferred"]
     """Maximum tokens of a reply, including reasoning. `rest`: what the context leaves; `inferred`:
     the model's context without a margin for prompts (an eighth of it, 4,096 to 32,768 tokens)."""
@@ -42,7 +46,8 @@ class Sampling(Settings):
         fields: dict[str, Json] = {"temperature": self.temperature, "top_p": self.top_p}
         neutral = {"top_k": 0, "min_p": 0, "presence_penalty": 0, "repetition_penalty": 1}
         set_here = {name: getattr(self, name) for name in neutral}
-        return fields | {name: value for name, value in set_here.items() if value != neutral[name]}
+        fields |= {name: value for name, value in set_here.items() if value != neutral[name]}
+        return {**fields, "stop": list(self.stop)} if self.stop else fields
 
 
 _LEAST_MARGIN, _MOST_MARGIN, _SHORTEST_REPLY = 4_096, 32_768, 256

@@ -5,30 +5,51 @@
     === user ===
     {{ question }}
 
+A single turn `=== text ===` is a plain-text prompt, which the model continues without a chat
+template. A section `=== example ===` before the turns is the form of one worked example, and
+`{{ examples }}` stands for all of them, with an empty line between two.
+
 Only `{{ name }}` is special: braces, tags and code in questions and documents are kept as they
 are, and a placeholder within a value is not replaced.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from mbt_cli.core.chat import Message
+from mbt_cli.core.chat import TEXT, Message
 
 _HEADING = re.compile(r"^=== (\w+) ===[ \t]*$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-_ROLES = ("system", "user", "assistant")
+_ROLES = ("system", "user", "assistant", TEXT)
+_EXAMPLE = "example"
+EXAMPLES = "examples"
+"""The placeholder for worked examples."""
+_OF_EXAMPLE = frozenset({"question", "documents", "answer", "solution"})
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed template: (role, text) pairs, the sha256 of its source and its placeholders."""
+    """A parsed template: (role, text) pairs, the sha256 of its source and its placeholders.
+
+    `example` is the form of a worked example; empty if it has none.
+    """
 
     name: str
     sha256: str
     turns: tuple[tuple[str, str], ...]
     placeholders: frozenset[str]
+    example: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a plain-text prompt."""
+        return self.turns[0][0] == TEXT
+
+    def examples(self, solved: Iterable[Mapping[str, str]]) -> str:
+        """The value of `{{ examples }}`: each question, documents, answer and solution in form."""
+        return "\n\n".join(_filled(self.example, values) for values in solved)
 
     def fill(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """The conversation with every placeholder replaced by its value.
@@ -36,13 +57,11 @@ class Template:
         Raises:
             KeyError: A placeholder has no value.
         """
+        return tuple(Message(role=role, content=_filled(text, values)) for role, text in self.turns)
 
-        def value(match: re.Match[str]) -> str:
-            return values[match[1]]
 
-        return tuple(
-            Message(role=role, content=_PLACEHOLDER.sub(value, text)) for role, text in self.turns
-        )
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
 def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template:
@@ -50,7 +69,7 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
 
     Raises:
         ValueError: It has no role heading, an unknown role, text before the first heading, an
-            empty turn, an unknown placeholder, or none.
+            empty turn, an unknown placeholder, or none; or a plain text beside other turns.
 
     Example:
         >>> parse_template("t", "=== user ===\nSay {{ word }}", known=frozenset({"word"})).fill(
@@ -63,20 +82,36 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
         raise ValueError("has no `=== user ===` heading, which must precede the prompt")
     if parts[0].strip():
         raise ValueError("has text before its first heading")
-    turns = []
+    turns, example = [], ""
     for role, text in zip(parts[1::2], parts[2::2], strict=True):
-        if role not in _ROLES:
+        if role not in (*_ROLES, _EXAMPLE):
             raise ValueError(f"has the heading `=== {role} ===`; roles are {', '.join(_ROLES)}")
         if not text.strip():
             raise ValueError(f"has an empty {role} turn")
-        turns.append((role, text.strip()))
-    placeholders = frozenset(_PLACEHOLDER.findall(source))
+        if role == _EXAMPLE:
+            _check_placeholders(text, _OF_EXAMPLE)
+            example = text.strip()
+        else:
+            turns.append((role, text.strip()))
+    if not turns:
+        raise ValueError("has no prompt after its example")
+    if len(turns) > 1 and TEXT in (role for role, _ in turns):
+        raise ValueError("has `=== text ===` beside other turns; a plain text is the only one")
+    prompt = "\n".join(text for _, text in turns)
+    placeholders = _check_placeholders(prompt, known)
+    if EXAMPLES in placeholders and not example:
+        raise ValueError("has `{{ examples }}` and no `=== example ===`, the form of one example")
+    if known and not placeholders:
+        names = ", ".join(f"{{{{ {n} }}}}" for n in sorted(known))
+        raise ValueError(f"has no placeholder, so all requests would be equal; there are {names}")
+    return Template(name, sha256(source.encode()).hexdigest(), tuple(turns), placeholders, example)
+
+
+def _check_placeholders(text: str, known: frozenset[str]) -> frozenset[str]:
+    placeholders = frozenset(_PLACEHOLDER.findall(text))
     if unknown := sorted(placeholders - known):
         names = ", ".join(f"{{{{ {n} }}}}" for n in unknown)
         raise ValueError(
             f"has the unknown placeholder {names}; there are {', '.join(sorted(known))}"
         )
-    if known and not placeholders:
-        names = ", ".join(f"{{{{ {n} }}}}" for n in sorted(known))
-        raise ValueError(f"has no placeholder, so all requests would be equal; there are {names}")
-    return Template(name, sha256(source.encode()).hexdigest(), tuple(turns), placeholders)
+    return placeholders

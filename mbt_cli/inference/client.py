@@ -24,7 +24,7 @@ import httptools
 import orjson
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from mbt_cli.core.chat import Endpoint, Json, Post, Vitals
+from mbt_cli.core.chat import TEMPLATE_FIELDS, Endpoint, Json, Post, Vitals, plain_text
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.secrets import hold
 from mbt_cli.inference.queue import PendingRequest, RequestBatch
@@ -185,11 +185,17 @@ class Client:
             limit = batch.retry_max_tokens
         if limit == "rest":
             limit = endpoint.rest_limit
+        text = plain_text(request.messages)
         if limit is not None:
-            body[endpoint.token_limit_field] = limit
+            body[endpoint.token_limit_field if text is None else "max_tokens"] = limit
         body.update(request.body)
         body["model"] = endpoint.model or batch.model_id
-        body["messages"] = request.messages
+        if text is None:
+            body["messages"] = request.messages
+        else:
+            body["prompt"] = text
+            for field in TEMPLATE_FIELDS:  # there is no chat template
+                body.pop(field, None)
         if self._sends_seed:
             body["seed"] = pending.seed
         if not endpoint.supports_schema:
@@ -201,7 +207,7 @@ class Client:
 async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[Client]:
     """A client for an endpoint, over mbt's own connections or those that the endpoint brings."""
     run = batch.run
-    url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+    url = endpoint.base_url.rstrip("/")
     headers = {"Content-Type": "application/json"}
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
@@ -263,6 +269,13 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
     if urllib.request.proxy_bypass_environment(parts.netloc, named):  # type: ignore[attr-defined]
         return None
     return lower.get(f"{parts.scheme}_proxy") or lower.get("all_proxy") or None
+
+
+_CHAT, _TEXT = "/chat/completions", "/completions"
+
+
+def _path(body: Mapping[str, Json]) -> str:
+    return _TEXT if "prompt" in body else _CHAT
 
 
 _IN_FLIGHT_BYTES = 128 << 20
@@ -362,7 +375,7 @@ class _Gate:
 async def aiohttp_transport(
     url: str, headers: Mapping[str, str], run: RunSettings, inflow: Inflow, proxy: str | None
 ) -> AsyncIterator[Post]:
-    """Posts bodies to one address over a pool of `run.concurrency` aiohttp connections."""
+    """Posts bodies to one endpoint over a pool of `run.concurrency` aiohttp connections."""
     import aiohttp  # takes a fifth of a second, and only TLS and proxies need it
 
     timeout = aiohttp.ClientTimeout(
@@ -388,7 +401,10 @@ async def aiohttp_transport(
             async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
                 try:
                     async with session.post(
-                        url, data=orjson.dumps(body), proxy=proxy, allow_redirects=False
+                        url + _path(body),
+                        data=orjson.dumps(body),
+                        proxy=proxy,
+                        allow_redirects=False,
                     ) as response:
                         content = await inflow.read(response.content.iter_any())
                         return response.status, response.headers, content
@@ -418,7 +434,7 @@ _HEAD_BYTES = 1 << 20
 async def pooled_transport(
     url: str, headers: Mapping[str, str], run: RunSettings, inflow: Inflow
 ) -> AsyncIterator[Post]:
-    """Posts bodies to one plain `http` address; each holds a connection until its response."""
+    """Posts bodies to one plain `http` endpoint; each holds a connection until its response."""
     pool = _Pool(url, headers, run, inflow)
     try:
         yield pool.post
@@ -435,7 +451,7 @@ class _Pool:
         parts = urlsplit(url)
         self._name = parts.hostname or ""
         self._port = parts.port or 80
-        self._head = _head(url, headers)
+        self._heads = {path: _head(url + path, headers) for path in (_CHAT, _TEXT)}
         self._run = run
         self._inflow = inflow
         self._address: str | None = None  # that takes connections
@@ -477,7 +493,7 @@ class _Pool:
 
     def _request(self, body: dict[str, Json]) -> bytes:
         content = orjson.dumps(body)
-        return b"%b%d\r\n\r\n%b" % (self._head, len(content), content)
+        return b"%b%d\r\n\r\n%b" % (self._heads[_path(body)], len(content), content)
 
     def _waiting(self) -> "_Connection | None":
         while self._idle:

@@ -170,6 +170,8 @@ def _choice_of(completion: Json) -> tuple[Mapping[str, Json], Mapping[str, Json]
         raise _MalformedError(problem)
     choice = choices[0]
     message = choice.get("message") if isinstance(choice, Mapping) else None
+    if message is None and isinstance(choice, Mapping) and isinstance(choice.get("text"), str):
+        message = {"content": choice["text"]}  # the continuation of a plain text
     if not isinstance(message, Mapping):
         raise _MalformedError("the first choice has no message")
     return choice, message

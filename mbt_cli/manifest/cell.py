@@ -9,6 +9,7 @@ from mbt_cli.core.fingerprint import base_spec_of, growth_of, spec_of
 from mbt_cli.interfaces import Benchmark
 from mbt_cli.stages.base import Resolution, Stage
 from mbt_cli.stages.imports import source_spec
+from mbt_cli.stages.questions import SHOTS
 from mbt_cli.store.disk import file_sha256
 from mbt_cli.store.questions import source_fingerprint
 
@@ -63,6 +64,8 @@ class Cell:
             spec["verifiers"] = verifiers
         if found.source is not None:
             spec["source"] = source_spec(found)
+        if SHOTS in found.inputs and found.benchmark is not None:
+            spec["shots"] = as_json(found.benchmark.shots)
         if stage.kind == "questions" and found.benchmark is not None:
             split = found.axes["split"]
             spec["benchmark"] = _for_split(as_json(found.benchmark), split)
@@ -110,7 +113,8 @@ def _for_split(benchmark: dict[str, Json], split: str) -> dict[str, Json]:
 
     The names of files are left out too: their hashes are in the cell's spec.
     """
-    narrowed = {k: v for k, v in benchmark.items() if k not in ("files", "difficulty")}
+    left_out = ("files", "difficulty", "shots")  # files count by their content, shots in prompts
+    narrowed = {k: v for k, v in benchmark.items() if k not in left_out}
     for key in _PER_SPLIT:
         if isinstance(narrowed.get(key), dict):
             narrowed[key] = narrowed[key].get(split)

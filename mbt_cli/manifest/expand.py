@@ -9,7 +9,7 @@ from mbt_cli.errors import MissingInputError
 from mbt_cli.manifest.match import CellDraft, InputMatching, Reference
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Block, Document, ordered_axes
-from mbt_cli.stages.questions import QUESTIONS
+from mbt_cli.stages.questions import QUESTIONS, SHOTS
 from mbt_cli.store.records import data_files
 
 HUB = "hub:"
@@ -154,6 +154,9 @@ class _Expansion:
                     draft.inputs[QUESTIONS] = tuple(dict.fromkeys([*known, *questions]))
         if block.kind.reads_questions and {"benchmark", "split"} <= set(draft.axes):
             draft.inputs[QUESTIONS] = (self.matching.questions_of(draft.axes),)
+            shots = self.matching.shots_of(draft.axes) if block.kind.reads_shots else None
+            if shots is not None:
+                draft.inputs[SHOTS] = (shots,)
         if draft.fields.get("baseline"):
             self._look_up_baseline(block, draft, draft.fields["baseline"])
 

@@ -187,6 +187,13 @@ class InputMatching:
             self.questions[address] = CellDraft(QUESTIONS, QUESTIONS, None, own, {})
         return self.questions[address]
 
+    def shots_of(self, axes: Mapping[str, str]) -> CellDraft | None:
+        """The questions from which a benchmark draws worked examples; None if it has none."""
+        benchmark = self._document.benchmarks.get(axes["benchmark"])
+        if benchmark is None or benchmark.shots is None:
+            return None
+        return self.questions_of({**axes, "split": benchmark.shots.split})
+
     def _is_valid_value(self, where: str, axis: str, value: str) -> bool:
         if not re.match(NAME_PATTERN, value):
             self._problems.add(where, f"`{value}` is not a valid axis value: {NAME_RULE}")

@@ -10,7 +10,7 @@ from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.model_settings import RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
-from mbt_cli.core.templates import Template, parse_template
+from mbt_cli.core.templates import EXAMPLES, Template, parse_template
 from mbt_cli.interfaces import Backend, Judge, Trainer
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
@@ -23,7 +23,7 @@ from mbt_cli.manifest.toml import merged, read_toml
 from mbt_cli.registry import BACKENDS, JUDGES, TRAINERS
 from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage, axis_text
 from mbt_cli.stages.kinds import IMPLICIT
-from mbt_cli.stages.questions import QUESTIONS
+from mbt_cli.stages.questions import QUESTIONS, SHOTS
 from mbt_cli.stages.rollout import RolloutStage
 from mbt_cli.stages.score import ScoreStage
 from mbt_cli.stages.train import TrainStage, evaluation_problems
@@ -90,6 +90,11 @@ class Resolver:
             return None
         if benchmark is not None and isinstance(stage, RolloutStage):
             self._check_documents(templates, benchmark, where)
+            self._check_examples(templates, benchmark, where)
+        for field, template in templates.items():
+            self._check_text(stage, template, models, f"{where}.{field}")
+        if not any(EXAMPLES in template.placeholders for template in templates.values()):
+            draft.inputs.pop(SHOTS, None)
         training = self._training(stage, where) if source is None else None
         axes_read = [draft.axes, *(d.axes for drafts in draft.inputs.values() for d in drafts)]
         about = {axes["benchmark"] for axes in axes_read if "benchmark" in axes}
@@ -387,6 +392,34 @@ class Resolver:
         what = f"`{prompt.name}` shows documents, and the questions of `{benchmark}` have none"
         shipped = " or ".join(f"`{name}`" for name in dict.fromkeys((kind.prompt, "question")))
         self._problems.add(f"{where}.prompt", f"{what}; use {shipped}")
+
+    def _check_examples(
+        self, templates: Mapping[str, Template], benchmark: str, where: str
+    ) -> None:
+        """A prompt with examples needs a benchmark that has some."""
+        prompt = templates.get("prompt")
+        if prompt is None or EXAMPLES not in prompt.placeholders:
+            return
+        if self._document.benchmarks[benchmark].shots is None:
+            what = f"`{prompt.name}` shows examples, and `{benchmark}` has none"
+            add = f'add `shots = {{ split = "train", count = 4 }}` to `[benchmarks.{benchmark}]`'
+            self._problems.add(f"{where}.prompt", f"{what}; {add}")
+
+    def _check_text(
+        self, stage: Stage, template: Template, models: Mapping[str, Model], where: str
+    ) -> None:
+        """Plain text goes to endpoints only, with a limit of its own."""
+        if not template.is_text:
+            return
+        if not stage.sends_text:
+            what = f"`{template.name}` is plain text, which only a rollout sends"
+            self._problems.add(where, f"{what}; use a prompt with `=== user ===`")
+        for model in models.values():
+            if model.sampling.max_tokens == "rest":
+                what = f'`{template.name}` is plain text, and `max_tokens = "rest"` is for chats'
+                self._problems.add(
+                    where, f"{what} (servers read it as 16 tokens): give {model.name} a number"
+                )
 
     def _read_template(
         self, name: str, placeholders: frozenset[str], where: str

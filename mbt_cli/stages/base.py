@@ -239,7 +239,7 @@ class InputReference(Settings):
 StageInput = str | list[str] | InputReference
 """An input: a stage's name, several, or a reference with `where`."""
 
-SamplingChoice = str | dict[str, bool | int | float | str]
+SamplingChoice = str | dict[str, bool | int | float | str | list[str]]
 """Name of a `[sampling.NAME]` table, or `{ like = NAME, temperature = 0 }`."""
 
 Keep = Literal["correct", "wrong", "answered", "not_truncated"]
@@ -285,6 +285,10 @@ class Stage(Settings, ABC):
     """Input field to its constraints."""
     reads_questions: ClassVar[bool] = False
     """Whether the questions of the cell's benchmark and split are an input."""
+    reads_shots: ClassVar[bool] = False
+    """Whether the questions from which worked examples are drawn are an input, `shots`."""
+    sends_text: ClassVar[bool] = False
+    """Whether its prompts may be plain text, which no chat template renders."""
     models: ClassVar[tuple[str, ...]] = ()
     """Axes or fields that name a model."""
     allowed_failures: ClassVar[tuple[str, ...]] = ()

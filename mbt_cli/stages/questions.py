@@ -12,6 +12,8 @@ from mbt_cli.store.questions import SplitReader
 
 QUESTIONS = "questions"
 """Kind and name of the stage."""
+SHOTS = "shots"
+"""The input with questions from which worked examples are drawn."""
 
 
 class QuestionsStage(Stage):

@@ -1,11 +1,13 @@
 """Rollout: a model answers every question, once or several times."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
 
+import orjson
 import polars as pl
 from pydantic import Field
 
@@ -15,12 +17,16 @@ from mbt_cli.core.plugin import Grows
 from mbt_cli.core.programs import Task
 from mbt_cli.core.questions import documents_text
 from mbt_cli.core.random_draws import Draws
+from mbt_cli.core.request_keys import sha256_of
+from mbt_cli.core.templates import EXAMPLES
 from mbt_cli.core.traces import answering_text, is_cut
+from mbt_cli.errors import StageError
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.interfaces import Program
 from mbt_cli.programs.single import Single
 from mbt_cli.stages.ask import RetryOn, ask_model, request_batch
 from mbt_cli.stages.base import InputRule, Resolution, SamplingChoice, Stage, StageInput, Work
+from mbt_cli.stages.questions import SHOTS
 
 _PURPOSE = "rollout"
 _MOST_SAMPLES = 100_000
@@ -49,10 +55,12 @@ class RolloutStage(Stage):
         "checkpoints": InputRule(kinds=("train",), leading=True)
     }
     reads_questions: ClassVar[bool] = True
+    reads_shots: ClassVar[bool] = True
+    sends_text: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("model",)
     allowed_failures: ClassVar[tuple[str, ...]] = rows.NO_TEXT
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
-    placeholders: ClassVar[frozenset[str]] = frozenset({"question", "documents"})
+    placeholders: ClassVar[frozenset[str]] = frozenset({"question", "documents", EXAMPLES})
     needed: ClassVar[tuple[str, ...]] = ("prompt",)
 
     def columns(self, resolution: Resolution) -> pl.Schema:
@@ -93,13 +101,70 @@ class RolloutStage(Stage):
 
     def _tasks(self, work: Work, questions: pl.DataFrame) -> Iterator[Task]:
         template, program = work.resolution.templates["prompt"], _PROGRAM
+        shots = _Shots.drawn(work)
         for question in questions.iter_rows(named=True):
             question_id = question["question_id"]
-            documents = documents_text(question["context"] or ())
-            messages = template.fill({"question": question["question"], "documents": documents})
+            values = {
+                "question": question["question"],
+                "documents": documents_text(question["context"] or ()),
+                EXAMPLES: template.examples(shots.beside(question_id)),
+            }
+            messages = template.fill(values)
             for sample in range(self.samples):
                 draw = partial(Draws, work.resolution.seed, _PURPOSE, question_id, sample)
                 yield Task(question_id, sample, program.run(question, messages, draw))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shots:
+    """Worked examples in the order of their draw, with one to spare.
+
+    Args:
+        solved: Question to its id and the values of an example.
+        count: Examples in a prompt.
+    """
+
+    solved: Sequence[tuple[str, Mapping[str, str]]] = ()
+    count: int = 0
+
+    @classmethod
+    def drawn(cls, work: Work) -> "_Shots":
+        """The examples of the cell's benchmark.
+
+        Raises:
+            StageError: The split has too few questions.
+        """
+        benchmark = work.resolution.benchmark
+        if SHOTS not in work.inputs or benchmark is None or benchmark.shots is None:
+            return cls()
+        shots, questions = benchmark.shots, work.rows(SHOTS)
+        order = sorted(
+            range(questions.height),
+            key=lambda n: sha256_of(["shots", shots.seed, questions["question_id"][n]]),
+        )
+        if len(order) < shots.count:
+            split = f"`{shots.split}` of `{work.resolution.axes['benchmark']}`"
+            raise StageError(
+                f"{split} has {len(order)} questions for {shots.count} examples",
+                hint="lower `shots.count`, or raise `limit`",
+            )
+        rows = questions[order[: shots.count + 1]].iter_rows(named=True)
+        return cls([(row["question_id"], _example(row)) for row in rows], shots.count)
+
+    def beside(self, question_id: str) -> Sequence[Mapping[str, str]]:
+        """The examples in the prompt of a question, which is never its own."""
+        others = (values for name, values in self.solved if name != question_id)
+        return list(islice(others, self.count))
+
+
+def _example(row: Mapping[str, Any]) -> Mapping[str, str]:
+    solution = orjson.loads(row["metadata"] or "{}").get("solution")
+    return {
+        "question": row["question"],
+        "documents": documents_text(row["context"] or ()),
+        "answer": row["answer"],
+        "solution": solution if isinstance(solution, str) else row["answer"],
+    }
 
 
 class _EmptyReplies:

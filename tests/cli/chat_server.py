@@ -61,6 +61,7 @@ class ChatServer:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._text)
         app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app)
         self._loop.run_until_complete(runner.setup())
@@ -106,14 +107,22 @@ class ChatServer:
         text = self.reply_to(body)
         if text is None:
             return web.json_response({"error": {"message": "refused"}}, status=400)
-        message = {"role": "assistant", "content": text}
+        choice = {"message": {"role": "assistant", "content": text}}
+        return self._completion(body, "chat.completion", choice)
+
+    async def _text(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.bodies.append(body)
+        return self._completion(body, "text_completion", {"text": f" {self._reply}"})
+
+    def _completion(self, body: dict, kind: str, choice: dict) -> web.Response:
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         return web.json_response(
             {
                 "id": "x",
-                "object": "chat.completion",
+                "object": kind,
                 "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "choices": [{"index": 0, "finish_reason": "stop", **choice}],
                 "usage": usage,
             }
         )

@@ -85,7 +85,7 @@ def server(answer, *, ends=False):
         listening.received, listening.answer, listening.ends = [], answer, ends
         threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{listening.server_address[1]}/v1/chat", listening.received
+            yield f"http://127.0.0.1:{listening.server_address[1]}/v1", listening.received
         finally:
             listening.shutdown()
 
@@ -171,7 +171,7 @@ def test_a_connection_is_kept_and_the_request_is_whole(transport):
     assert len(answers) == 3
     for number, request in enumerate(received):
         head, _, body = request.partition(b"\r\n\r\n")
-        assert head.startswith(b"POST /v1/chat HTTP/1.1\r\n")
+        assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
         assert b"Authorization: Bearer key" in head
         assert body == b'{"model":"stub","messages":[],"number":%d}' % number
 
