@@ -14,10 +14,12 @@ from mbt_cli.cli.completion import (
     complete_benchmark,
     complete_cell_folder,
     complete_cluster,
+    complete_layout,
     complete_manifest,
     complete_model,
     complete_model_preset,
     complete_only,
+    complete_place,
     complete_set,
     complete_study,
     complete_study_path,
@@ -85,7 +87,11 @@ def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("study.toml"),
     kind: Annotated[
         str | None,
-        typer.Option(help="Where the model runs: embedded, gpu, cluster or api.", metavar="KIND"),
+        typer.Option(
+            help="Where the model runs: embedded, gpu, cluster or api.",
+            metavar="KIND",
+            autocompletion=complete_place,
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the study; default: the file's name.")
@@ -98,9 +104,14 @@ def init(
         ),
     ] = None,
     benchmark: Annotated[
-        str | None, typer.Option(help="A benchmark, or the layout of your file.")
+        str | None,
+        typer.Option(
+            help="A benchmark, or the layout of your file.", autocompletion=complete_layout
+        ),
     ] = None,
-    questions: Annotated[str | None, typer.Option(help="Your file: JSON lines or JSON.")] = None,
+    questions: Annotated[
+        str | None, typer.Option(help="Your file: CSV, JSON lines, JSON or Parquet.")
+    ] = None,
     base_url: Annotated[
         str | None, typer.Option(help="For api: address of the endpoint, with /v1.")
     ] = None,
@@ -487,7 +498,7 @@ def status(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="A study's name or manifest; default: all submitted studies.",
+            help="A study's name or manifest; default: all studies.",
             autocompletion=complete_study,
         ),
     ] = None,
@@ -506,10 +517,10 @@ def logs(
         bool, typer.Option("-f", "--follow", help="Keep printing new lines.")
     ] = False,
     study: Annotated[
-        str | None, typer.Option(help="Name of the study, if several were submitted.")
+        str | None, typer.Option(help="Name of the study, if there are several.")
     ] = None,
 ) -> None:
-    """Print the newest log of a submitted cell."""
+    """Print the newest log of a cell: of its job, server or training."""
     from mbt_cli.cli.status import print_log
 
     print_log(cell, study, follow=follow)
@@ -521,7 +532,7 @@ def cancel(
     ],
     only: Only = None,
 ) -> None:
-    """Cancel a study's queued and running jobs; received replies are kept."""
+    """Cancel a study's jobs, and stop what runs on this machine; received replies are kept."""
     from mbt_cli.cli import status
 
     status.cancel(study, only)

@@ -6,6 +6,7 @@ is read once, as `mbt check` reads it.
 
 import json
 import os
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -400,6 +401,18 @@ def complete_model_preset(ctx: typer.Context) -> list[str]:
 def complete_topic() -> list[str]:
     """Topics of `mbt help`."""
     return sorted(path.stem for path in (_PACKAGE / "help").glob("*.md"))
+
+
+def complete_place() -> list[str]:
+    """Places where a first study's model can run."""
+    return list(tomllib.loads((_PACKAGE / "cli/templates/kinds.toml").read_text("utf-8")))
+
+
+def complete_layout() -> list[str]:
+    """Kinds of benchmarks."""
+    from mbt_cli.registry import BENCHMARKS  # only for this answer: it takes a tenth of a second
+
+    return sorted(BENCHMARKS.kinds())
 
 
 def complete_study() -> list[str]:

@@ -4,8 +4,8 @@ import json
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -105,10 +105,10 @@ def write_first_study(
         UsageError: The file exists or cannot be written, or an option is wrong.
     """
     _refuse_existing(path)
-    if is_asking and typer.get_text_stream("stdin").isatty():
-        options = _asked(options)
     machine = read_machine()
     folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
+    if is_asking and typer.get_text_stream("stdin").isatty():
+        options = _asked(options, folders)
     _check_kind(options.kind)
     if not re.match(NAME_PATTERN, options.study):
         raise UsageError(
@@ -262,8 +262,8 @@ def _refuse_existing(path: Path) -> None:
 # --- the answers
 
 
-def _asked(options: InitOptions) -> InitOptions:
-    """The options, completed by answers from the terminal."""
+def _asked(options: InitOptions, presets: PresetFolders) -> InitOptions:
+    """The options, completed by answers from the terminal; a wrong answer is asked for again."""
     kind = options.kind
     if not kind:
         typer.echo(
@@ -274,29 +274,59 @@ def _asked(options: InitOptions) -> InitOptions:
             "  api        at an endpoint that is already running, hosted or your own",
             err=True,
         )
-        kind = _ask(f"Kind ({', '.join(KINDS)})", "embedded")
+        kind = _ask(f"Kind ({', '.join(KINDS)})", "embedded", _check_kind)
     _check_kind(kind)
-    url, key, model = options.base_url, options.api_key_env, options.model
+    found = replace(options, kind=kind)
     if kind == "api":
-        url = url or _ask("Address of the endpoint, up to and including /v1", OPENAI_URL)
-        model = model or _ask("The endpoint's name for the model", None)
-        if key is None:
+        if not found.base_url:
+            text = "Address of the endpoint, up to and including /v1"
+            found = replace(found, base_url=_ask(text, OPENAI_URL, _base_url))
+        if not found.model:
+            found = replace(found, model=_ask("The endpoint's name for the model", None))
+        if found.api_key_env is None:
             text = "NAME of the variable that holds the key (never the key; may be empty)"
-            key = _ask(text, OPENAI_KEY if _needs_key(url) else "")
-    elif model is None:
-        model = _ask("Model: a preset, see presets/models/", _place(kind)["model"])
-    questions, benchmark = options.questions, options.benchmark
-    if questions is None and benchmark is None:
+            usual = OPENAI_KEY if _needs_key(found.base_url or "") else ""
+            found = replace(found, api_key_env=_ask(text, usual, _check_key_name))
+    elif found.model is None:
+        asked = found
+        model = _ask(
+            "Model: a preset, see presets/models/",
+            _place(kind)["model"],
+            lambda answer: _served(replace(asked, model=answer), presets),
+        )
+        found = replace(found, model=model)
+    if found.questions is None and found.benchmark is None:
+        asked = found
         text = "Questions: your own file (CSV, JSON lines, JSON or Parquet), or a benchmark"
-        answer = _ask(text, _place(kind)["benchmark"])
-        is_file = "." in answer or Path(answer).exists()
-        questions, benchmark = (answer, None) if is_file else (None, answer)
-    return InitOptions(kind, options.study, model, benchmark, questions, url, key)
+        answer = _ask(
+            text,
+            _place(kind)["benchmark"],
+            lambda answer: _questions(_about(asked, answer)),
+        )
+        found = _about(found, answer)
+    return found
 
 
-def _ask(question: str, default: str | None) -> str:
-    answer: str = typer.prompt(question, default=default, err=True)
-    return answer.strip()
+def _about(options: InitOptions, questions: str) -> InitOptions:
+    """The options with a file of questions, or the benchmark of that name."""
+    if "." in questions or Path(questions).exists():
+        return replace(options, questions=questions)
+    return replace(options, benchmark=questions)
+
+
+def _ask(
+    question: str, default: str | None, check: Callable[[str], object] = lambda answer: None
+) -> str:
+    """An answer that passes the check; what is wrong with another one is said."""
+    while True:
+        answer = str(typer.prompt(question, default=default, err=True)).strip()
+        try:
+            check(answer)
+        except UsageError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            typer.echo(f"{error.message}{hint}", err=True)
+        else:
+            return answer
 
 
 def _check_kind(kind: str) -> None:
@@ -319,30 +349,11 @@ def _hosted(options: InitOptions) -> _Model:
             "no model given",
             hint="--model is the endpoint's name for the model, such as gpt-4.1-mini",
         )
-    kind = _place("api")["backend"]
-    address = (options.base_url or OPENAI_URL).rstrip("/").removesuffix("/chat/completions")
-    try:
-        backend = BACKENDS.make({"kind": kind, "base_url": address})
-    except ValidationError as error:
-        # do not repeat the address: it may hold a password
-        raise UsageError(
-            f"--base-url: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
-            if "@" not in address
-            else "--base-url: an address must not contain a user, password or query",
-            hint=f"the address up to and including /v1, such as {OPENAI_URL}",
-        ) from None
-    base_url: str = backend.model_dump()["base_url"]
+    kind, base_url = _place("api")["backend"], _base_url(options.base_url or OPENAI_URL)
     variable = options.api_key_env
     if variable is None:
         variable = OPENAI_KEY if _needs_key(base_url) else ""
-    if variable and (
-        not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", variable)
-        or re.match(r"(?:sk|hf|gsk|xai|nvapi)[-_]", variable)
-    ):
-        raise UsageError(
-            "--api-key-env is the name of a variable, never the key itself",
-            hint=f"--api-key-env {OPENAI_KEY}, and the key in the environment or in .env",
-        )
+    _check_key_name(variable)
     key = f", api_key_env = {quoted(variable)}" if variable else ""
     lines = [
         "# supports_schema = true constrains the judge's replies, if the endpoint can do that;",
@@ -355,6 +366,34 @@ def _hosted(options: InitOptions) -> _Model:
     if variable:
         lines.insert(0, f"# the key comes from the environment or .env: {variable}=...")
     return _Model(_name_from(options.model), tuple(lines), variable)
+
+
+def _base_url(address: str) -> str:
+    """The address of an endpoint as manifests have it."""
+    address = address.rstrip("/").removesuffix("/chat/completions")
+    try:
+        backend = BACKENDS.make({"kind": _place("api")["backend"], "base_url": address})
+    except ValidationError as error:
+        # do not repeat the address: it may hold a password
+        raise UsageError(
+            f"--base-url: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+            if "@" not in address
+            else "--base-url: an address must not contain a user, password or query",
+            hint=f"the address up to and including /v1, such as {OPENAI_URL}",
+        ) from None
+    found: str = backend.model_dump()["base_url"]
+    return found
+
+
+def _check_key_name(variable: str) -> None:
+    if variable and (
+        not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", variable)
+        or re.match(r"(?:sk|hf|gsk|xai|nvapi)[-_]", variable)
+    ):
+        raise UsageError(
+            "--api-key-env is the name of a variable, never the key itself",
+            hint=f"--api-key-env {OPENAI_KEY}, and the key in the environment or in .env",
+        )
 
 
 def _served(options: InitOptions, presets: PresetFolders) -> _Model:

@@ -1,4 +1,4 @@
-"""`mbt status`, `mbt logs` and `mbt cancel`: the jobs of submitted studies."""
+"""`mbt status`, `mbt logs` and `mbt cancel`: what studies do, submitted or run here."""
 
 import time
 from collections import Counter
@@ -19,13 +19,13 @@ from mbt_cli.engine.status import (
     Doing,
     StudyReader,
     StudyStatus,
+    begun_studies,
     can_change,
     cancel_jobs,
     log_file,
     status_json,
     study_status,
 )
-from mbt_cli.engine.submit import studies_with_submissions
 from mbt_cli.errors import UsageError
 from mbt_cli.settings import read_machine
 
@@ -38,17 +38,16 @@ _STYLES: Mapping[Doing, str] = {"failed": "red", "cancelled": "yellow", "running
 
 
 def status(study: str | None, *, watch: bool, as_json: bool) -> None:
-    """Print the state of the cells of one submitted study, or of all.
+    """Print the state of the cells of one study, or of all.
 
     Raises:
-        UsageError: Nothing was submitted.
+        UsageError: Nothing was submitted or run.
     """
     machine = read_machine()
-    studies = [study_named(study)] if study else studies_with_submissions(machine.runs)
+    studies = [study_named(study)] if study else begun_studies(machine.runs)
     if not studies:
         raise UsageError(
-            f"nothing was submitted from `{machine.runs}`",
-            hint="mbt plan MANIFEST | mbt submit --slurm",
+            f"nothing was run or submitted from `{machine.runs}`", hint="mbt run MANIFEST"
         )
     if watch:
         _watch(machine.runs, studies)
@@ -103,7 +102,9 @@ def _view(status: StudyStatus, tokens_per_second: Mapping[str, float]) -> Render
         if len(cells) > _MAX_LINES:
             lines.append(Text(f"and {len(cells) - _MAX_LINES} more {doing}"))
     lines += [Text(event, style="yellow") for event in status.events[-_MAX_LINES:]]
-    if any(cell.doing in ("failed", "cancelled") for cell in status.cells):
+    if not status.manifest and not any(cell.doing == "running" for cell in status.cells):
+        lines.append(Text(f"cells that were begun; the others: {status.again} --dry-run"))
+    elif any(cell.doing in ("failed", "cancelled") for cell in status.cells):
         lines.append(Text(f"continue: {status.again}"))
     return Group(*lines)
 
@@ -134,9 +135,9 @@ def print_log(cell: str, study: str | None, *, follow: bool) -> None:
 
 
 def cancel(study: str, only: Sequence[str] | None) -> None:
-    """Cancel a study's queued and running jobs."""
+    """Cancel a study's queued and running jobs, and stop what runs on this machine."""
     jobs = cancel_jobs(read_machine().runs, study_named(study), only or ())
     if jobs:
-        typer.echo(f"cancelled {len(jobs)} jobs: {', '.join(jobs)}")
+        typer.echo(f"cancelled: {', '.join(jobs)}")
     else:
-        typer.echo("nothing to cancel: no job of this study is queued or running")
+        typer.echo("nothing to cancel: no job of this study is queued, and nothing runs here")

@@ -1,10 +1,12 @@
-"""The state of submitted studies: their cells, logs, and cancelling their jobs.
+"""The state of studies: their cells, logs, and stopping what runs.
 
-Sources: lineages, journals, locks, the records of submissions and the queues of launchers.
+Sources: lineages, journals, locks, the records of submissions and the queues of launchers. A study
+that was run without a submission is read from its folder alone.
 """
 
 import os
 import re
+import signal
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -77,7 +79,7 @@ class StudyStatus:
     """The status of a study.
 
     Args:
-        manifest: The manifest that was submitted.
+        manifest: The manifest that was submitted; empty if none was.
         events: What its jobs reported about requeues.
         unasked: Why the queue did not answer; empty if it did.
         again: The command that continues it.
@@ -95,7 +97,7 @@ def study_status(runs: Path, study: str) -> StudyStatus:
     """The status of a study, from its newest submission, its artifacts and the queue.
 
     Raises:
-        UsageError: The study was never submitted from this runs folder.
+        UsageError: There is no such study in this runs folder.
     """
     return StudyReader(runs, study).read()
 
@@ -126,10 +128,9 @@ class StudyReader:
         """The status now.
 
         Raises:
-            UsageError: The study was never submitted from this runs folder.
+            UsageError: There is no such study in this runs folder.
         """
         self._read_records()
-        newest = list(self._records)[-1]
         left = [cell for cell in self._cells if not self._is_done(cell.address)]
         folders = [cell_folder(self._runs, self._study, cell.address) for cell in left]
         jobs = _Jobs(self._records, {cell.address for cell in left}, _jobs_with_locks(folders))
@@ -137,6 +138,9 @@ class StudyReader:
         found = {cell.address: status.cell(cell) for cell in left}
         self._journals.keep()
         cells = [found.get(cell.address) or _done(cell, jobs) for cell in self._cells]
+        if not self._records:
+            return StudyStatus(self._study, "", cells, again="mbt run MANIFEST")
+        newest = list(self._records)[-1]
         return StudyStatus(
             self._study,
             self._records[newest].manifest,
@@ -153,7 +157,11 @@ class StudyReader:
             return
         self._read_at, self._records = sizes, read_submissions(self._runs, self._study)
         if not self._records:
-            raise _never_submitted(self._runs, self._study)
+            addresses = _cells_on_disk(self._runs / self._study)
+            if not addresses:
+                raise _unknown_study(self._runs, self._study)
+            self._cells = [_KnownCell(address, None) for address in addresses]
+            return
         newest = list(self._records)[-1]
         path, record = newest / "plan.json", self._records[newest]
         try:
@@ -176,6 +184,21 @@ class StudyReader:
                 return False
             self._done.add(address)
         return True
+
+
+_OF_A_CELL = frozenset({LINEAGE, JOURNAL, FAILURE})
+
+
+def _cells_on_disk(study: Path) -> list[str]:
+    """Addresses of the cells that were begun, in the order of their names."""
+    found = []
+    for place, folders, files in os.walk(study):
+        names = {*folders, *files}
+        if names & _OF_A_CELL or any(name.startswith("lock") for name in files):
+            found.append(Path(place).relative_to(study).as_posix())
+            folders.clear()  # a cell holds no other cell
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f != SUBMISSIONS)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,11 +426,11 @@ def _log_tail(logs: Sequence[Path]) -> list[str]:
 
 
 def log_file(runs: Path, study: str | None, wanted: str) -> Path:
-    """The newest log of a job.
+    """The newest log of a job, or of a cell that was run without one.
 
     Args:
         runs: The runs folder.
-        study: Name of a study; None searches all studies that were submitted from here.
+        study: Name of a study; None searches all studies.
         wanted: A pattern for cells as for `--only`, or the id of a job, the plan's or the
             launcher's.
 
@@ -424,27 +447,43 @@ def log_file(runs: Path, study: str | None, wanted: str) -> Path:
                     matches(wanted, address) for address in job.cells
                 ):
                     logs.extend(_logs(submission.launcher, record, job))
-    if not jobs:
-        raise _never_submitted(runs, study)
+    if not logs:  # servers and trainings log into their cell
+        studies = [runs / study] if study else sorted(p for p in runs.glob("[!.]*") if p.is_dir())
+        cells = {one / a: a for one in studies for a in _cells_on_disk(one)}
+        chosen = [folder for folder, address in cells.items() if matches(wanted, address)]
+        logs = [path for folder in chosen for path in (folder / "logs").rglob("*.log")]
+        if not logs and not jobs and not cells:
+            raise _unknown_study(runs, study)
+        if not logs and chosen:
+            raise UsageError(
+                f"`{wanted}` has no log", hint="only servers, trainings and jobs write one"
+            )
+        if not logs and not jobs:
+            raise nothing_matches(wanted, cells.values())
     if not logs:
         raise UsageError(f"no log of `{wanted}`", hint=f"the jobs are {', '.join(sorted(jobs))}")
     return max(logs, key=lambda path: path.stat().st_mtime)
 
 
 def cancel_jobs(runs: Path, study: str, only: Sequence[str]) -> list[str]:
-    """Cancel the queued and running jobs of a study; with patterns, those of matching cells.
+    """Cancel the queued and running jobs of a study, and stop what runs on this machine.
+
+    With patterns, only what makes matching cells. A process stops as after Ctrl-C: it keeps every
+    reply it has.
 
     Returns:
-        The launchers' ids of the cancelled jobs.
+        What was stopped: `job ID` or `process PID`.
 
     Raises:
-        UsageError: The study was never submitted from here, or no cell of it matches.
-        MbtError: A queue does not answer, or a launcher refuses.
+        UsageError: There is no such study in this runs folder, or no cell of it matches.
+        MbtError: A queue does not answer, a launcher refuses, or a process is another user's.
     """
     submissions = read_submissions(runs, study).values()
     cells = {a for submission in submissions for job in submission.jobs for a in job.cells}
+    begun = _cells_on_disk(runs / study)
+    cells.update(begun)
     if not cells:
-        raise _never_submitted(runs, study)
+        raise _unknown_study(runs, study)
     for pattern in only:
         if not any(matches(pattern, address) for address in cells):
             raise nothing_matches(pattern, cells)
@@ -459,19 +498,42 @@ def cancel_jobs(runs: Path, study: str, only: Sequence[str]) -> list[str]:
         ids = sorted({job.id for job in queue if not only or job.id in chosen})
         if ids and (launcher := LAUNCHERS.find(kind)):
             launcher.cancel(ids)
-            cancelled.extend(ids)
-    return cancelled
+            cancelled.extend(f"job {one}" for one in ids)
+    chosen_cells = [a for a in begun if not only or any(matches(one, a) for one in only)]
+    return [*cancelled, *_stopped_here(runs, study, chosen_cells)]
 
 
-def _never_submitted(runs: Path, study: str | None) -> UsageError:
-    known = studies_with_submissions(runs)
-    if study and (runs / study).is_dir() and study not in known:
-        raise UsageError(
-            f"study `{study}` was run here, not submitted, so it has no jobs",
-            hint="mbt run MANIFEST --dry-run  shows the state of each cell",
-        )
+def _stopped_here(runs: Path, study: str, cells: Iterable[str]) -> list[str]:
+    """Stop the processes of this machine that make these cells and belong to no job of a queue."""
+    pids = {
+        holder.pid
+        for address in cells
+        for holder in holders(cell_folder(runs, study, address))
+        if holder.is_alive_here() and not holder.job
+    }
+    for pid in sorted(pids):
+        try:
+            os.kill(pid, signal.SIGINT)
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            raise MbtError(
+                f"process {pid} belongs to another user", hint="ask them to stop it"
+            ) from None
+    return [f"process {pid}" for pid in sorted(pids)]
+
+
+def begun_studies(runs: Path) -> list[str]:
+    """Names of the studies that were submitted or run from this runs folder."""
+    submitted = studies_with_submissions(runs)
+    folders = (path for path in runs.glob("[!.]*") if path.is_dir())
+    return sorted({*submitted, *(path.name for path in folders if _cells_on_disk(path))})
+
+
+def _unknown_study(runs: Path, study: str | None) -> UsageError:
+    known = begun_studies(runs)
     what = f"nothing of a study `{study}`" if study else "nothing"
     return UsageError(
-        f"{what} was submitted from `{runs}`",
-        hint=nearest(study or "", known) if known else "mbt plan MANIFEST | mbt submit --slurm",
+        f"{what} was run or submitted from `{runs}`",
+        hint=nearest(study or "", known) if known else "mbt run MANIFEST",
     )

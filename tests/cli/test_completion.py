@@ -102,6 +102,8 @@ def bash(ask):
         (["mbt", "submit", "--preset", "one-"], ["one-gpu", "one-node"]),
         (["mbt", "serve", "smol"], ["smollm2-135m", "smollm2-135m-mbt"]),
         (["mbt", "init", "--model", "smol"], ["smollm2-135m", "smollm2-135m-mbt"]),
+        (["mbt", "init", "--kind", ""], ["embedded", "gpu", "cluster", "api"]),
+        (["mbt", "init", "--benchmark", "mus"], ["musique"]),
         (["mbt", "help", "py"], ["python"]),
         (["mbt", "doctor", "st"], ["study.toml"]),
         (["mbt", "plan", "study.toml", "st"], []),

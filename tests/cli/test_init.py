@@ -230,12 +230,18 @@ def test_on_a_terminal_it_asks_and_a_flag_is_not_asked_for(workplace):
     run = OnTerminal(workplace, "init", "asked.toml", "--base-url", "http://127.0.0.1:9/v1")
 
     run.wait_for("Kind (embedded")
+    run.type("apo")
+    run.wait_for("did you mean `api`?")
     run.type("api")
     run.wait_for("name for the model")
     run.type("my-model")
     run.wait_for("never the key")
+    run.type("sk-1234")
+    run.wait_for("the name of a variable")
     run.type("")
     run.wait_for("your own file")
+    run.type("absent.jsonl")
+    run.wait_for("no file `absent.jsonl`")
     run.type(questions)
     code = run.finish()
 
