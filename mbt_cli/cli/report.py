@@ -1,5 +1,6 @@
 """`mbt report --trace`: the cell, lineage, questions and raw rows behind a number."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +8,14 @@ from typing import Any
 
 import polars as pl
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import foreign, printer
 from mbt_cli.cli.show import lineage_view
+from mbt_cli.cli.view import cell_view
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
@@ -33,6 +36,8 @@ from mbt_cli.store.reading import (
 )
 
 _SHOWN = 10
+_SHOWN_WHOLE = 1
+_WIDTH = 120
 _BOOKKEEPING = ("messages", "reasoning_tokens", "seed", "attempts", "seconds", "request_key")
 _BREAKDOWNS = ("difficulty", "hops", "question_type")
 
@@ -211,6 +216,12 @@ def _questions_behind(number: _Number, study: Path, score: Lineage) -> Iterator[
         yield _frame_view(f"question by question, from {folder}/rows.parquet", values)
         ids = values.select("question_id").head(_SHOWN).collect()["question_id"].to_list()
         yield _rollout_view(cell, ids)
+        yield Text("the first of them whole:", style="bold")
+        for batch in read_traces(cell, _SHOWN_WHOLE, ids[:_SHOWN_WHOLE] or None):
+            for view in cell_view(cell, batch[:_SHOWN_WHOLE]):
+                yield Constrain(view, _WIDTH)  # a file has no width
+        folder = cell.folder(cell.rollouts)
+        yield Text(f"all of them: mbt view --terminal {shlex.quote(str(folder))}", overflow="fold")
 
 
 def _rollout_view(cell: TraceCell, ids: Sequence[str]) -> RenderableType:
@@ -286,4 +297,4 @@ def trace_number(
     out = printer()
     states = States(manifest, machine.runs)
     for view in number_views(folders, study, states, *trace):
-        out.print(view)
+        out.print(view, soft_wrap=False)

@@ -26,10 +26,10 @@ from mbt_cli.engine.runner import Runner, RunOptions, RunReport
 from mbt_cli.engine.select import select
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.report.files import read_table
+from mbt_cli.report.files import read_table, table_files
 from mbt_cli.settings import Machine
 from mbt_cli.stages.questions import QUESTIONS
-from mbt_cli.store.cells import cell_folder
+from mbt_cli.store.cells import FILES, cell_folder
 
 _SHOWN_PROMPT = 1_500
 
@@ -160,10 +160,10 @@ def result_view(
 ) -> Iterator[RenderableType]:
     """The tables of a run, its counts and its folder."""
     tables = [a for a in (*report.made, *report.done) if manifest.cells[a].kind == "report"]
-    folders = [cell_folder(machine.runs, manifest.study, a) / "files" for a in tables]
-    for folder in folders:
-        for path in sorted(folder.glob("*.parquet")):
-            yield StoredTable(read_table(path))
+    cells = [cell_folder(machine.runs, manifest.study, a) for a in tables]
+    folders = [cell / FILES for cell in cells]
+    for path in (path for cell in cells for path in table_files(cell)):
+        yield StoredTable(read_table(path))
     if quiet:
         return
     counts = f"{counted(len(report.made), 'cell')} run, {len(report.done)} already done"
@@ -192,8 +192,8 @@ def dry_runs_json(cells: Sequence[DryRun]) -> str:
 
 def result_json(manifest: Manifest, machine: Machine, report: RunReport) -> str:
     """The result of a run and its tables as JSON."""
-    folders = [
-        cell_folder(machine.runs, manifest.study, address) / "files"
+    reports = [
+        cell_folder(machine.runs, manifest.study, address)
         for address in (*report.made, *report.done)
         if manifest.cells[address].kind == "report"
     ]
@@ -204,9 +204,7 @@ def result_json(manifest: Manifest, machine: Machine, report: RunReport) -> str:
             "made": list(report.made),
             "done": list(report.done),
             "requests": {"sent": report.sent, "reused": report.reused},
-            "tables": [
-                str(path) for folder in folders for path in sorted(folder.glob("*.parquet"))
-            ],
+            "tables": [str(path) for cell in reports for path in table_files(cell)],
         }
     )
 

@@ -30,7 +30,7 @@ from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import ModelTable
 from mbt_cli.settings import Machine
-from mbt_cli.store.cells import read_failure
+from mbt_cli.store.cells import REPLACED, read_failure
 from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
 from mbt_cli.store.reading import read_rows, require_lineage
 from mbt_cli.store.verification import Verification, verify_ancestry
@@ -226,6 +226,8 @@ def cells_below(path: Path) -> Sequence[Path]:
         )
     found: dict[Path, None] = {}
     for lineage in sorted(path.rglob(LINEAGE), key=lambda place: len(place.parts)):
+        if REPLACED in lineage.relative_to(path).parts:
+            continue  # what was replaced is shown by its own path
         if found.keys().isdisjoint(lineage.parent.parents):  # else it is in the cell's `files/`
             found[lineage.parent] = None
     if found:

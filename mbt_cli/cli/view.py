@@ -160,7 +160,7 @@ def trace_views(path: Path, question: str | None, limit: int) -> list[Renderable
     views = [
         view
         for cell in _cells(path)
-        for view in _cell_view(cell, list(_wanted(cell, question, limit)))
+        for view in cell_view(cell, list(_wanted(cell, question, limit)))
     ]
     if not views:
         what = f"no trace of question `{question}`" if question else "no traces"
@@ -188,7 +188,8 @@ def _wanted(cell: TraceCell, question: str | None, limit: int) -> Iterator[Trace
         yield from batch
 
 
-def _cell_view(cell: TraceCell, traces: Sequence[Trace]) -> Iterator[RenderableType]:
+def cell_view(cell: TraceCell, traces: Sequence[Trace]) -> Iterator[RenderableType]:
+    """Traces of a cell, each with its question, the whole text and the verdicts."""
     ids = [trace.row["question_id"] for trace in traces]
     rows = read_question_rows(cell).collect()
     asked = {

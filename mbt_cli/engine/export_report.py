@@ -13,7 +13,7 @@ from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.findings import installed
 from mbt_cli.core.tables import TableData
 from mbt_cli.errors import MbtError, MissingInputError, UsageError
-from mbt_cli.report.files import read_table
+from mbt_cli.report.files import read_table, table_files
 from mbt_cli.report.formats import markdown
 from mbt_cli.report.page import PAGE
 from mbt_cli.store.cells import FILES
@@ -56,7 +56,7 @@ def read_report(cell: Path) -> ReportExport:
         ArtifactError: A file of it is damaged.
     """
     lineage = require_lineage(cell)
-    tables = [read_table(path) for path in sorted((cell / FILES).glob("*.parquet"))]
+    tables = [read_table(path) for path in table_files(cell)]
     study = cell.parents[lineage.address.count("/")]
     return ReportExport(cell / FILES, lineage, tables, _summary(study, lineage))
 

@@ -9,10 +9,13 @@ import polars as pl
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.errors import ArtifactError
 from mbt_cli.report.formats import csv_text, html, latex, markdown
+from mbt_cli.store.cells import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
+from mbt_cli.store.lineage import ROWS
 from mbt_cli.store.parquet import footer_metadata
 
 _KEY = "mbt.table"
+_FIRST = "main_results"
 
 
 def write_tables(
@@ -52,6 +55,14 @@ def write_tables(
         with writing_to(paths[-1]):
             table.rows.write_parquet(paths[-1], metadata={_KEY: orjson.dumps(facts).decode()})
     return paths
+
+
+def table_files(cell: Path) -> list[Path]:
+    """The Parquet files of a report's tables: main results first, then as the manifest has them."""
+    names = pl.read_parquet(cell / ROWS, columns=["table"], hive_partitioning=False)["table"]
+    paths = {path.stem: path for path in sorted((cell / FILES).glob("*.parquet"))}
+    order = dict.fromkeys([_FIRST, *names, *paths])
+    return [paths[name] for name in order if name in paths]
 
 
 def read_table(path: Path) -> TableData:

@@ -266,7 +266,7 @@ def test_cancel_empties_the_queue(slow):
     done = slow.mbt("cancel", slow.study)
     slow.wait_until(lambda: not slow.queue())
 
-    assert done.stdout.startswith("cancelled ")
+    assert done.stdout.startswith("cancelled: ")
     assert {c["doing"] for a, c in slow.states().items() if a.startswith("scores/")} == {
         "cancelled"
     }

@@ -275,7 +275,7 @@ def test_cancel_stops_what_runs_and_what_waits(slow):
     slow.wait_until(slow.is_over)
 
     outcomes = {Path(each).name: SshLauncher.ended(each).outcome for each in slow.ids()}
-    assert done.stdout.startswith("cancelled ")
+    assert done.stdout.startswith("cancelled: ")
     assert outcomes["base-1"] == "cancelled"
     assert "completed" not in {outcomes[name] for name in outcomes if not name.startswith("quest")}
 
