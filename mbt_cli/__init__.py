@@ -18,3 +18,8 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         return getattr(import_module("mbt_cli.api"), name)
     raise AttributeError(f"module `mbt_cli` has no attribute `{name}`")
+
+
+def __dir__() -> list[str]:
+    """The API, and what every module has, for completion in a notebook."""
+    return sorted({*globals(), *__all__})

@@ -66,7 +66,8 @@ def comparison_view(first: Path, second: Path, comparison: Comparison, show: int
     table = Table(title="paired on common questions", title_justify="left")
     metrics = comparison.metrics
     is_tested = metrics["margin"].is_not_null().any()
-    columns = ["metric", "first", "second", "difference\n95 %", "p\nHolm", "better\nof"]
+    columns = ["metric", "first", "second", "first - second\n95 %", "p\nHolm"]
+    columns += ["better 1st : 2nd\nquestions"]
     columns += ["equivalent\n90 %", "p\nHolm"] if is_tested else []
     for column in columns:
         is_name = column == "metric"
@@ -74,7 +75,10 @@ def comparison_view(first: Path, second: Path, comparison: Comparison, show: int
     for row in metrics.iter_rows(named=True):
         table.add_row(*_cells(row), *(_equivalent(row) if is_tested else ()))
     family = metrics["p_holm"].count()
-    notes = [f"Holm: corrected over the {family} metrics of this pair (`mbt help metrics`)."]
+    notes = [
+        "Differences are first minus second: above 0, the first cell has the higher value.",
+        f"Holm: corrected over the {family} metrics of this pair (`mbt help metrics`).",
+    ]
     if is_tested:
         notes.append(_equivalence_note(metrics))
     parts: list[RenderableType] = [

@@ -245,3 +245,9 @@ def test_a_user_of_the_door_gets_types(tmp_path):
     )
 
     assert [line.split(":")[1] for line in done.stdout.splitlines()[:-1]] == ["6"], done.stdout
+
+
+def test_dir_lists_the_api():
+    import mbt_cli  # noqa: PLC0415
+
+    assert set(mbt_cli.__all__) <= set(dir(mbt_cli))

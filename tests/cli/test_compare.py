@@ -174,3 +174,13 @@ def test_a_report_and_compare_say_the_same_of_two_cells(mbt, workplace):
         assert row[f"{metric}_low"] == pytest.approx(told["low"])
         assert row[f"{metric}_high"] == pytest.approx(told["high"])
         assert row[f"{metric}_p"] == pytest.approx(told["p"])
+
+
+def test_the_table_says_the_sign_of_a_difference(mbt):
+    mbt("run", "study.toml")
+
+    ran = mbt("compare", SCORES.format("answer"), SCORES.format("metacognitive"), COLUMNS="120")
+
+    assert "first - second" in ran.out
+    assert "better 1st : 2nd" in ran.out
+    assert "first minus second" in ran.out
