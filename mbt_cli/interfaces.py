@@ -466,9 +466,12 @@ class Table(Plugin):
 
 
 class Figure(Plugin):
-    """A figure of the paper."""
+    """A figure of the paper; the first paragraph of its docstring is its caption on the page."""
 
     family: ClassVar[str] = "figures"
+
+    title: ClassVar[str] = ""
+    """Its title on the page; default: its kind."""
 
     @abstractmethod
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:

@@ -106,7 +106,7 @@ def _loaded(path: Path, presets: PresetFolders, overrides: Sequence[str]) -> Man
     _check_files(document, problems)
     _check_columns(document, problems)
     text = manifest_text(path, overrides)
-    resolver = Resolver(document, presets, problems, folder=path.parent, text=text)
+    resolver = Resolver(document, presets, problems, path=path, text=text)
     for name in document.models:
         if (backend := resolver.backend(name)) is not None:
             hold(os.environ, named=backend.secret_variables())

@@ -44,7 +44,7 @@ class Resolver:
         document: The manifest's tables.
         presets: Where presets are found.
         problems: Collects the problems.
-        folder: The manifest's folder, where its own prompts are.
+        path: The manifest; its own prompts are in its folder.
         text: The manifest's text, which reports show.
     """
 
@@ -54,13 +54,14 @@ class Resolver:
         presets: PresetFolders,
         problems: Problems,
         *,
-        folder: Path = Path(),
+        path: Path = Path("MANIFEST"),
         text: str = "",
     ) -> None:
         self._document = document
         self._presets = presets
         self._problems = problems
-        self._folder = folder
+        self._folder = path.parent
+        self._name = path.name if path.is_absolute() else str(path)
         self._text = text
         self._tables: dict[str, ModelTable | None] = {}
         self._backends: dict[str, Backend | None] = {}
@@ -138,6 +139,7 @@ class Resolver:
             recipe=training[0] if training else None,
             trainer=training[1] if training else None,
             manifest=self._text,
+            manifest_name=self._name,
         )
         return Cell(stage, resolution)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ class AccuracyTokens(Figure):
     The line joins the points that no other point beats on both.
     """
 
+    title: ClassVar[str] = "Accuracy and tokens"
     kind: Literal["accuracy_tokens"] = "accuracy_tokens"
     accuracy: str | None = None
     """Metric on the vertical axis; by default the judge's accuracy, else math or exact match."""
@@ -86,6 +87,7 @@ _PARTS = ("right", "wrong, but the trace reaches the answer", "wrong")
 class AnswerInclusiveErrorsFigure(Figure):
     """One stacked bar per cell, one panel per benchmark."""
 
+    title: ClassVar[str] = "Errors, with answers that contain the right one"
     kind: Literal["answer_inclusive_errors"] = "answer_inclusive_errors"
     columns: style.Columns = 2
     """Width in columns of a two-column paper."""
@@ -129,6 +131,7 @@ def _look(part: str) -> dict[str, Any]:
 class MQIBars(Figure):
     """One bar per cell with its 95 % interval, one panel per benchmark."""
 
+    title: ClassVar[str] = "Metacognitive quality"
     kind: Literal["mqi_bars"] = "mqi_bars"
     metric: Literal["mqi", "mqi_of_means", "mqi_level"] = "mqi"
     """The mean over samples, the index of means, or the judge's level alone."""
@@ -151,6 +154,7 @@ class MQIBars(Figure):
 class PhaseProfile(Figure):
     """One line per method over the five phases, one panel per benchmark and model."""
 
+    title: ClassVar[str] = "Phases of the traces"
     kind: Literal["phase_profile"] = "phase_profile"
     columns: style.Columns = 2
     """Width in columns of a two-column paper."""
@@ -179,6 +183,7 @@ _LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 class RegulationPlane(Figure):
     """One point per cell, and grey lines of equal regulation; better towards the lower left."""
 
+    title: ClassVar[str] = "Arrival and redundancy"
     kind: Literal["regulation_plane"] = "regulation_plane"
     length_aware: bool = False
     """Whether arrival and redundancy are relative to the baseline's length."""
@@ -218,6 +223,7 @@ def _contours(axis: Any) -> None:
 class ResponseLengths(Figure):
     """Cumulative share of questions by the mean tokens of their replies, one line per method."""
 
+    title: ClassVar[str] = "Lengths of the replies"
     kind: Literal["response_lengths"] = "response_lengths"
     columns: style.Columns = 2
     """Width in columns of a two-column paper."""
@@ -258,6 +264,7 @@ class TrainingCurves(Figure):
     Held-out values of the same name are points.
     """
 
+    title: ClassVar[str] = "Training"
     kind: Literal["training_curves"] = "training_curves"
     metric: str | list[str] = "loss"
     """Names of logged values, such as `loss`; for reinforcement learning also `reward`,

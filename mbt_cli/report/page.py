@@ -103,6 +103,8 @@ class PageInputs:
         missing: Addresses of the unfinished ones.
         tables: The tables of the report.
         manifest: Text of the manifest.
+        manifest_name: What to type for it in a command.
+        captions: Name of a figure to its title and what it shows.
         traces: Most traces of each rollout cell; `auto` shares 10,000 among the cells.
     """
 
@@ -113,6 +115,8 @@ class PageInputs:
     missing: Sequence[str] = ()
     tables: Sequence[TableData] = ()
     manifest: str = ""
+    manifest_name: str = "MANIFEST"
+    captions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     traces: int | Literal["all", "auto"] = "auto"
 
 
@@ -142,6 +146,10 @@ def write_page(folder: Path, inputs: PageInputs) -> Path:
         "tables": [page_table(table) for table in inputs.tables],
         "files": {"tables": tables, "figures": figures},
         "manifest": inputs.manifest,
+        "manifest_name": inputs.manifest_name,
+        "captions": dict(inputs.captions),
+        # of the newest cell, so that the same cells give the same page
+        "made": max((f"{c.started_at:%Y-%m-%d %H:%M}" for c in found.cells.values()), default=""),
         "graph": _graph(inputs, found),
         "rollouts_of": {
             score.address: [r.address for r in own_rollouts(found, score)]

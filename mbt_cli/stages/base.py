@@ -95,6 +95,7 @@ class Resolution:
         benchmarks: Every benchmark that the cell reads, by name.
         source_map: How the source's columns are read, for stages of rows.
         manifest: Text of the manifest, for a report to show.
+        manifest_name: Its path as typed, for commands on a report.
         related_judges: Judge models that judge replies of their own kind, for a report to note.
         trained: Cells of questions that the study trains on, for a report to compare.
         evaluated: Cells of questions that it evaluates on.
@@ -117,6 +118,7 @@ class Resolution:
     recipe: Recipe | None = None
     trainer: Trainer | None = None
     manifest: str = ""
+    manifest_name: str = "MANIFEST"
     related_judges: tuple[RelatedJudge, ...] = ()
     trained: tuple[str, ...] = ()
     evaluated: tuple[str, ...] = ()

@@ -75,10 +75,15 @@ class ReportStage(Stage):
         beside = self._beside_reference(built, inputs, work)
         shown = _noted(beside, work.inputs.get("scores", ()), _shared_questions(work))
         write_tables(work.files, shown, intervals=self.intervals)
+        captions = {}
         for figure in self.figures:
-            if not figure.draw(inputs, work.files):
+            drawn = figure.draw(inputs, work.files)
+            if not drawn:
                 work.progress.note(f"no figure `{figure.kind}`: no score has its data")
-        write_page(work.files, self._page_inputs(work, inputs, shown))
+            words = " ".join((type(figure).__doc__ or "").split("\n\n")[0].split())
+            told = (figure.title or figure.kind.replace("_", " ").capitalize(), words)
+            captions.update(dict.fromkeys((path.stem for path in drawn), told))
+        write_page(work.files, replace(self._page_inputs(work, inputs, shown), captions=captions))
         counts = [{"table": table.name, "rows": table.rows.height} for table in built]
         yield pl.DataFrame(counts, schema=_ROWS)
 
@@ -92,6 +97,7 @@ class ReportStage(Stage):
             missing=inputs.missing,
             tables=tables,
             manifest=found.manifest,
+            manifest_name=found.manifest_name,
             traces=self.traces,
         )
 

@@ -248,6 +248,6 @@ def test_a_user_of_the_door_gets_types(tmp_path):
 
 
 def test_dir_lists_the_api():
-    import mbt_cli  # noqa: PLC0415
+    import mbt_cli
 
     assert set(mbt_cli.__all__) <= set(dir(mbt_cli))

@@ -98,7 +98,11 @@
       if (name === "set") {
         const own = this.index.cells.map((c, k) => [c, k]).filter(([c]) => c.set === value && c.count).map(([, k]) => k);
         [this.wanted.a, this.wanted.b] = value < 0 ? [-1, -1] : [own[0], own.length > 1 ? own[1] : -1];
+        const { sets } = this.index; // a filter that the new questions cannot match would hide them all
+        const tiers = sets.filter((_, k) => value < 0 || k === value).flatMap((set) => set.difficulty);
+        if (!tiers.includes(this.wanted.difficulty)) this.wanted.difficulty = "";
       }
+      if (this.wanted.b < 0 && /_only$|^both/.test(this.wanted.outcome)) this.wanted.outcome = "any";
       if (name !== "text") this.controls();
       this.apply();
     }
@@ -121,12 +125,20 @@
         mbt.select("Method B", "b", [["-1", "none"], ...methods], String(wanted.b), number("b")),
         mbt.select("Outcome", "outcome", OUTCOMES, wanted.outcome, text("outcome")),
         mbt.select("Show", "show", SHOWS, wanted.show, text("show")),
-        el("label", { class: "field whole", for: "text" }, el("span", {}, "Search"), this.search),
-        el("details", { class: "whole", open: wanted.by !== "auto" || this.inside, ontoggle: () => this.draw() }, el("summary", {}, "More"),
         mbt.select("Correctness by", "by", BY, wanted.by, text("by")),
-        el("label", { class: "check" }, el("input", { type: "checkbox", id: "inside", checked: this.inside, onchange: (event) => { this.inside = event.target.checked; this.apply(); } }),
-          " also search traces and verdicts (loads all of them)")));
+        el("div", { class: "field" }, el("span", {}, "\u00a0"), el("button", { type: "button", id: "reset", class: "quiet", onclick: () => this.reset() }, "Reset filters")),
+        el("label", { class: "field whole", for: "text" }, el("span", {}, "Search"), this.search),
+        el("label", { class: "check whole" }, el("input", { type: "checkbox", id: "inside", checked: this.inside, onchange: (event) => { this.inside = event.target.checked; this.apply(); } }),
+          " also inside replies and verdicts (reads all of them)"));
       if (focused) document.getElementById(focused)?.focus();
+    }
+
+    /** All traces of the same benchmark and methods. */
+    reset() {
+      Object.assign(this.wanted, { difficulty: "", outcome: "any", show: "all", by: "auto", text: "" });
+      this.inside = false;
+      this.controls();
+      this.apply();
     }
 
     async apply() {

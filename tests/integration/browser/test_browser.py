@@ -39,6 +39,14 @@ def test_a_number_tells_n_interval_failures_and_leads_to_its_traces(page):
     assert "failed 1" in told
     assert "40.0 to 70.0" in told
     assert "mbt report MANIFEST --trace main_results 1 exact_match" in told
+    # the details stand below the row of the number; Escape closes them
+    row = "document.querySelector('tbody tr')"
+    assert page.run(f"return {row}.nextSibling.querySelector('.behind') !== null")
+    page.run(
+        "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))"
+    )
+    assert page.texts(".behind") == []
+    page.run("document.querySelector('tbody td button').click()")
     page.run("document.querySelector('.behind a').click()")
     page.wait("return document.documentElement.dataset.ready === 'traces'")
     page.wait_for_trace()
@@ -85,6 +93,10 @@ def test_search_finds_questions_and_inside_traces(page):
     assert page.count == "0 of 24 traces"
     page.run("document.getElementById('inside').click()")
     page.wait("return document.querySelector('.count').textContent === '1 of 24 traces'")
+    page.run("document.getElementById('reset').click()")
+    page.wait("return document.querySelector('.count').textContent === '12 of 24 traces'")
+    assert page.run("return document.getElementById('text').value") == ""
+    assert page.run("return document.getElementById('inside').checked") is False
 
 
 def test_a_deep_link_opens_its_trace_beside_the_other_method(page):
