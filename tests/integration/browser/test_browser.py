@@ -42,9 +42,8 @@ def test_a_number_tells_n_interval_failures_and_leads_to_its_traces(page):
     # the details stand below the row of the number; Escape closes them
     row = "document.querySelector('tbody tr')"
     assert page.run(f"return {row}.nextSibling.querySelector('.behind') !== null")
-    page.run(
-        "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))"
-    )
+    escape = "new KeyboardEvent('keydown', {key: 'Escape', bubbles: true})"
+    page.run(f"document.activeElement.dispatchEvent({escape})")
     assert page.texts(".behind") == []
     page.run("document.querySelector('tbody td button').click()")
     page.run("document.querySelector('.behind a').click()")
