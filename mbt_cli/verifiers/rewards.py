@@ -47,7 +47,12 @@ def exact_match(reply: GradedReply) -> float:
 
 
 def f1_score(reply: GradedReply) -> float:
-    """Best F1 of words between the answer and the gold answer or an alias, in [0, 1]."""
+    """Best F1 of words between the answer and the gold answer or an alias, in [0, 1].
+
+    Where the benchmark's verifier replaces words, as for multiple choice, its value.
+    """
+    if reply.verifier.replaces_words:
+        return exact_match(reply)
     references = (reply.question.answer, *reply.question.answer_aliases)
     return text.f1_score(reply.answer, references)
 

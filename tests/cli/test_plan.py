@@ -150,7 +150,7 @@ def test_status_of_a_study_that_was_never_submitted_says_so(mbt):
     ran = mbt("status", "small")
 
     assert ran.code == 2
-    assert "nothing of a study `small` was submitted" in ran.err
+    assert "nothing of a study `small` was run or submitted" in ran.err
 
 
 def test_status_shows_the_artifacts_when_the_queue_does_not_answer(mbt, beside, piped, workplace):

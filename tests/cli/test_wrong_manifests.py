@@ -217,7 +217,7 @@ PROMPTS = (
     prompt(
         "a prompt that fills in nothing",
         "=== user ===\nSay something.",
-        *("has no placeholder", "{{ documents }}, {{ question }}"),
+        *("has no placeholder", "{{ question }}"),
     ),
     prompt("a prompt in Latin-1", "=== user ===\nä".encode("latin-1"), "is not UTF-8", "save it"),
 )

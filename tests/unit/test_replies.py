@@ -182,7 +182,7 @@ def test_deeply_nested_json_is_a_failure_of_its_row(depth):
         ([], "not a JSON object"),
         ({"choices": []}, "no choices"),
         ({"error": {"message": "over capacity"}}, "over capacity"),
-        ({"choices": [{"text": "x"}]}, "no message"),
+        ({"choices": [{"delta": "x"}]}, "no message"),
         ({"choices": [{"message": {"content": 5}}]}, "content is a int"),
     ],
 )
