@@ -60,10 +60,10 @@ SHARDS = (
     Wrong("a shard too far", "run study.toml --shard 9/8", ["`9/8` is not a shard", "1 to 8"]),
 )
 STUDIES = (
-    Wrong("status of nothing", "status", ["nothing was submitted from `runs`", "mbt plan"]),
-    Wrong("status of no study", "status smal", ["nothing of a study `smal`", "mbt plan"]),
-    Wrong("logs of nothing", "logs base/model=x", ["nothing was submitted", "mbt submit"]),
-    Wrong("cancel nothing", "cancel smal", ["nothing of a study `smal`", "mbt plan"]),
+    Wrong("status of nothing", "status", ["nothing was run or submitted from `runs`", "mbt run"]),
+    Wrong("status of no study", "status smal", ["nothing of a study `smal`", "mbt run"]),
+    Wrong("logs of nothing", "logs base/model=x", ["nothing was run or submitted", "mbt run"]),
+    Wrong("cancel nothing", "cancel smal", ["nothing of a study `smal`", "mbt run"]),
     Wrong("a view of nothing", "view", ["no report below `runs`", "mbt report MANIFEST"]),
     Wrong("a view of nowhere", "view nowhere", ["folder or study `nowhere`", "mbt run"]),
     Wrong("an unknown folder", "show runs/x", ["no folder `runs/x`", "runs/STUDY/STAGE"]),
