@@ -151,7 +151,12 @@ class Backend(Plugin):
         return iter(())
 
     def check(self, environment: Mapping[str, str]) -> None:
-        """Check, before a run, that requests are possible in this environment; UsageError."""
+        """Check, before a run, that requests are possible in this environment.
+
+        Raises:
+            UsageError: A key is missing, or the model does not fit on this machine.
+            BackendError: The server's command or package is missing.
+        """
         return
 
     def warnings(self) -> Iterator[str]:
@@ -459,6 +464,12 @@ class Table(Plugin):
 
     shows_metrics: ClassVar[bool] = True
     """Whether its columns are metrics, so that published values can be shown next to them."""
+    needs_baseline: ClassVar[bool] = False
+    """Whether it has nothing to show without a baseline of the scores."""
+
+    def reads(self) -> Collection[str]:
+        """Metrics of which it shows at least one; empty if it needs none."""
+        return ()
 
     @abstractmethod
     def build(self, inputs: ReportInputs) -> TableData:
@@ -472,6 +483,10 @@ class Figure(Plugin):
 
     title: ClassVar[str] = ""
     """Its title on the page; default: its kind."""
+
+    def reads(self) -> Collection[str]:
+        """Metrics of which it shows at least one; empty if it needs none."""
+        return ()
 
     @abstractmethod
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:

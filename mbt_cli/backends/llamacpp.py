@@ -125,16 +125,19 @@ class LlamaCppBackend(Backend):
     def serving(self, folder: str, sha256: str) -> Backend:
         return self.model_copy(update={"model": str(Path(folder) / TRAINED_GGUF)})
 
-    def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
-        return self._open(place)
-
-    @contextmanager
-    def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
+    def check(self, environment: Mapping[str, str]) -> None:
         if find_spec("xllamacpp") is None:
             raise BackendError(
                 f"the backend `{self.kind}` needs the package `xllamacpp`",
                 hint=pip_line(_EXTRA),
             )
+
+    def open(self, place: ServerPlace) -> AbstractContextManager[Endpoint]:
+        return self._open(place)
+
+    @contextmanager
+    def _open(self, place: ServerPlace) -> Iterator[Endpoint]:
+        self.check(place.environment)
         path = smollm2_weights(place) if self.model == NAME else self._file()
 
         def command_for(port: int, key: str) -> ServerCommand:

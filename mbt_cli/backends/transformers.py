@@ -77,6 +77,9 @@ class TransformersBackend(Backend):
         trust: dict[str, Json] = {"trust_remote_code": True} if self.trust_remote_code else {}
         return flags_of({**trust, **self.serve}, {})
 
+    def check(self, environment: Mapping[str, str]) -> None:
+        find_executable(self.place.executable, environment, install=_INSTALL)
+
     def findings(self, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
         yield executable_finding(name, self.place.executable, environment, install=_INSTALL)
 

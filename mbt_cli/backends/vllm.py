@@ -330,8 +330,12 @@ class VLLMBackend(Backend):
         return self.model_copy(update={"place": self.place.model_copy(update=update)}), chosen
 
     def check(self, environment: Mapping[str, str]) -> None:
-        """Refuse a model that does not fit on the GPUs of this machine, if its size is known."""
+        """Refuse what cannot start here: no vLLM, or a model of known size that does not fit."""
+        self._executable(environment)
         self._placed_here({**environment, **self.place.environment}, ask_hub=False)
+
+    def _executable(self, environment: Mapping[str, str]) -> str:
+        return find_executable(self.place.executable, environment, install=pip_line("vllm"))
 
     def _placed_here(
         self, environment: Mapping[str, str], *, ask_hub: bool = True
@@ -451,9 +455,7 @@ class VLLMBackend(Backend):
 
     @contextmanager
     def _open(self, place: ServerPlace, note: str, replicas: int) -> Iterator[Endpoint]:
-        executable = find_executable(
-            self.place.executable, place.environment, install=pip_line("vllm")
-        )
+        executable = self._executable(place.environment)
         spread = self._spread({**place.environment, **self.place.environment})
         own = (*self.flags(), *spread)
 

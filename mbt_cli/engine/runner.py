@@ -524,15 +524,17 @@ class Runner:
         return state.why[0].rpartition(_WHICH_FAILED)[2] if state.status == "failed" else ""
 
     def _check_backends(self, chosen: Sequence[CellState]) -> None:
-        """Report a missing key before the first cell, not hours later.
+        """Report a missing key, server or package before the first cell, not hours later.
 
         A cell that has begun may have every reply already, as when shards are merged.
         """
         for state in chosen:
-            model = asked_model(state)
+            model, cell = asked_model(state), state.cell
             has_begun = (state.folder / JOURNAL).is_dir()
-            is_imported = state.cell.resolution.source is not None
-            if model and not (is_imported or has_begun or self._is_skipped(state)):
+            if cell.resolution.source is not None or has_begun or self._is_skipped(state):
+                continue
+            cell.stage.check_here(cell.resolution, self._machine.environment)
+            if model:
                 model.backend.check(self._machine.environment)
 
 

@@ -11,7 +11,7 @@ from mbt_cli.core.model_settings import RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import nearest
 from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import EXAMPLES, Template, parse_template
-from mbt_cli.interfaces import Backend, Judge, Trainer
+from mbt_cli.interfaces import Backend, Figure, Judge, Table, Trainer
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
@@ -24,6 +24,7 @@ from mbt_cli.registry import BACKENDS, JUDGES, TRAINERS
 from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage, axis_text
 from mbt_cli.stages.kinds import IMPLICIT
 from mbt_cli.stages.questions import QUESTIONS, SHOTS
+from mbt_cli.stages.report import ReportStage
 from mbt_cli.stages.rollout import RolloutStage
 from mbt_cli.stages.score import ScoreStage
 from mbt_cli.stages.train import TrainStage, evaluation_problems
@@ -35,6 +36,13 @@ _ADAPTER = ".gguf"
 """Ending of the files in presets/adapters/."""
 _IMPORTING = ("rollout", "synthesize", "rewrite")
 """Kinds of stages whose rows may come from a source."""
+
+_METRICS_NAMED = 3
+
+
+def _makes(kind: str, metric: str) -> bool:
+    """Whether a kind of score makes a metric: `mqi` also makes `mqi_level`."""
+    return metric == kind or metric.startswith((f"{kind}_", f"{kind}@"))
 
 
 class Resolver:
@@ -110,6 +118,10 @@ class Resolver:
             for name in sorted(stage.cluster.keys() - known.keys()):
                 what = f"no benchmark `{name}`; {nearest(name, known)}"
                 self._problems.add(f"{where}.cluster", what)
+        if isinstance(stage, ScoreStage):
+            self._check_samples(stage, draft, where)
+        if isinstance(stage, ReportStage):
+            self._check_shown(stage, draft, where)
         if isinstance(stage, TrainStage) and "model" in models:
             for field, what in stage.model_problems(models["model"]):
                 self._problems.add(f"models.{models['model'].name}.{field}", f"{what} ({where})")
@@ -394,6 +406,44 @@ class Resolver:
         what = f"`{prompt.name}` shows documents, and the questions of `{benchmark}` have none"
         shipped = " or ".join(f"`{name}`" for name in dict.fromkeys((kind.prompt, "question")))
         self._problems.add(f"{where}.prompt", f"{what}; use {shipped}")
+
+    def _check_samples(self, stage: ScoreStage, draft: CellDraft, where: str) -> None:
+        """A metric at k needs k samples of each question."""
+        read = [d for d in draft.inputs.get("rollouts", ()) if d.kind == "rollout"]
+        fewest = min((int(d.fields.get("samples", 1)) for d in read), default=None)
+        for number, metric in enumerate(stage.metrics):
+            most = max(getattr(metric, "k", None) or (), default=0)
+            if fewest is not None and most > fewest:
+                what = f"`k` is {most}, and `{read[0].stage}` has {fewest} samples of a question"
+                self._problems.add(
+                    f"{where}.metrics.{number}", f"{what}: raise `samples`, or lower `k`"
+                )
+
+    def _check_shown(self, stage: ReportStage, draft: CellDraft, where: str) -> None:
+        """A table or figure shows something that the scores make."""
+        scores = draft.inputs.get("scores", ())
+        written = [metric for d in scores for metric in d.fields.get("metrics", ())]
+        made = {str(m["kind"] if isinstance(m, Mapping) else m) for m in written}
+        if not made:
+            return
+        plugins: list[tuple[str, Table | Figure]] = [
+            *((f"tables.{number}", table) for number, table in enumerate(stage.tables)),
+            *((f"figures.{number}", figure) for number, figure in enumerate(stage.figures)),
+        ]
+        for field, one in plugins:
+            read = one.reads()
+            if read and not any(_makes(kind, metric) for kind in made for metric in read):
+                listed = ", ".join(f"`{name}`" for name in list(read)[:_METRICS_NAMED])
+                what = f"`{one.kind}` shows {listed}, which no score of this report makes"
+                self._problems.add(f"{where}.{field}", f"{what}: add it to `metrics`")
+        if not any(d.fields.get("baseline") for d in scores):
+            for number, table in enumerate(stage.tables):
+                if table.needs_baseline:
+                    what = "compares with a baseline, and no score has one"
+                    self._problems.add(
+                        f"{where}.tables.{number}",
+                        f"`{table.kind}` {what}: add `baseline = {{ AXIS = VALUE }}` to it",
+                    )
 
     def _check_examples(
         self, templates: Mapping[str, Template], benchmark: str, where: str

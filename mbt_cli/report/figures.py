@@ -1,6 +1,6 @@
 """The figures of a report. `mbt help` prints the first line of each docstring."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +37,9 @@ class AccuracyTokens(Figure):
     """Metric on the vertical axis; by default the judge's accuracy, else math or exact match."""
     columns: style.Columns = 2
     """Width in columns of a two-column paper."""
+
+    def reads(self) -> Collection[str]:
+        return ("tokens",)
 
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         accuracy = self.accuracy or accuracy_of(inputs)
@@ -81,6 +84,7 @@ def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
     return front
 
 
+_ERRORS = ("answer_inclusive_errors", "answer_inclusive_errors_words")
 _PARTS = ("right", "wrong, but the trace reaches the answer", "wrong")
 
 
@@ -92,9 +96,11 @@ class AnswerInclusiveErrorsFigure(Figure):
     columns: style.Columns = 2
     """Width in columns of a two-column paper."""
 
+    def reads(self) -> Collection[str]:
+        return _ERRORS
+
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
-        metrics = ("answer_inclusive_errors", "answer_inclusive_errors_words")
-        errors = next(iter(present(inputs, metrics)), metrics[0])
+        errors = next(iter(present(inputs, _ERRORS)), _ERRORS[0])
         accuracy = accuracy_of(inputs)
         found = panels(inputs, (accuracy, errors))
         if not found:
@@ -138,6 +144,9 @@ class MQIBars(Figure):
     columns: style.Columns = 2
     """Width in columns of a two-column paper."""
 
+    def reads(self) -> Collection[str]:
+        return (self.metric,)
+
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         found = panels(inputs, (self.metric,))
         if not found:
@@ -158,6 +167,9 @@ class PhaseProfile(Figure):
     kind: Literal["phase_profile"] = "phase_profile"
     columns: style.Columns = 2
     """Width in columns of a two-column paper."""
+
+    def reads(self) -> Collection[str]:
+        return ("mqi",)
 
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         found = panels(inputs, PHASES, by=("benchmark", "split", "model"))
@@ -189,6 +201,9 @@ class RegulationPlane(Figure):
     """Whether arrival and redundancy are relative to the baseline's length."""
     columns: style.Columns = 1
     """Width in columns of a two-column paper."""
+
+    def reads(self) -> Collection[str]:
+        return ("rrp",)
 
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         suffix = "_length_aware" if self.length_aware else ""
@@ -227,6 +242,9 @@ class ResponseLengths(Figure):
     kind: Literal["response_lengths"] = "response_lengths"
     columns: style.Columns = 2
     """Width in columns of a two-column paper."""
+
+    def reads(self) -> Collection[str]:
+        return ("tokens",)
 
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         found = panels(inputs, ("tokens",), by=("benchmark", "split", "model"))

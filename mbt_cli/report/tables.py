@@ -1,6 +1,6 @@
 """The tables of a report. `mbt help` prints the first line of each docstring."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +23,9 @@ class _MetricTable(Table):
     title: ClassVar[str]
     columns: ClassVar[Sequence[str]]
     notes: ClassVar[Sequence[str]] = ()
+
+    def reads(self) -> Collection[str]:
+        return self.columns
 
     def build(self, inputs: ReportInputs) -> TableData:
         return metric_table(
@@ -157,6 +160,9 @@ class MainResults(Table):
     metrics: tuple[str, ...] = Field(default=MAIN_METRICS, min_length=1)
     """Metrics to show, in this order; a metric that no cell has is left out."""
 
+    def reads(self) -> Collection[str]:
+        return self.metrics
+
     def build(self, inputs: ReportInputs) -> TableData:
         return metric_table(inputs, name=self.kind, title="Main results", metrics=self.metrics)
 
@@ -172,6 +178,9 @@ class Difficulty(Table):
         min_length=1,
     )
     """Metrics to show, in this order; a metric that no cell has is left out."""
+
+    def reads(self) -> Collection[str]:
+        return self.metrics
 
     def build(self, inputs: ReportInputs) -> TableData:
         has_breakdown = self.by in inputs.summary["by"]
@@ -234,11 +243,15 @@ class PairedDifferences(Table):
 
     kind: Literal["paired_differences"] = "paired_differences"
     shows_metrics: ClassVar[bool] = False
+    needs_baseline: ClassVar[bool] = True
     metrics: tuple[str, ...] = Field(
         default=tuple(metric for metric in MAIN_METRICS if metric != "aes"),  # itself a difference
         min_length=1,
     )
     """Metrics to show, in this order; a metric that no cell has is left out."""
+
+    def reads(self) -> Collection[str]:
+        return self.metrics
 
     def build(self, inputs: ReportInputs) -> TableData:
         whole = inputs.summary.filter(pl.col("by").is_null())

@@ -330,6 +330,14 @@ class Stage(Settings, ABC):
         """Problems of fields with the values that axes have in what it reads, as `problems`."""
         return iter(())
 
+    def check_here(self, resolution: Resolution, environment: Mapping[str, str]) -> None:
+        """Check, before anything of a run is paid for, that this machine can make the cell.
+
+        Raises:
+            StageError: A package is missing; the hint is what to type.
+        """
+        return
+
     def uses_verifier(self, resolution: Resolution) -> bool:
         """Whether the rows depend on the verifier of a benchmark."""
         return False

@@ -249,6 +249,9 @@ class TrainStage(Stage):
             case _:
                 return True
 
+    def check_here(self, resolution: Resolution, environment: Mapping[str, str]) -> None:
+        check_training_packages(resolution)
+
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         if work.resolution.source is not None:
             yield _imported(work)
@@ -363,9 +366,7 @@ def _train(
     recipe, trainer = work.resolution.recipe, work.resolution.trainer
     assert recipe is not None
     assert trainer is not None
-    check_packages(recipe)
-    if missing := trainer.missing(recipe, training_python(recipe.launch)):
-        raise StageError(f"`{work.resolution.address}`: {missing.what}", hint=missing.do)
+    check_training_packages(work.resolution)
     place = work.place(work.resolution.models["model"].run)
     check_batch(recipe, trainer, {**place.environment, **recipe.launch.environment})
     # a killed run's training process may still write its last checkpoint, and hold the GPU
@@ -670,6 +671,20 @@ def check_batch(recipe: Recipe, trainer: Trainer, environment: Mapping[str, str]
             problems.append(("recipe.device_batch_size", str(error)))
     for place, what in problems:
         raise StageError(f"`{place}`: {what}", hint="correct it, or run on other nodes")
+
+
+def check_training_packages(resolution: Resolution) -> None:
+    """Refuse a training whose Python lacks a package, or has one of a version that does not work.
+
+    Raises:
+        StageError: The hint is what to type.
+    """
+    recipe, trainer = resolution.recipe, resolution.trainer
+    if recipe is None or trainer is None:
+        return
+    check_packages(recipe)
+    if missing := trainer.missing(recipe, training_python(recipe.launch)):
+        raise StageError(f"`{resolution.address}`: {missing.what}", hint=missing.do)
 
 
 def check_packages(recipe: Recipe) -> None:

@@ -174,6 +174,35 @@ NEVER_MADE = (
         *("`Qwen3-4B`", "such as `Qwen/Qwen3-4B`"),
     ),
 )
+SHOWN = (
+    edited(
+        "more at k than there are samples",
+        '"f1_score"',
+        '"f1_score", { kind = "pass_at_k", k = [1, 8] }',
+        *("metrics.2`: `k` is 8, and `base` has 2 samples", "raise `samples`"),
+    ),
+    edited(
+        "a table of what is not scored",
+        '"main_results"',
+        '"mqi"',
+        *("tables.0`: `mqi` shows `mqi`, `mqi_of_means`", "add it to `metrics`"),
+    ),
+    edited(
+        "a figure of what is not scored",
+        'tables = ["main_results"]',
+        'tables = ["main_results"]\nfigures = ["mqi_bars"]',
+        *("figures.0`: `mqi_bars` shows `mqi`", "add it to `metrics`"),
+    ),
+    Wrong(
+        "differences without a baseline",
+        CHECK,
+        ["`paired_differences` compares with a baseline", "add `baseline = { AXIS = VALUE }`"],
+        edits={
+            'tables = ["main_results"]': 'tables = ["paired_differences"]',
+            'baseline = { prompt = "answer" }\n': "",
+        },
+    ),
+)
 DATA = (
     Wrong(
         "a data file that is not there",
@@ -223,8 +252,17 @@ PROMPTS = (
 )
 
 
-@rows(*FILES, *EXTENDS, *VERSIONS, *MISSPELLED, *VALUES, *STAGES, *NEVER_MADE, *DATA, *PROMPTS)
+@rows(*FILES, *EXTENDS, *VERSIONS, *MISSPELLED, *VALUES)
+def test_a_wrong_file_or_key_is_said_in_the_users_words(wrong, tmp_path, capfd):
+    said_with_its_place(wrong, tmp_path, capfd)
+
+
+@rows(*STAGES, *NEVER_MADE, *SHOWN, *DATA, *PROMPTS)
 def test_a_wrong_manifest_is_said_in_the_users_words(wrong, tmp_path, capfd):
+    said_with_its_place(wrong, tmp_path, capfd)
+
+
+def said_with_its_place(wrong, tmp_path, capfd):
     wrong.prepare(tmp_path)
 
     done = typed(wrong.words_typed, tmp_path, wrong.env, capfd)

@@ -515,3 +515,39 @@ def test_a_server_that_fails_all_rows_stops_the_run_early(tmp_path, capfd, statu
         done = typed(wrong.words_typed, tmp_path, wrong.env, capfd)
 
     assert (done.code, server.answered.total()) == (0, 12), done.err
+
+
+LATER = """
+[study]
+name = "later"
+
+[models.hosted]
+backend = {{ kind = "openai", base_url = "{url}" }}
+id = "m"
+sampling = {{ temperature = 0, max_tokens = 16 }}
+
+[models.served]
+backend = {{ kind = "vllm", model = "org/weights" }}
+place = {{ executable = "no-such-vllm" }}
+sampling = {{ temperature = 0, max_tokens = 16 }}
+
+[benchmarks.tiny]
+kind = "tinyhop"
+limit = 4
+
+[[stage]]
+kind = "rollout"
+matrix = {{ benchmark = "tiny", split = "validation", model = ["hosted", "served"], prompt = "answer" }}
+"""  # noqa: E501
+
+
+def test_a_server_that_a_later_cell_lacks_is_said_before_the_first_request(mbt, workplace):
+    with ChatServer() as server:
+        (workplace / "later.toml").write_text(LATER.format(url=server.base_url))
+        ran = mbt("run", "later.toml")
+
+    assert ran.code == 1
+    assert "command `no-such-vllm` not found" in ran.err
+    assert not server.bodies
+    # what is there can still be made
+    assert mbt("plan", "later.toml").code == 0
