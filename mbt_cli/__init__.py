@@ -1,12 +1,23 @@
 """mbt: one manifest from models to paper tables.
 
-`from mbt_cli import load_manifest, run, scan` is the API for scripts and notebooks. These names are
-loaded on first use (their types are in `__init__.pyi`), so `mbt --help` does not import Polars.
+`from mbt_cli import load_manifest, run, scan, table, compare` is the API for scripts and notebooks.
+These names are loaded on first use (their types are in `__init__.pyi`), so `mbt --help` does not
+import Polars.
 """
 
 from importlib import import_module
 
-__all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]
+__all__ = [
+    "ComparedCells",
+    "Manifest",
+    "StudyReport",
+    "StudyTable",
+    "compare",
+    "load_manifest",
+    "run",
+    "scan",
+    "table",
+]
 
 
 def __getattr__(name: str) -> object:

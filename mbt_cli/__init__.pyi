@@ -1,3 +1,23 @@
-from mbt_cli.api import Manifest, StudyReport, load_manifest, run, scan
+from mbt_cli.api import (
+    ComparedCells,
+    Manifest,
+    StudyReport,
+    StudyTable,
+    compare,
+    load_manifest,
+    run,
+    scan,
+    table,
+)
 
-__all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]
+__all__ = [
+    "ComparedCells",
+    "Manifest",
+    "StudyReport",
+    "StudyTable",
+    "compare",
+    "load_manifest",
+    "run",
+    "scan",
+    "table",
+]

@@ -1,6 +1,6 @@
 """The Python API: load a manifest, run a study, read its results.
 
-`from mbt_cli import load_manifest, run, scan`
+`from mbt_cli import load_manifest, run, scan, table, compare`
 """
 
 import asyncio
@@ -11,18 +11,35 @@ from pathlib import Path
 
 import polars as pl
 
+from mbt_cli.cli.compare import cells_of
 from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.core.names import nearest
 from mbt_cli.core.progress import Progress, Silent
+from mbt_cli.core.tables import TableData
+from mbt_cli.engine.compare import pairs, pooled
 from mbt_cli.engine.runner import Runner, RunOptions, RunReport
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import Status
-from mbt_cli.errors import Interrupted
+from mbt_cli.errors import Interrupted, MissingInputError, UsageError
 from mbt_cli.manifest.load import Manifest, load_plugins
+from mbt_cli.report.files import read_table, table_files
+from mbt_cli.report.formats import html, markdown
+from mbt_cli.scores.comparison import Margins
 from mbt_cli.settings import read_machine
 from mbt_cli.store.cells import cell_folder
-from mbt_cli.store.reading import scan_study
+from mbt_cli.store.reading import finished_cells, scan_study
 
-__all__ = ["Manifest", "StudyReport", "load_manifest", "run", "scan"]
+__all__ = [
+    "ComparedCells",
+    "Manifest",
+    "StudyReport",
+    "StudyTable",
+    "compare",
+    "load_manifest",
+    "run",
+    "scan",
+    "table",
+]
 
 
 @dataclass(frozen=True)
@@ -156,6 +173,106 @@ def scan(
         >>> rows.group_by("model", "metric").agg(pl.col("value").mean())  # doctest: +SKIP
     """
     return scan_study(_study_folder(study), stage, file)
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """A table of a report; a notebook shows it as the page does.
+
+    Args:
+        data: Its unrounded rows, titles, units and notes.
+    """
+
+    data: TableData
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The unrounded numbers with their intervals: KEY, KEY_low, KEY_high, KEY_n."""
+        return self.data.rows
+
+    def __str__(self) -> str:
+        return markdown(self.data)
+
+    def _repr_html_(self) -> str:
+        return html(self.data)
+
+
+def table(study: str | Path, name: str = "main_results") -> StudyTable:
+    """A table of a finished report.
+
+    Args:
+        study: Folder of a study, or its name in the runs folder.
+        name: Name of the table, such as `paired_differences`.
+
+    Raises:
+        MissingInputError: No report is finished.
+        UsageError: No report has the table; the message names those that exist.
+
+    Example:
+        >>> table("quickstart").rows["exact_match"]  # doctest: +SKIP
+    """
+    folder = _study_folder(study)
+    reports = [cell for cell, lineage in finished_cells(folder) if lineage.kind == "report"]
+    if not reports:
+        raise MissingInputError(f"no report in `{folder}`", hint="run `mbt report MANIFEST`")
+    paths = {path.stem: path for cell in reports for path in table_files(cell)}
+    if name not in paths:
+        raise UsageError(f"no table `{name}`", hint=nearest(name, paths))
+    return StudyTable(read_table(paths[name]))
+
+
+@dataclass(frozen=True)
+class ComparedCells:
+    """Differences of two methods, paired by question.
+
+    Args:
+        pairs: The cells that were compared, first and second.
+        metrics: One row per metric: first, second, difference (first minus second) with its 95 %
+            interval, p values, counts of questions (`mbt compare --json` has the same).
+        questions: One row per metric and question, the largest differences first.
+    """
+
+    pairs: Sequence[tuple[Path, Path]]
+    metrics: pl.DataFrame
+    questions: pl.DataFrame
+
+    def _repr_html_(self) -> str:
+        shown = ("metric", "unit", "questions", "first", "second", "difference", "low", "high")
+        return str(self.metrics.select(*shown, "p_holm")._repr_html_())
+
+
+def compare(
+    first: str | Path,
+    second: str | Path,
+    *,
+    resamples: int | None = None,
+    seed: int | None = None,
+    equivalent: float | Mapping[str, float] | None = None,
+) -> ComparedCells:
+    """Compare two cells, or the questions of all pairs of cells, like `mbt compare --pool`.
+
+    Args:
+        first: Folder of a rollout or score cell, or a glob of several.
+        second: Folder or glob of those that they are compared with.
+        resamples: Bootstrap resamples; by default those of the scores.
+        seed: Seed of the bootstrap; by default the study's.
+        equivalent: Margin, or metric to margin, in the units shown: test that they differ by less.
+
+    Raises:
+        UsageError: No cells match.
+
+    Example:
+        >>> runs = "runs/quickstart/scores/**"
+        >>> compare(f"{runs}/model=a/*", f"{runs}/model=b/*").metrics  # doctest: +SKIP
+    """
+    margins = Margins()
+    if isinstance(equivalent, Mapping):
+        margins = Margins(None, dict(equivalent))
+    elif equivalent is not None:
+        margins = Margins(equivalent)
+    matched = pairs(cells_of(str(first)), cells_of(str(second)))
+    found = pooled(matched, resamples=resamples, seed=seed, margins=margins)
+    return ComparedCells(matched, found.metrics, found.questions)
 
 
 class _InterruptibleProgress:

@@ -564,6 +564,9 @@ def compare(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the bootstrap; the study's by default.")
     ] = None,
+    pool: Annotated[
+        bool, typer.Option("--pool", help="One comparison over the questions of all pairs.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare cells paired by question: differences, intervals, p values, one-sided successes.
@@ -574,7 +577,7 @@ def compare(
 
     margins = compare.read_margins(equivalent or [])
     settings = compare.Settings(resamples=resamples, seed=seed, margins=margins)
-    compare.compare(first, second, settings, show=show, as_json=as_json)
+    compare.compare(first, second, settings, pool=pool, show=show, as_json=as_json)
 
 
 data = typer.Typer(

@@ -17,7 +17,14 @@ from rich.text import Text
 
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.number_text import ABSENT, number_text, p_text
-from mbt_cli.engine.compare import JudgeAgreement, agreement, are_verdicts, compared, pairs
+from mbt_cli.engine.compare import (
+    JudgeAgreement,
+    agreement,
+    are_verdicts,
+    compared,
+    pairs,
+    pooled,
+)
 from mbt_cli.errors import UsageError
 from mbt_cli.report.metrics import display_of
 from mbt_cli.scores.comparison import SIGNIFICANT, Comparison, Margins
@@ -258,13 +265,16 @@ def read_margins(texts: Sequence[str]) -> Margins:
 _MARGIN_HINT = "such as `--equivalent 2` (points for per cent) or `--equivalent tokens=50`"
 
 
-def compare(first: str, second: str, settings: Settings, *, show: int, as_json: bool) -> None:
-    """Print each pair of cells side by side; agreement for two judge cells.
+def compare(
+    first: str, second: str, settings: Settings, *, pool: bool, show: int, as_json: bool
+) -> None:
+    """Print each pair of cells side by side, or all pairs as one; agreement for two judge cells.
 
     Args:
         first: Folder or glob of cells.
         second: Folder or glob of the cells that they are compared with.
         settings: How they are compared.
+        pool: Compare the questions of all pairs together.
         show: Number of the most different questions to show.
         as_json: Print JSON.
 
@@ -272,7 +282,11 @@ def compare(first: str, second: str, settings: Settings, *, show: int, as_json: 
         UsageError: Margins are given for judge cells.
     """
     out = printer()
-    for left, right in pairs(cells_of(first), cells_of(second)):
+    matched = pairs(cells_of(first), cells_of(second))
+    if pool:
+        _compare_pooled(matched, (first, second), settings, show=show, as_json=as_json)
+        return
+    for left, right in matched:
         if are_verdicts(left, right):
             if settings.margins != Margins():
                 raise UsageError(
@@ -296,3 +310,30 @@ def compare(first: str, second: str, settings: Settings, *, show: int, as_json: 
             typer.echo(comparison_json(left, right, comparison))
         else:
             out.print(comparison_view(Path(left), Path(right), comparison, show))
+
+
+def _compare_pooled(
+    matched: Sequence[tuple[Path, Path]],
+    asked: tuple[str, str],
+    settings: Settings,
+    *,
+    show: int,
+    as_json: bool,
+) -> None:
+    """Print the comparison of two methods over all pairs of cells."""
+    if any(are_verdicts(*pair) for pair in matched):
+        raise UsageError("`--pool` is for differences of metrics; these are judge cells")
+    found = pooled(
+        matched, resamples=settings.resamples, seed=settings.seed, margins=settings.margins
+    )
+    left, right = (Path(pattern) for pattern in asked)
+    if as_json:
+        document = orjson.loads(comparison_json(left, right, found))
+        cells = [{"first": str(one), "second": str(two)} for one, two in matched]
+        typer.echo(orjson.dumps({**document, "pairs": cells}).decode())
+        return
+    out = printer()
+    out.print(comparison_view(left, right, found, show))
+    lines = [f"  {one}  and  {two}" for one, two in matched]
+    out.print(Text(f"pooled over {len(matched)} pairs of cells, each question counts once:"))
+    out.print(Text("\n".join(lines), style="dim", overflow="fold"))

@@ -1,7 +1,7 @@
 """Compare two cells: paired differences of metrics, or the agreement of two judges."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,36 @@ def compared(
             is not in both.
         MissingInputError: A cell, or one of its inputs, does not exist.
     """
-    spec = require_lineage(first).spec
+    return _compared([(first, second)], resamples, seed, margins)
+
+
+def pooled(
+    matched: Sequence[tuple[Path, Path]],
+    *,
+    resamples: int | None,
+    seed: int | None,
+    margins: Margins,
+) -> Comparison:
+    """Compare two methods over several pairs of cells, such as one for each benchmark.
+
+    Every question counts once in every pair: the numbers are means over all of them, so that a
+    benchmark with more questions weighs more. A question that stands in several pairs, as with
+    several seeds, is one cluster of the intervals and tests. Metrics that a pair lacks are left
+    out; the arguments are those of `compared`.
+    """
+    return _compared(matched, resamples, seed, margins)
+
+
+def _compared(
+    matched: Sequence[tuple[Path, Path]],
+    resamples: int | None,
+    seed: int | None,
+    margins: Margins,
+) -> Comparison:
+    spec = require_lineage(matched[0][0]).spec
     found = compare(
-        _measures(first),
-        _measures(second),
+        _pooled([first for first, _ in matched]),
+        _pooled([second for _, second in matched]),
         resamples=resamples or spec.get("resamples", _RESAMPLES),
         seed=spec.get("seed", 0) if seed is None else seed,
         margins=margins,
@@ -87,6 +113,33 @@ def compared(
             hint=f"they have {', '.join(f'`{name}`' for name in known)}",
         )
     return found
+
+
+def _pooled(folders: Sequence[Path]) -> list[Measure]:
+    """The measures of a cell, or those that all cells have over the questions of all."""
+    if len(folders) == 1:
+        return _measures(folders[0])
+    parts: dict[str, list[Measure]] = {}
+    for number, folder in enumerate(folders):
+        axes = axes_of(require_lineage(folder).address)
+        asked = "/".join(axes.get(axis, "") for axis in ("benchmark", "split"))
+        for measure in _measures(folder):
+            unit = CLUSTER if CLUSTER in measure.questions.columns else "question_id"
+            questions = measure.questions.with_columns(
+                pl.format("{}/{}", pl.lit(number), "question_id").alias("question_id"),
+                pl.format("{}/{}", pl.lit(asked), unit).alias(CLUSTER),
+            )
+            # neither samples nor an interval of a single cell hold for all of them
+            part = replace(measure, questions=questions, values=None, interval=None)
+            parts.setdefault(measure.metric, []).append(part)
+    return [_joined(own) for own in parts.values() if len(own) == len(folders)]
+
+
+def _joined(parts: Sequence[Measure]) -> Measure:
+    questions = pl.concat([part.questions for part in parts], how="diagonal")
+    if questions[CLUSTER].n_unique() == questions.height:
+        questions = questions.drop(CLUSTER)  # every question is independent
+    return replace(parts[0], questions=questions, binary=all(part.binary for part in parts))
 
 
 def _measures(folder: Path) -> list[Measure]:

@@ -239,7 +239,10 @@ def _data_card(parts: Sequence[_Part]) -> str:
         for address, below in part.behind.cells.items():
             lineage[address] = below.fingerprint
             if below.model:
-                models[f"{below.stage} ({below.kind})"] = _model_words(below.model)
+                words = _model_words(below.model)
+                asked = models.setdefault(f"{below.stage} ({below.kind})", words)
+                if words not in asked.split("; "):
+                    models[f"{below.stage} ({below.kind})"] = f"{asked}; {words}"
     columns = ", ".join(f'{name} = "{name}"' for name in first.columns)
     return _card(
         data.to_yaml(),

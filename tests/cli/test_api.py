@@ -251,3 +251,23 @@ def test_dir_lists_the_api():
     import mbt_cli
 
     assert set(mbt_cli.__all__) <= set(dir(mbt_cli))
+
+
+def test_a_table_and_a_comparison_are_read_and_shown_in_a_notebook(here):
+    run("study.toml")
+
+    found = mbt_cli.table("small")
+    assert found.rows.height == 2
+    assert "exact_match_low" in found.rows.columns
+    assert str(found).startswith("### Main results")
+    assert "<table" in found._repr_html_()
+    with pytest.raises(UsageError, match="no table `main_result`"):
+        mbt_cli.table("small", "main_result")
+
+    both = mbt_cli.compare(
+        "runs/small/scores/**/prompt=answer", "runs/small/scores/**/prompt=metacognitive"
+    )
+    assert len(both.pairs) == 1
+    row = both.metrics.filter(metric="exact_match").to_dicts()[0]
+    assert row["difference"] == row["first"] - row["second"]
+    assert "exact_match" in both._repr_html_()

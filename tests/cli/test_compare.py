@@ -184,3 +184,37 @@ def test_the_table_says_the_sign_of_a_difference(mbt):
     assert "first - second" in ran.out
     assert "better 1st : 2nd" in ran.out
     assert "first minus second" in ran.out
+
+
+def test_pairs_of_cells_are_pooled_over_their_questions(mbt, workplace):
+    """Two benchmarks of 3 and 2 questions: the means are those over all five."""
+    lines = [
+        {"id": f"q{n}", "question": f"Capital {n}?", "answer": "Oslo" if n % 2 else "Rome"}
+        for n in range(5)
+    ]
+    for name, own in (("one", lines[:3]), ("two", lines[3:])):
+        text = "".join(json.dumps(line) + "\n" for line in own)
+        (workplace / f"{name}.jsonl").write_text(text)
+    tables = "".join(
+        f'[benchmarks.{name}]\nkind = "question_answer"\n'
+        f'files = {{ validation = "{name}.jsonl" }}\n'
+        for name in ("one", "two")
+    )
+    text = TWO_MODELS.replace('["mine"]', '["one", "two"]')
+    head, _, rest = text.partition("[benchmarks.mine]")
+    stages = rest.partition("[[stage]]")[2]
+    (workplace / "two.toml").write_text(f"{head}{tables}\n[[stage]]{stages}")
+    assert mbt("run", "two.toml").code == 0
+
+    patterns = [f"runs/two/scores/**/model={model}" for model in "ab"]
+    shown = mbt("compare", *patterns, "--pool")
+    found = json.loads(mbt("compare", *patterns, "--pool", "--json").out)
+
+    assert shown.code == 0, shown.err
+    assert "pooled over 2 pairs of cells" in shown.out
+    assert len(found["pairs"]) == 2
+    row = next(one for one in found["metrics"] if one["metric"] == "exact_match")
+    assert (row["questions"], row["clusters"]) == (5, None)
+    assert row["first"] == 0.4  # q1 and q3 are Oslo
+    alone = [json.loads(line) for line in mbt("compare", *patterns, "--json").out.splitlines()]
+    assert [one["metrics"][0]["questions"] for one in alone] == [3, 2]

@@ -96,6 +96,26 @@ def test_a_folder_holds_shards_card_and_lineage_and_reads_back_as_a_source(mbt, 
     assert (again.code, "is not empty" in again.err) == (2, True)
 
 
+def test_the_card_names_every_model_of_a_stage(mbt, made):
+    text = HEAD.replace(
+        "[benchmarks.tiny]",
+        '[models.other]\nbackend = { kind = "canned", replies = ["x"] }\nsampling = "plain"\n'
+        "[benchmarks.tiny]",
+    ).partition("[[stage]]")[0]
+    stage = (
+        '[[stage]]\nkind = "rollout"\nname = "base"\nprompt = "answer"\n'
+        'matrix = { benchmark = "tiny", split = "train", model = ["teacher", "other"] }\n'
+    )
+    (made / "two.toml").write_text(text.replace('"made"', '"two"') + stage)
+    assert mbt("run", "two.toml", "-q").code == 0
+
+    shown = mbt("export", "runs/two/base", "--to", "out")
+
+    (line,) = [line for line in shown.out.splitlines() if line.startswith("- base (rollout):")]
+    assert "teacher (no model: scripted" in line
+    assert "other (no model: canned" in line
+
+
 def test_an_export_that_was_killed_is_written_again(mbt, made):
     assert mbt("export", "runs/made/mbt-s", "--to", "out", "--write").code == 0
     whole = {p.name: p.read_bytes() for p in (made / "out").rglob("*") if p.is_file()}
