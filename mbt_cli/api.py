@@ -249,7 +249,7 @@ def compare(
     seed: int | None = None,
     equivalent: float | Mapping[str, float] | None = None,
 ) -> ComparedCells:
-    """Compare two cells, or the questions of all pairs of cells, like `mbt compare --pool`.
+    """Compare two cells, or the questions of all pairs of cells, like `mbt compare` with `--pool`.
 
     Args:
         first: Folder of a rollout or score cell, or a glob of several.
