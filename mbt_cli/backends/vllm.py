@@ -330,9 +330,9 @@ class VLLMBackend(Backend):
         return self.model_copy(update={"place": self.place.model_copy(update=update)}), chosen
 
     def check(self, environment: Mapping[str, str]) -> None:
-        """Refuse what cannot start here: no vLLM, or a model of known size that does not fit."""
-        self._executable(environment)
+        """Refuse what cannot start here: a model of known size that does not fit, or no vLLM."""
         self._placed_here({**environment, **self.place.environment}, ask_hub=False)
+        self._executable(environment)
 
     def _executable(self, environment: Mapping[str, str]) -> str:
         return find_executable(self.place.executable, environment, install=pip_line("vllm"))

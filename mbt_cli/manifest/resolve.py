@@ -410,7 +410,8 @@ class Resolver:
     def _check_samples(self, stage: ScoreStage, draft: CellDraft, where: str) -> None:
         """A metric at k needs k samples of each question."""
         read = [d for d in draft.inputs.get("rollouts", ()) if d.kind == "rollout"]
-        fewest = min((int(d.fields.get("samples", 1)) for d in read), default=None)
+        samples = [n for d in read if isinstance(n := d.fields.get("samples", 1), int)]
+        fewest = min(samples, default=None)
         for number, metric in enumerate(stage.metrics):
             most = max(getattr(metric, "k", None) or (), default=0)
             if fewest is not None and most > fewest:

@@ -407,6 +407,7 @@ def test_rocm_smi_is_asked_where_there_is_no_amd_smi(tool):
 
 
 def test_a_model_is_placed_on_the_gpus_of_the_machine(tool):
+    tool("vllm", "")
     nvidia = tool("nvidia-smi", "0, GPU-a, 24564\n1, GPU-b, 24564")
 
     with pytest.raises(UsageError, match=r"does not fit on 2 GPUs of 23\.99 GiB"):
