@@ -227,7 +227,7 @@ def _data_card(parts: Sequence[_Part]) -> str:
         ],
     )
     table = ["| configuration | split | rows | left out |", "|---|---|---:|---:|"]
-    models, templates, failures, lineage = {}, {}, dict[str, int](), {}
+    models, templates, failures, lineage = dict[str, str](), {}, dict[str, int](), {}
     for part in parts:
         cell = part.lineage
         good, failed = cell.rows - cell.failed_rows, sum(cell.failures.values())
