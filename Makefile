@@ -52,6 +52,10 @@ test-fire: $(SETUP) ## test under fire: kills, full disks, hostile bytes (a smal
 test-quickstart: $(SETUP) ## test the quickstart study on the real embedded model
 	@$(BIN)/python -m pytest tests/integration/quickstart -q
 
+.PHONY: test-sandbox
+test-sandbox: $(SETUP) ## test the sandbox: attacks, references, load, users (all mutants, an hour: MBT_SANDBOX_MUTANTS=all)
+	@MBT_NO_SKIPS=1 $(BIN)/python -m pytest tests/integration/sandbox -q
+
 .PHONY: tiny-mbt
 tiny-mbt: $(SETUP_TRAIN) ## run the whole method on the embedded model: traces, trainings with three seeds, tables (two to three hours)
 	@.venv-train/bin/mbt run manifests/tiny-mbt.toml
@@ -74,8 +78,9 @@ $(SETUP_TRAIN): pyproject.toml .ci/constraints.txt
 	@.venv-train/bin/python -m pip --disable-pip-version-check install -q -c .ci/constraints.txt -e '.[embedded,train,qlora,dev]' 'transformers[serving]' gguf tensorboard
 	@touch $@
 
-test-train: $(SETUP_TRAIN) ## test real trainings on this machine: SFT and GRPO, killed, resumed, served
-	@MBT_NO_SKIPS=1 .venv-train/bin/python -m pytest tests/integration/train tests/fire/test_train_kills.py -q
+test-train: $(SETUP_TRAIN) ## test real trainings on this machine: SFT and GRPO, killed, resumed, served (more cases: MBT_LONG=1)
+	@MBT_NO_SKIPS=1 .venv-train/bin/python -m pytest tests/integration/train tests/fire/test_train_kills.py -q \
+		-n 2 --dist loadfile
 
 .PHONY: test-slurm slurm-demo tables
 test-slurm: $(SETUP) ## test plan and submit on a real one-node Slurm (Debian, as root; starts Slurm)
@@ -99,7 +104,7 @@ tables: $(SETUP) ## print the tables of a study: make tables MANIFEST=manifests/
 	@touch $@
 
 .PHONY: test-vllm test-nodes
-test-vllm: .venv-vllm/.installed ## test rollouts on a real vLLM (CPU build; Python 3.11, 8 GB of memory)
+test-vllm: .venv-vllm/.installed ## test rollouts on a real vLLM (CPU build; Python 3.11, 8 GB of memory; more cases: MBT_LONG=1)
 	@MBT_NO_SKIPS=1 .venv-vllm/bin/python -m pytest tests/integration/vllm -q \
 		--ignore=tests/integration/vllm/test_nodes.py
 

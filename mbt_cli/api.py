@@ -4,9 +4,11 @@
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -17,6 +19,7 @@ from mbt_cli.core.names import nearest
 from mbt_cli.core.progress import Progress, Silent
 from mbt_cli.core.tables import TableData
 from mbt_cli.engine.compare import pairs, pooled
+from mbt_cli.engine.run_records import recording
 from mbt_cli.engine.runner import Runner, RunOptions, RunReport
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import Status
@@ -138,8 +141,10 @@ def run(
     machine = read_machine()
     addresses = select(study, kind=kind, only=wanted)
     runner = Runner(study, machine, RunOptions(replace, retry_failed, no_cache=no_cache))
-    did = _run_beside_any_loop(runner, addresses, progress or Silent())
-    runner.states.refresh(study.cells)
+    with recording(study, machine, runner, f"mbt_cli.run({str(study.path)!r})"):
+        do = partial(runner.run, addresses, choose=partial(select, kind=kind, only=wanted))
+        did = _run_beside_any_loop(do, progress or Silent())
+    runner.states.refresh(runner.manifest.cells)
     states = {state.cell.address: state.status for state in runner.states.all()}
     folder = machine.runs / study.study
     return StudyReport(study.study, folder, states, did.made, did.done, did.sent, did.reused)
@@ -236,9 +241,15 @@ class ComparedCells:
     metrics: pl.DataFrame
     questions: pl.DataFrame
 
+    def __str__(self) -> str:
+        return str(self._shown())
+
     def _repr_html_(self) -> str:
+        return str(self._shown()._repr_html_())
+
+    def _shown(self) -> pl.DataFrame:
         shown = ("metric", "unit", "questions", "first", "second", "difference", "low", "high")
-        return str(self.metrics.select(*shown, "p_holm")._repr_html_())
+        return self.metrics.select(*shown, "p_holm")
 
 
 def compare(
@@ -300,16 +311,20 @@ class _InterruptibleProgress:
         """Show why nothing is sent now."""
         self._progress.waiting(why)
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Show nothing that moves."""
+        return self._progress.paused()
 
-def _run_beside_any_loop(runner: Runner, addresses: Sequence[str], progress: Progress) -> RunReport:
+
+def _run_beside_any_loop(run: Callable[..., RunReport], progress: Progress) -> RunReport:
     """Run in a thread without an event loop: a thread can have only one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return runner.run(addresses, progress)
+        return run(progress=progress)
     guard = _InterruptibleProgress(progress)
     with ThreadPoolExecutor(max_workers=1) as aside:
-        running = aside.submit(runner.run, addresses, guard)
+        running = aside.submit(run, progress=guard)
         try:
             return running.result()
         except KeyboardInterrupt:

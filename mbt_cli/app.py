@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -33,10 +34,8 @@ def main() -> None:
     """Run the command line; a traceback from here means a bug in mbt."""
     _open_closed_streams()
     came: list[MbtError] = []
-    numbers_seen: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
-        numbers_seen.append(number)
         if number == signal.SIGINT:
             came.append(Interrupted(f"interrupted; {_KEPT}"))
             raise KeyboardInterrupt
@@ -45,12 +44,15 @@ def main() -> None:
 
     def swallowed(found: "sys.UnraisableHookArgs") -> None:
         """Send a signal again whose exception a callback or a finalizer ignored."""
-        if not (came and isinstance(found.exc_value, KeyboardInterrupt | Stopped)):
+        if isinstance(found.exc_value, KeyboardInterrupt | Stopped):
+            is_interrupt = isinstance(found.exc_value, KeyboardInterrupt)
+            number = signal.SIGINT if is_interrupt else signal.SIGTERM
+            again = threading.Timer(0.01, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+        elif not came:
             sys.__unraisablehook__(found)
-            return
-        again = threading.Timer(0.01, os.kill, (os.getpid(), numbers_seen[-1]))
-        again.daemon = True
-        again.start()
+        # else a finalizer of what the signal has cut short, which nobody needs to see
 
     numbers = (signal.SIGINT, *stop_signals())
     sys.unraisablehook = swallowed
@@ -70,7 +72,7 @@ def main() -> None:
             if not came:
                 raise
             ended = came[0]  # an import that a signal cuts short fails in its own way
-        sys.unraisablehook = sys.__unraisablehook__
+        sys.unraisablehook = (lambda _: None) if came else sys.__unraisablehook__
         for number in numbers:  # the message is printed whole
             signal.signal(number, lambda *_: None)
         code = _print_error(ended) if isinstance(ended, MbtError) else ended
@@ -95,13 +97,13 @@ def _run() -> int | MbtError:
 
     try:
         with rare_garbage_collection():
-            from mbt_cli.cli.commands import app
+            from mbt_cli.cli.commands import app, command_line
 
             if "_MBT_COMPLETE" in os.environ:  # a shell asks for completions
                 from mbt_cli.cli.shells import complete
 
                 complete(app)
-            code = int(app(prog_name="mbt", standalone_mode=False) or 0)
+            code = int(command_line()(prog_name="mbt", standalone_mode=False) or 0)
             sys.stdout.flush()
     except MbtError as error:
         return error
@@ -111,8 +113,12 @@ def _run() -> int | MbtError:
             typer.echo(message, err=True)
             return UsageError.exit_code
         context = getattr(error, "ctx", None)
-        command = context.command_path if context else "mbt"
+        command = context.command_path if context else _command_typed(sys.argv[1:])
         words = f"{message[:1].lower()}{message[1:]}".rstrip(".").replace("'", "`")
+        for theirs, ours in _PLAIN:
+            words = words.replace(theirs, ours)
+        if command == "mbt" and words.startswith("no such option"):
+            return UsageError(words, hint="options of a command follow it, as in `mbt run --help`")
         return UsageError(words, hint=f"{command} --help")
     except (KeyboardInterrupt, typer.Abort):
         code = Interrupted.exit_code
@@ -124,6 +130,26 @@ def _run() -> int | MbtError:
     if code == Interrupted.exit_code:  # how Typer reports Ctrl-C
         return Interrupted(f"interrupted; {_KEPT}")
     return code
+
+
+_PLAIN = (
+    ("Input should be greater than or equal to", "must be at least"),
+    ("Input should be less than or equal to", "must be at most"),
+    ("Input should be greater than", "must be greater than"),
+    (
+        "Input should be a valid integer, unable to parse string as an integer",
+        "must be a whole number",
+    ),
+    ("got unexpected extra argument(s)", "too many arguments:"),
+    ("Input should be a valid number, unable to parse string as a number", "must be a number"),
+)
+"""Words about numbers, without those of parsing."""
+
+
+def _command_typed(words: Sequence[str]) -> str:
+    """The command at the start of what was typed; `mbt` if it begins with an option."""
+    first = [word for word in words[:2] if word.isalpha()]
+    return " ".join(["mbt", *(first if first[:1] == ["data"] else first[:1])])
 
 
 def _refused(error: OSError) -> MbtError:

@@ -11,7 +11,9 @@ MbtError                 1  something failed
 ├── LockedError          1  another process is running this cell
 ├── QueueFullError       1  a launcher takes no more jobs for now
 ├── BackendError         1  a model server did not start, died or refused a request
+├── VerificationError    1  a verifier reached no verdict on a reply
 ├── Stopped             75  stopped by a signal with everything kept
+├── BudgetError         77  the budget of the study is reached, with everything kept
 └── Interrupted        130  stopped by Ctrl-C with everything kept
 """
 
@@ -90,11 +92,26 @@ class LockedError(MbtError):
 
 
 class QueueFullError(MbtError):
-    """A launcher takes no more jobs until some of those in its queue have ended."""
+    """A launcher takes no more jobs until some of those in its queue have ended.
+
+    Args:
+        message: What the queue said.
+        hint: What to type.
+        takes: Tasks that it would take at once if the job is an array; 0 if it has to be waited
+            for.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, takes: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.takes = takes
 
 
 class BackendError(MbtError):
     """A model server did not start, died, or refused a request."""
+
+
+class VerificationError(MbtError):
+    """A verifier reached no verdict on a reply: the row fails, and the reply is not wrong."""
 
 
 class Stopped(MbtError):
@@ -107,6 +124,12 @@ class Interrupted(MbtError):
     """Stopped by Ctrl-C; finished work is kept."""
 
     exit_code = 130
+
+
+class BudgetError(MbtError):
+    """The next request could cost more than the budget of the study leaves; all work is kept."""
+
+    exit_code = 77
 
 
 class JudgeReplyError(ValueError):

@@ -8,19 +8,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
+from pydantic import model_validator
 
+from mbt_cli.core.answered import Asking
 from mbt_cli.core.benchmark_files import BenchmarkFiles
-from mbt_cli.core.chat import Endpoint, Json, Message, Responder
+from mbt_cli.core.chat import Endpoint, Json, Message, Responder, Wants
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.gpus import GPUs
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.judge_scales import Scale
 from mbt_cli.core.measures import Measure, ScoreInputs
+from mbt_cli.core.model_settings import Sampling
 from mbt_cli.core.placement import Placement
 from mbt_cli.core.plugin import Plugin as Plugin
 from mbt_cli.core.plugin import Settings
-from mbt_cli.core.programs import Draw, Steps
+from mbt_cli.core.programs import Problem, Steps, one_request
 from mbt_cli.core.questions import Question
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import Download, ServerPlace
@@ -60,6 +63,10 @@ class Benchmark(BenchmarkFiles, Plugin):
     def question(self, record: Mapping[str, Json]) -> Question:
         """One record of the official file as a question; ValueError says what is wrong with it."""
 
+    def has(self, record: Mapping[str, Json], split: str) -> bool:
+        """Whether a record belongs to a split of the source, for files that hold several."""
+        return True
+
     def extract_answer(self, reply: str) -> str:
         """The answer in a reply, for the column `answer`; empty if there is none.
 
@@ -91,16 +98,21 @@ class Backend(Plugin):
     """Flags that mbt itself passes to the server; those of preset and manifest override them."""
     only_serves: ClassVar[frozenset[str]] = frozenset()
     """Fields that change replies but not a training that starts from its weights."""
+    limit_must_fit: ClassVar[bool] = False
+    """Whether the server refuses a token limit that leaves no room for a prompt."""
+    can_give: ClassVar[tuple[Wants, ...]] = ("text",)
+    """What its endpoints can be asked for, some of them only if its fields say so (`gives`)."""
     ignored_sampling: ClassVar[frozenset[str]] = frozenset()
     """Fields of a sampling that the server has no equivalent of; `mbt check` refuses them."""
     template_defaults: ClassVar[Mapping[str, Json]] = {}
     """Arguments that the server passes to the chat template where a request has none."""
     has_model: ClassVar[bool] = True
     """False if replies are rule-based or prepared, inside mbt's own process."""
+    weights_are_file: ClassVar[bool] = False
+    """Whether its weights are one file, not a folder in hub layout; a training from them writes the
+    folder beside it."""
     writes_presets: ClassVar[bool] = False
     """Whether it can describe a model by the files of its weights (`preset_text`)."""
-    seed_price: ClassVar[str] = ""
-    """What a seed in each request costs, for plans; empty if nothing."""
     toy_label: ClassVar[str] = ""
     """Label in the notes of tables for a toy, whose numbers mean nothing; empty otherwise."""
 
@@ -112,6 +124,10 @@ class Backend(Plugin):
     @abstractmethod
     def identity(self) -> Mapping[str, Json]:
         """The identity of the model, independent of the machine; enters every request key."""
+
+    def gives(self) -> Collection[Wants]:
+        """What its endpoint can be asked for, as far as that is known before it is asked."""
+        return self.can_give
 
     def weights_name(self) -> str | None:
         """The name of its weights, on the hub or of a file; None if the model's `id` names them."""
@@ -163,6 +179,10 @@ class Backend(Plugin):
         """Settings that are valid but likely to fail; `mbt check` prints them."""
         return iter(())
 
+    def divides_layers(self) -> int:
+        """GPUs that the manifest makes share each layer of a model that one could hold; else 1."""
+        return 1
+
     def key_variable(self) -> str | None:
         """Environment variable with the API key; None if it needs none."""
         return None
@@ -170,6 +190,10 @@ class Backend(Plugin):
     def secret_variables(self) -> Collection[str]:
         """Environment variables whose values are masked in everything that is written."""
         return [name for name in (self.key_variable(),) if name]
+
+    def seed_price(self, sampling: Sampling) -> str:
+        """What a seed in each request costs with this sampling, for plans; empty if nothing."""
+        return ""
 
     def gpus(self) -> int:
         """Number of GPUs that the server needs."""
@@ -207,7 +231,7 @@ class Backend(Plugin):
             name: What the manifest says.
 
         Raises:
-            ValueError: It is no adapter for this backend; the message says what is.
+            ValueError: It is not an adapter for this backend; the message says what is.
         """
         raise ValueError(f"the backend `{cls.kind}` adds no adapters to the weights")
 
@@ -242,13 +266,111 @@ class Judge(Plugin):
     """JSON Schema of the reply, for backends that support constrained decoding."""
     placeholders: ClassVar[frozenset[str]]
     """Placeholders that its prompt template may use."""
+    reads_metadata: ClassVar[bool] = False
+    """Whether it reads the question's `metadata`, such as a marking scheme."""
+    prompts: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """Fields that name the prompt templates of further requests (None: not used), each with the
+    placeholders that its template may use."""
 
     template: str
     """Prompt template: the name of a shipped one, or a path."""
 
+    @classmethod
+    def usual_templates(cls, given: Mapping[str, Any]) -> Mapping[str, str]:
+        """Fields with the templates that they have with these settings, unless a study says others.
+
+        Args:
+            given: The settings as the study says them, not checked yet.
+        """
+        return {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_usual_templates(cls, given: Any) -> Any:
+        return {**cls.usual_templates(given), **given} if isinstance(given, Mapping) else given
+
     @abstractmethod
     def prompt(self, row: Mapping[str, Any], template: Template) -> Sequence[Message]:
         """The conversation for one row."""
+
+    def expected_requests(self) -> int:
+        """Requests that one verdict makes at most with these settings."""
+        return 1
+
+    def steps(self, row: Mapping[str, Any], asking: Asking) -> Steps:
+        """The requests of one verdict, as a program; `parse` reads the reply that it returns.
+
+        By default one request, with `prompt`.
+        """
+        messages = tuple(self.prompt(row, asking.templates["judge"]))
+        return one_request(self.kind, messages, asking.body, self.wants())
+
+    def graded_shown(self) -> int:
+        """How many of the best graded rollouts of the stage's `graded` it shows as examples.
+
+        If any, a row has `graded`: those of other questions, the best first, one per question.
+        """
+        return 0
+
+    def rule(self, own: Verifier) -> Verifier | None:
+        """The verifier that gives its verdicts; None if a judge model is asked.
+
+        Args:
+            own: The one of the benchmark.
+        """
+        return None
+
+    def asks_model(self) -> bool:
+        """Whether it asks a judge model; if not, and without a rule, it parses the reply itself."""
+        return True
+
+    def wants(self) -> Wants:
+        """What it asks the judge model for; but for `text`, `parse` gets that as JSON."""
+        return "text"
+
+    def body(self) -> Mapping[str, Json]:
+        """Fields of the body of each request, where it does not want a text."""
+        return {}
+
+    def reads_messages(self) -> bool:
+        """Whether its prompt has parts of the conversation that the policy was sent."""
+        return False
+
+    def reads_others(self) -> bool:
+        """Whether a row has `others`, an `Others`: all answers of the cell and its `peers`.
+
+        Views leave it out.
+        """
+        return False
+
+    def refuses(self, judge_model: str, policy: str | None, *, has_peers: bool) -> str | None:
+        """Why it cannot judge with these settings; None if it can.
+
+        Args:
+            judge_model: Name of the judge model.
+            policy: Name of the model whose replies it judges, if that is known.
+            has_peers: Whether the stage has rollouts of other policies.
+        """
+        return None
+
+    def reads_turns(self) -> bool:
+        """Whether it reads the steps of a program, as `turns` of a row.
+
+        Each has `name`, `reasoning` and `reply`; a rollout of one request has none.
+        """
+        return False
+
+    def views(self, row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """What of a rollout gets a verdict of its own; by default the whole.
+
+        Views of one rollout have different prompts, and a number `step` each if there are several.
+        `verdict_without_model` is asked about the whole, the other methods about a view.
+        """
+        return [row]
+
+    def verdict_scale(self) -> Scale:
+        """`scale`, or the one that its settings say."""
+        return self.scale
 
     def schema_for(self, row: Mapping[str, Any]) -> Mapping[str, Json]:
         """`reply_schema`, or a stricter one if the row limits what a reply may contain."""
@@ -268,14 +390,29 @@ class Program(Plugin):
 
     family: ClassVar[str] = "programs"
 
+    prompts: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """Fields that name a prompt template (a shipped one, or a path), each with the placeholders
+    that its template may use in addition to `{{ question }}`."""
+    roles: ClassVar[Mapping[str, str]] = {}
+    """Roles that it asks, each with what that role does; `roles` of a stage fills them."""
+
+    needed_roles: ClassVar[frozenset[str]] = frozenset()
+    """Roles that the stage must fill, because its own model cannot play them."""
+
+    def expected_requests(self) -> int | None:
+        """Requests that one rollout makes at most with these settings; None if that is not known.
+
+        A request that is asked again because its reply is unread is not counted. Plans scale
+        requests, tokens and hours by it.
+        """
+        return None
+
     @abstractmethod
-    def run(self, question: Mapping[str, Any], messages: tuple[Message, ...], draw: Draw) -> Steps:
+    def run(self, problem: Problem) -> Steps:
         """A generator that yields requests, is sent their replies, and returns the answer.
 
-        Args:
-            question: question_id, question and context of the question.
-            messages: The stage's prompt, rendered for the question.
-            draw: The only source of randomness.
+        The answer is a Reply that it was sent, or one made of such a reply by
+        `dataclasses.replace(reply, text=...)`.
         """
 
 
@@ -285,8 +422,12 @@ class Score(Plugin):
     family: ClassVar[str] = "scores"
     uses_verifier: ClassVar[bool] = False
     """Whether the verifier of the benchmark enters the fingerprint."""
+    one_of_a_kind: ClassVar[bool] = False
+    """Whether the names of its measures are the same whatever its settings."""
     reads_labels: ClassVar[bool] = False
     """Whether it reads the human labels of the score stage."""
+    needs_one: ClassVar[bool] = False
+    """Whether verdicts on one of the quantities that it needs are enough."""
 
     def verifier(self, own: Verifier) -> Verifier | None:
         """The verifier that decides what is right, and so enters the fingerprint; None without one.
@@ -299,6 +440,14 @@ class Score(Plugin):
     def needs(self) -> Collection[str]:
         """Inputs that it reads: `baseline`, and quantities of judges, the required one first."""
         return ()
+
+    def makes(self, metric: str) -> bool:
+        """Whether one of its measures can have this name; by default, names begin with its kind."""
+        return metric == self.kind or metric.startswith(f"{self.kind}_")
+
+    def collides(self, other: "Score") -> bool:
+        """Whether another score has measures of the same names."""
+        return self.kind == other.kind and (self.one_of_a_kind or self == other)
 
     @abstractmethod
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
@@ -359,6 +508,10 @@ class Trainer(Plugin):
         """Column that it adds to the log, a number, to the name of the value in TRL's log."""
         return {}
 
+    def logged_of_sources(self) -> Collection[str]:
+        """Columns of the log that each benchmark of a mixture has too, as `COLUMN:BENCHMARK`."""
+        return ()
+
     def uses_verifier(self) -> bool:
         """Whether it learns from decisions of the benchmark's verifier."""
         return False
@@ -389,6 +542,8 @@ class Launcher(Plugin):
     """Tables within its presets, for `mbt help manifest`."""
     script_suffix: ClassVar[str] = ".sh"
     """End of the names of its scripts."""
+    splits_arrays: ClassVar[bool] = False
+    """Whether its queue may refuse an array as a whole and take parts of it (`Job.part`)."""
 
     @classmethod
     def from_preset(
@@ -407,7 +562,12 @@ class Launcher(Plugin):
 
     @abstractmethod
     def submit(self, job: Job, script: Path, *, after: Sequence[str]) -> str:
-        """Queue the script until the jobs `after` have succeeded; returns the job's id."""
+        """Queue the script until the jobs `after` have ended; returns the job's id.
+
+        Raises:
+            QueueFullError: The queue takes no more jobs now; it says how many tasks it would take.
+            MbtError: It refuses the job.
+        """
 
     def finish(self, note: Callable[[str], None]) -> None:
         """Called after the last `submit`; a launcher without a queue runs its jobs here."""
@@ -471,6 +631,10 @@ class Table(Plugin):
         """Metrics of which it shows at least one; empty if it needs none."""
         return ()
 
+    def shows_harnesses(self) -> bool:
+        """Whether it shows every number of the harnesses that its report reads."""
+        return False
+
     @abstractmethod
     def build(self, inputs: ReportInputs) -> TableData:
         """The table from every score summary of the study."""
@@ -483,9 +647,17 @@ class Figure(Plugin):
 
     title: ClassVar[str] = ""
     """Its title on the page; default: its kind."""
+    across: ClassVar[str | None] = None
+    """The axis without which it has nothing to draw."""
+    across_hint: ClassVar[str] = ""
+    """How scores come to have that axis."""
 
     def reads(self) -> Collection[str]:
         """Metrics of which it shows at least one; empty if it needs none."""
+        return ()
+
+    def also_shows(self) -> Collection[str]:
+        """Metrics that it shows beside those that it needs, where a score makes them."""
         return ()
 
     @abstractmethod

@@ -18,7 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
@@ -33,6 +39,16 @@ UNKNOWN_KIND = "unknown_kind"
 """Type of the validation error for a `kind` that no plug-in has."""
 
 P = TypeVar("P", bound=Plugin)
+
+_NOUNS = {
+    "scores": "metric",
+    "tables": "table",
+    "figures": "figure",
+    "backends": "kind of backend",
+    "benchmarks": "kind of benchmark",
+    "programs": "kind of program",
+}
+"""What people call the kinds of a family, for messages."""
 
 
 class Family(Generic[P]):
@@ -105,7 +121,7 @@ class Family(Generic[P]):
         known = self.kinds()
         words = f"needs a `kind`; {nearest('', known)}"
         if kind is not None:
-            words = f"no kind `{kind}`; {nearest(str(kind), known)}"
+            words = f"no {_NOUNS.get(self.name, 'kind')} `{kind}`; {nearest(str(kind), known)}"
         for broken in installed_plugins().problems:
             words += f"; {broken}"
         raise PydanticCustomError(UNKNOWN_KIND, "{words}", {"words": words})
@@ -115,6 +131,29 @@ FAMILIES: dict[str, Family[Any]] = {}
 """Every family by its name."""
 
 
+@dataclass(frozen=True, slots=True)
+class OfFamily:
+    """Type of a plug-in's field that holds another plug-in: `Annotated[Verifier, OfFamily("...")]`.
+
+    The registry, which imports plug-ins, may not be there yet when the field is declared.
+
+    Args:
+        name: Name of the family.
+    """
+
+    name: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return FAMILIES[self.name].__get_pydantic_core_schema__(source, handler)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return FAMILIES[self.name].__get_pydantic_json_schema__(schema, handler)
+
+
 def benchmark_of(spec: Mapping[str, Json]) -> type[Benchmark]:
     """The class of the benchmark in the spec of a questions cell; `Benchmark` if it is unknown."""
     kind = (spec.get("benchmark") or {}).get("kind")
@@ -122,11 +161,31 @@ def benchmark_of(spec: Mapping[str, Json]) -> type[Benchmark]:
 
 
 def judge_of(spec: Mapping[str, Json]) -> Judge | None:
-    """The judge in the spec of a judge cell; None if its plug-in is not loaded."""
+    """The judge in the spec of a judge cell; None if its plug-in, or its verifier's, is not loaded.
+
+    Raises:
+        ValidationError: Its settings are not those of the plug-in.
+    """
     written = spec.get("judge") or {}
     cls: type[Judge] | None = FAMILIES["judges"].find(str(written.get("kind")))
-    settings = {k: v for k, v in written.items() if k not in ("version", "file_sha256")}
-    return None if cls is None else cls.model_validate(settings)
+    try:
+        return None if cls is None else cls.model_validate(_settings_in(written))
+    except ValidationError as error:
+        if all(problem["type"] == UNKNOWN_KIND for problem in error.errors()):
+            return None
+        raise
+
+
+def _settings_in(spec: Json) -> Json:
+    """Settings as a manifest has them, from the spec of plug-ins that may hold others."""
+    if not isinstance(spec, Mapping):
+        return spec
+    is_plugin = "kind" in spec
+    return {
+        key: _settings_in(value)
+        for key, value in spec.items()
+        if not (is_plugin and key in ("version", "file_sha256"))
+    }
 
 
 @dataclass

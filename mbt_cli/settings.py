@@ -75,9 +75,14 @@ def read_machine() -> Machine:
         name = f"MBT_{first['loc'][0]}".upper()
         raise UsageError(
             f"the environment variable `{name}` is `{first['input']}`: "
-            f"{first['msg'][:1].lower()}{first['msg'][1:]}",
+            f"{_rule(first['type'], first['msg'])}",
             hint=f"unset {name}, or correct it in the environment or in `.env`",
         ) from None
+
+
+def _rule(kind: str, words: str) -> str:
+    """What a variable's value must be."""
+    return "must be `1` or `0`" if kind.startswith("bool") else f"{words[:1].lower()}{words[1:]}"
 
 
 def _check_dotenv() -> None:

@@ -4,8 +4,8 @@
 #     sudo slurm/one_node.sh start [NODES] | stop | status
 #
 # For Debian and Ubuntu, as root: installs slurm-wlm and munge and writes /etc/slurm/slurm.conf, so
-# never run it on a machine of a cluster. It has one partition `main`, all CPUs, one fake GPU, and
-# no accounting. With NODES, this machine plays so many nodes: 127.0.0.1, 127.0.0.2, ...
+# never run it on a machine of a cluster. It has one partition `main`, all CPUs, one fake GPU, arrays
+# of 8 tasks at most, and no accounting. With NODES, this machine plays so many nodes: 127.0.0.1, 127.0.0.2, ...
 set -euo pipefail
 
 readonly conf=/etc/slurm/slurm.conf
@@ -83,6 +83,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 KillWait=5
 MinJobAge=3600
+MaxArraySize=9
 GresTypes=gpu
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF

@@ -4,6 +4,8 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import settings
 
 from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders
+from tests.warm import Warm
 
 settings.register_profile("mbt", deadline=None)  # no test depends on time
 settings.load_profile("mbt")
@@ -18,10 +21,19 @@ settings.load_profile("mbt")
 # under nohup, or in the background of a shell, processes would ignore a closed terminal
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# containers often set it: each of a thousand processes would compile all of mbt
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # tests run the same requests in folders of their own: none answers those of another
 os.environ["MBT_REUSE"] = "study"
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+# NLTK's data for checkers of instructions are beside the real samples
+_SAMPLES = Path(os.environ.get("MBT_SHARED", REPOSITORY.parent / "shared")) / "data"
+if (_SAMPLES / "nltk_data").is_dir():
+    os.environ.setdefault("NLTK_DATA", str(_SAMPLES / "nltk_data"))
 
 NO_SAMPLES = "no real samples beside this clone"
 
@@ -77,6 +89,13 @@ name = "tables"
 scores = "scores"
 tables = ["main_results"]
 """  # noqa: E501  TOML keeps an inline table on one line
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Runs commands in processes of their own that need not import mbt first."""
+    with closing(Warm()) as process:
+        yield process
 
 
 @pytest.fixture

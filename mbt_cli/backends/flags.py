@@ -7,18 +7,18 @@ import orjson
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.findings import Finding, broken, find_command, ok
-from mbt_cli.errors import BackendError
+from mbt_cli.errors import UsageError
 
 
 def find_executable(command: str, environment: Mapping[str, str], *, install: str) -> str:
     """Path of the command that serves a model.
 
     Raises:
-        BackendError: It is not found; the hint says how to install it.
+        UsageError: It is not found; the hint says how to install it.
     """
     found = find_command(command, environment)
     if found is None:
-        raise BackendError(
+        raise UsageError(
             f"command `{command}` not found",
             hint=f"{install}, or set `place.executable` to the command of another environment",
         )
@@ -31,7 +31,7 @@ def executable_finding(
     """Whether the command that serves a model is found, for `mbt doctor`."""
     try:
         path = find_executable(command, environment, install=install)
-    except BackendError as error:
+    except UsageError as error:
         return broken("needs", f"model {model}", error.message, error.hint or install)
     return ok("needs", f"model {model}", f"served with {path}")
 

@@ -17,7 +17,7 @@ from rich.filesize import decimal
 
 from mbt_cli.backends import llamacpp_server
 from mbt_cli.backends.weights import file_sha256
-from mbt_cli.core.chat import Endpoint, Json
+from mbt_cli.core.chat import Endpoint, Json, Wants
 from mbt_cli.core.findings import Finding, absent, broken, missing_packages, ok, pip_line
 from mbt_cli.core.plugin import AbsentByDefault, RunOnly
 from mbt_cli.core.serving import Download, ServerPlace
@@ -70,6 +70,8 @@ class LlamaCppBackend(Backend):
     threads: Annotated[int, RunOnly] = Field(default=0, ge=0)
     """CPU threads; 0 uses all cores."""
 
+    weights_are_file: ClassVar[bool] = True
+    can_give: ClassVar[tuple[Wants, ...]] = ("text", "top_logprobs")
     only_serves: ClassVar[frozenset[str]] = frozenset({"context"})
     template_defaults: ClassVar[Mapping[str, Json]] = {"enable_thinking": True}
     toy_label: ClassVar[str] = "embedded"
@@ -127,7 +129,7 @@ class LlamaCppBackend(Backend):
 
     def check(self, environment: Mapping[str, str]) -> None:
         if find_spec("xllamacpp") is None:
-            raise BackendError(
+            raise UsageError(
                 f"the backend `{self.kind}` needs the package `xllamacpp`",
                 hint=pip_line(_EXTRA),
             )

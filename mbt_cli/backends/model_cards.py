@@ -4,7 +4,6 @@ The weights are not read: their size comes from the headers of the safetensors f
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,10 +177,16 @@ def _content(
         endpoint=environment.get("HF_ENDPOINT") or None, token=environment.get("HF_TOKEN") or None
     )
     try:
-        with suppress(EntryNotFoundError):
-            return Path(api.hf_hub_download(model, name, revision=revision)).read_bytes()
-    except LocalEntryNotFoundError:
-        pass
+        return Path(api.hf_hub_download(model, name, revision=revision)).read_bytes()
+    except LocalEntryNotFoundError as error:  # neither the hub nor the cache has it
+        if name == _CONFIG:
+            raise UsageError(
+                f"`{model}` is not in the cache, and the hub does not answer",
+                hint="check that this machine can reach https://huggingface.co (HTTPS_PROXY, "
+                "HF_ENDPOINT), or name a folder",
+            ) from error
+    except EntryNotFoundError:
+        return None
     except Exception as error:  # networks and hubs fail in many ways
         raise UsageError(
             f"`{model}` cannot be read from the hub: {type(error).__name__}: {error}",

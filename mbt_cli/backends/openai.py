@@ -4,13 +4,13 @@ import re
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from mbt_cli.core.chat import Endpoint, Json, Post, ReadBody
+from mbt_cli.core.chat import Endpoint, Json, Post, ReadBody, Wants
 from mbt_cli.core.origin import LOOPBACK
 from mbt_cli.core.plugin import SECRET, VARIABLE, RunOnly
 from mbt_cli.core.serving import ServerPlace
@@ -93,6 +93,8 @@ _NEW_LIMIT_HOSTS = ("api.openai.com", ".openai.azure.com")
 class OpenAIBackend(Backend):
     """Any server with the chat completions API."""
 
+    can_give: ClassVar[tuple[Wants, ...]] = ("text", "top_logprobs", "likelihood")
+
     kind: Literal["openai"] = "openai"
     """Names the backend in a manifest."""
     base_url: str
@@ -121,8 +123,19 @@ class OpenAIBackend(Backend):
     """Whether the endpoint can constrain replies by a JSON schema."""
     sends_seed: bool = True
     """Whether the endpoint accepts a seed; some hosted ones answer 400 to it."""
+    gives_logprobs: Annotated[bool, RunOnly] = True
+    """Whether the endpoint knows `logprobs` and `top_logprobs`; many hosted ones do not."""
+    gives_likelihoods: Annotated[bool, RunOnly] = False
+    """Whether the endpoint gives log-probabilities of given texts: a vLLM server does, by
+    `/tokenize` beside `/v1` and `prompt_logprobs`."""
     context: Annotated[int | None, RunOnly] = Field(default=None, gt=0)
     """Context length in tokens (prompt and reply), if known."""
+
+    @model_validator(mode="after")
+    def _scores_by_its_own_client(self) -> Self:
+        if self.gives_likelihoods and self.client == "sdk":
+            raise ValueError('`gives_likelihoods` needs `client = "own"`')
+        return self
 
     @field_validator("api_key_env", "headers_env")
     @classmethod
@@ -153,7 +166,9 @@ class OpenAIBackend(Backend):
             )
             raise PydanticCustomError(SECRET, what)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"`{value}` is not an http or https URL")
+            is_bare = "//" not in value and "." in value.partition("/")[0].partition(":")[0]
+            near = value if is_bare or value.startswith("localhost") else "localhost:8000/v1"
+            raise ValueError(f"is not an http or https URL; write it as `http://{near}`")
         if not re.fullmatch(r"[!-~]+", value):
             raise ValueError(
                 "has a space or a character that is not ASCII: write it with %XX, and a host as "
@@ -169,6 +184,10 @@ class OpenAIBackend(Backend):
         if not is_port:
             raise ValueError(f"`{value}` needs a port from 1 to 65535, or none")
         return value.rstrip("/")
+
+    def gives(self) -> Collection[Wants]:
+        unsaid = {"top_logprobs": self.gives_logprobs, "likelihood": self.gives_likelihoods}
+        return [one for one in self.can_give if unsaid.get(one, True)]
 
     def weights_name(self) -> str | None:
         return self.id

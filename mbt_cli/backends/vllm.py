@@ -21,13 +21,16 @@ from mbt_cli.backends.weights import (
     ADAPTER_CONFIG,
     HubModel,
     adapter_sha256,
+    check_names,
     file_sha256,
+    hub_cache,
     is_folder,
     weights_identity,
 )
-from mbt_cli.core.chat import Endpoint, Json
+from mbt_cli.core.chat import Endpoint, Json, Wants
 from mbt_cli.core.findings import Finding, absent, broken, find_command, installed, ok, pip_line
 from mbt_cli.core.gpus import GPUs, gpus_at_hand, nodes_of
+from mbt_cli.core.model_settings import Sampling
 from mbt_cli.core.placement import (
     ASSUMED_CONTEXT,
     MEMORY_SHARE,
@@ -125,14 +128,23 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _ADAPTER_SECONDS = 300.0
 _OK = 200
 _PHASES = (
-    (r"Graph capturing finished|Application startup complete", "its last steps"),
-    (r"[Cc]apturing (?:CUDA )?graphs?|Graph capturing", "capturing graphs"),
-    (r"torch\.compile|Compiling|[Ww]arm(?:ing)?[ -]?up", "compiling and warming up"),
-    (r"Model loading took|Loading weights took", "making room for its cache"),
+    (r"init engine \(profile|Graph capturing finished|Starting vLLM server", "its last steps"),
+    (r"Application startup complete", "its last steps"),
+    (r"Capturing CUDA graphs|Profiling CUDA graph memory", "capturing graphs"),
+    (
+        r"Starting torch\.compile|for vLLM's torch\.compile|torch\.compile (?:took|takes)|"
+        r"Dynamo bytecode|Compiling a graph|Directly load (?:the compiled|AOT)|"
+        r"[Ww]arming up model|Initial profiling/warmup",
+        "compiling and warming up",
+    ),
+    (
+        r"Model loading took|Loading weights took|KV cache (?:memory|size)",
+        "making room for its cache",
+    ),
     (r"Loading safetensors|checkpoint shards|Starting to load model", "loading the weights"),
-    (r"Downloading|Fetching \d+ files|Time spent downloading", "downloading the weights"),
+    (r"Initializing a V1 LLM engine", "starting its processes"),
 )
-"""Lines of vLLM's log, later phases first."""
+"""Lines of vLLM's log; none is a line that prints its settings, which name everything."""
 _LEAST_READY_SECONDS, _START_SECONDS, _GB_A_SECOND = 1_200.0, 600.0, 0.08
 _WORK = "vllm:(?:generation_tokens|prompt_tokens|kv_cache_usage)"
 """Metrics that change while tokens are computed, also while long prompts are read."""
@@ -148,6 +160,10 @@ _OWN_FIELDS = {
     "revision": "`backend.revision`",
     "served_model_name": "`id`",
 }
+
+
+_ON_ONE_GPU_GB = 64.0
+"""Weights that a GPU of 80 GB holds with room for a cache."""
 
 
 class VLLMPlace(Settings):
@@ -179,7 +195,8 @@ class VLLMBackend(Backend):
     only_serves: ClassVar[frozenset[str]] = frozenset({"serve"})
 
     writes_presets: ClassVar[bool] = True
-    seed_price: ClassVar[str] = "15 to 20 % of vLLM's speed, by its own figures"
+    limit_must_fit: ClassVar[bool] = True
+    can_give: ClassVar[tuple[Wants, ...]] = ("text", "top_logprobs", "likelihood")
 
     kind: Literal["vllm"] = "vllm"
     """Names the backend in a manifest."""
@@ -300,6 +317,15 @@ class VLLMBackend(Backend):
             do = "run it on a cluster: mbt plan MANIFEST | mbt submit --slurm"
             yield broken("needs", what, found, f"{lower if visible else ''}{do}")
 
+    def seed_price(self, sampling: Sampling) -> str:
+        # its fused sampler is for top-k and top-p alone, and takes no seeds
+        is_fused = sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
+        return "15 to 20 % of vLLM's speed, by its own figures" if is_fused else ""
+
+    def divides_layers(self) -> int:
+        needs_several = self.size is not None and self.size.weights_gb > _ON_ONE_GPU_GB
+        return 1 if needs_several else self.place.tensor_parallel_size or 1
+
     def gpus(self) -> int:
         count = self.place.tensor_parallel_size or 1
         for name in ("pipeline_parallel_size", "data_parallel_size"):
@@ -309,7 +335,7 @@ class VLLMBackend(Backend):
     def placed(
         self, gpus: GPUs, environment: Mapping[str, str], *, ask_hub: bool
     ) -> tuple["VLLMBackend", Placement | None]:
-        if self.place.tensor_parallel_size is not None or _PARALLEL & self._said():
+        if self.place.tensor_parallel_size is not None or _PARALLEL & self._said().keys():
             return self, None
         size = folder_size(Path(self.model).expanduser()) if is_folder(self.model) else None
         size = size or self.size
@@ -330,7 +356,11 @@ class VLLMBackend(Backend):
         return self.model_copy(update={"place": self.place.model_copy(update=update)}), chosen
 
     def check(self, environment: Mapping[str, str]) -> None:
-        """Refuse what cannot start here: a model of known size that does not fit, or no vLLM."""
+        """Refuse what cannot start here.
+
+        Weights that vLLM would not find, a model of known size that does not fit, or no vLLM.
+        """
+        check_names(self.model)
         self._placed_here({**environment, **self.place.environment}, ask_hub=False)
         self._executable(environment)
 
@@ -346,14 +376,14 @@ class VLLMBackend(Backend):
         has_choice = (gpus.count or 0) * gpus.nodes > 1
         return self.placed(gpus, environment, ask_hub=ask_hub and has_choice)
 
-    def _said(self) -> frozenset[str]:
-        """Flags that manifest or preset say."""
-        return frozenset(key.replace("-", "_") for key in (*self.place.flags, *self.serve))
+    def _said(self) -> Mapping[str, Json]:
+        """Flags that manifest or preset say, and their values."""
+        said = {**self.place.flags, **self.serve}
+        return {key.replace("-", "_"): value for key, value in said.items()}
 
     def _serving(self, size: ModelSize) -> Serving:
         """What its flags say about the memory that it takes."""
-        said = {**self.place.flags, **self.serve}
-        said = {key.replace("-", "_"): value for key, value in said.items()}
+        said = self._said()
         context, batch = said.get("max_model_len"), said.get("max_num_batched_tokens")
         is_small = str(said.get("kv_cache_dtype", "auto")).startswith("fp8")
         return Serving(
@@ -387,8 +417,7 @@ class VLLMBackend(Backend):
         return {"adapter": str(place.absolute()), "adapter_sha256": digest}
 
     def unread_files(self) -> Collection[str]:
-        said = {key.replace("-", "_"): v for key, v in {**self.place.flags, **self.serve}.items()}
-        load_format = said.get("load_format", "auto")
+        load_format = self._said().get("load_format", "auto")
         if load_format == "auto":  # consolidated files if there are any, others otherwise
             return ()
         return ("model*.safetensors",) if load_format == "mistral" else super().unread_files()
@@ -483,6 +512,7 @@ class VLLMBackend(Backend):
                 work=_WORK,
                 causes=CAUSES,
                 phases=_PHASES,
+                downloads=self._downloads({**place.environment, **self.place.environment}),
                 ready_seconds=self._ready_seconds(),
             )
 
@@ -510,6 +540,14 @@ class VLLMBackend(Backend):
             alive=server.alive,
             vitals=server.vitals,
         )
+
+    def _downloads(self, environment: Mapping[str, str]) -> Path | None:
+        """The folder of the hub's cache into which vLLM downloads the weights."""
+        if is_folder(self.model):
+            return None
+        said = self._said().get("download_dir")
+        cache = Path(said).expanduser() if isinstance(said, str) else hub_cache(environment)
+        return cache / f"models--{self.model.replace('/', '--')}" / "blobs"
 
     def _name(self) -> str:
         return self.model.rstrip("/").rsplit("/", maxsplit=1)[-1]
@@ -649,7 +687,9 @@ def visible_gpus(environment: Mapping[str, str]) -> int:
 def compiled_caches(place: ServerPlace) -> dict[str, str]:
     """Variables that move compiled kernels to mbt's cache if the temporary folder is noexec."""
     environment = place.environment
-    usual = environment.get("TMPDIR") or tempfile.gettempdir()
+    usual = Path(environment.get("TMPDIR") or tempfile.gettempdir())
+    if not usual.is_dir():  # the folder of a job, in a container that does not have it
+        usual = Path(tempfile.gettempdir())
     if not os.statvfs(usual).f_flag & os.ST_NOEXEC:
         return {}
     folder = place.cache / "compiled"

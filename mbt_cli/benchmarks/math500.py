@@ -6,7 +6,6 @@ Official file: JSON lines of `{problem, solution, answer, level, subject, unique
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -16,8 +15,6 @@ from mbt_cli.core.chat import Json
 from mbt_cli.core.questions import Question
 from mbt_cli.interfaces import Benchmark, Verifier
 from mbt_cli.verifiers.math import MathVerifier
-
-_TIERS = {"1": "easy", "2": "easy", "3": "medium", "4": "hard", "5": "hard"}
 
 
 class MATH500(Benchmark):
@@ -58,6 +55,4 @@ class MATH500(Benchmark):
         )
 
     def tier(self, record: Mapping[str, Json]) -> str | None:
-        """By the level, which is written 3, "3" or "Level 3"."""
-        level = re.fullmatch(r"(?:Level )?([1-5])", str(record.get("level")))
-        return _TIERS[level[1]] if level else None
+        return records.math_tier(record.get("level"))

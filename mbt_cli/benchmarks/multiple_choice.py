@@ -69,6 +69,8 @@ class MultipleChoice(Benchmark):
             answer=answer,
             answer_aliases=(text,) if is_clear else (),
             metadata={**records.rest(record, *_TAKEN), "options": texts},
+            options=tuple(texts),
+            resolution=tuple(float(number == right) for number in used),
         )
 
     def _rank(self, question_id: str, number: int) -> str:

@@ -4,11 +4,14 @@ HotpotQA and 2WikiMultihopQA share a layout with two forms: `[[title, [sentence,
 official files and `{title: [...], sentences: [[...], ...]}` on the hub.
 """
 
+import ast
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.questions import Document
+from mbt_cli.core.questions import Document, Question
 
 
 def text(record: Mapping[str, Json], *names: str) -> str:
@@ -59,6 +62,20 @@ def hashed_id(question: str) -> str:
     return f"question-{hashlib.sha256(question.encode()).hexdigest()[:16]}"
 
 
+_MATH_TIERS = {"1": "easy", "2": "easy", "3": "medium", "4": "hard", "5": "hard"}
+
+
+def math_tier(level: Json) -> str | None:
+    """The tier of a level of MATH, which is written 3, "3" or "Level 3"; None of anything else.
+
+    Example:
+        >>> math_tier("Level 5"), math_tier(3), math_tier("Level ?")
+        ('hard', 'medium', None)
+    """
+    found = re.fullmatch(r"(?:Level )?([1-5])", str(level))
+    return _MATH_TIERS[found[1]] if found else None
+
+
 def optional_text(record: Mapping[str, Json], name: str) -> str | None:
     """A field that may be missing; ValueError if it is not a string."""
     return text(record, name) if record.get(name) else None
@@ -106,6 +123,89 @@ def supporting(facts: Json) -> tuple[tuple[str, int], ...]:
         if not isinstance(sentence, int):
             raise ValueError(f"`supporting_facts` should contain numbers, not {sentence!r}")
     return tuple((_checked_text(title, "supporting_facts"), number) for title, number in pairs)
+
+
+def instructed(
+    record: Mapping[str, Json], metadata: Callable[[Json, Json], Mapping[str, Json]]
+) -> Question:
+    """A record in the layout of IFEval, which has no gold answer, as a question.
+
+    Args:
+        record: `prompt`, `instruction_id_list`, `kwargs`, and an optional `key`.
+        metadata: Checks ids and arguments of the instructions, as its verifier reads them.
+
+    Raises:
+        ValueError: The record is malformed.
+    """
+    prompt = text(record, "prompt")
+    names = record.get("instruction_id_list")
+    return Question(
+        question_id=own_id(record, "key") or hashed_id(prompt),
+        question=prompt,
+        answer="",
+        question_type=instruction_type(names),
+        metadata={
+            **rest(record, "key", "prompt", "instruction_id_list", "kwargs"),
+            **metadata(names, record.get("kwargs")),
+        },
+    )
+
+
+def instruction_type(names: Json) -> str:
+    """The id of the only instruction of a question, or `several`.
+
+    Example:
+        >>> instruction_type(["punctuation:no_comma"]), instruction_type(["a:b", "c:d"])
+        ('punctuation:no_comma', 'several')
+    """
+    return str(names[0]) if isinstance(names, list | tuple) and len(names) == 1 else "several"
+
+
+def prompt(messages: Json) -> str:
+    """The text of the last message of the user.
+
+    Raises:
+        ValueError: It is not a list with one.
+
+    Example:
+        >>> prompt([{"role": "system", "content": "Hi"}, {"role": "user", "content": "Who?"}])
+        'Who?'
+    """
+    for message in reversed(messages) if isinstance(messages, list | tuple) else ():
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            return text(message, "content")
+    raise ValueError("`messages` has no message of the user")
+
+
+def ground_truth(value: Json) -> Mapping[str, Json]:
+    """The object that says how a reply is checked: its text in Python or JSON, or a list of one.
+
+    Raises:
+        ValueError: It is something else.
+
+    Example:
+        >>> ground_truth("[{'instruction_id': ['a:b'], 'kwargs': [None]}]")
+        {'instruction_id': ['a:b'], 'kwargs': [None]}
+    """
+    while not isinstance(value, Mapping):
+        if isinstance(value, str):
+            value = _parsed(value)
+        elif isinstance(value, list | tuple) and len(value) == 1:
+            value = value[0]
+        else:
+            raise ValueError("`ground_truth` should be one object with instructions")
+    return value
+
+
+def _parsed(written: str) -> Json:
+    try:
+        return json.loads(written)
+    except ValueError:
+        pass
+    try:
+        return ast.literal_eval(written)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("`ground_truth` is neither JSON nor a list of Python") from error
 
 
 def rest(record: Mapping[str, Json], *taken: str) -> dict[str, Json]:

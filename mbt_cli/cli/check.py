@@ -20,6 +20,7 @@ from mbt_cli.errors import UsageError
 from mbt_cli.manifest.docs import schema_text
 from mbt_cli.manifest.load import Manifest, load_plugins
 from mbt_cli.manifest.self_preference import related_judges
+from mbt_cli.manifest.shown import unshown_metrics
 from mbt_cli.manifest.toml import read_manifest_tree
 
 
@@ -47,7 +48,13 @@ def check(
         if as_json:
             typer.echo(checked_json(manifest, found))
         else:
-            lines = [*notes(manifest, machine.environment), *_self_preferences(manifest), *found]
+            lines = [
+                *(f"warning: {problem}" for problem in manifest.warnings),
+                *(f"warning: {line}" for line in unshown_metrics(manifest.cells)),
+                *notes(manifest, machine.environment),
+                *_self_preferences(manifest),
+                *found,
+            ]
             printer().print(stage_counts(manifest, lines))
 
 
@@ -67,6 +74,8 @@ def stage_counts(manifest: Manifest, notes: Sequence[str]) -> RenderableType:
         words = " x ".join(f"{axis} {len(values)}" for axis, values in axes.items())
         table.add_row(stage, of_stage[0].kind, str(cells), words)
     lines = [f"nothing reads {_unused_line(group)}" for group in unused_cells(manifest)]
+    for stage in manifest.waiting:
+        lines.append(f"{stage} has no cells until a checkpoint that it reads is published")
     if manifest.left_out:
         count = len(manifest.left_out)
         lines.append(f"{count} optional cells are excluded: their source does not exist")
@@ -101,7 +110,10 @@ def checked_json(manifest: Manifest, shared: Sequence[str]) -> str:
         "stages": stages,
         "unread": [address for group in unused_cells(manifest) for address in group.addresses],
         "left_out": list(manifest.left_out),
+        "waiting": list(manifest.waiting),
         "contamination": list(shared),
         "self_preference": _self_preferences(manifest),
+        "warnings": [str(problem) for problem in manifest.warnings],
+        "unshown_metrics": list(unshown_metrics(manifest.cells)),
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()

@@ -4,9 +4,10 @@
 name in this folder and is imported when the verb is called: the only imports inside functions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +20,7 @@ from mbt_cli.cli.completion import (
     complete_model,
     complete_model_preset,
     complete_only,
+    complete_part,
     complete_place,
     complete_set,
     complete_study,
@@ -27,6 +29,7 @@ from mbt_cli.cli.completion import (
     complete_topic,
 )
 from mbt_cli.cli.root import Group, root
+from mbt_cli.errors import UsageError
 
 ManifestPath = Annotated[
     Path,
@@ -81,6 +84,13 @@ ShardOf = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors and results only.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print every detail.")]
+
+
+def _exclude(option: str, others: Mapping[str, bool]) -> None:
+    """Refuse options that would be ignored beside this one."""
+    for other, is_given in others.items():
+        if is_given:
+            raise UsageError(f"`{option}` and `{other}` exclude each other", hint="leave one out")
 
 
 def init(
@@ -195,7 +205,7 @@ def run(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run every stage in order on this machine; finished cells are skipped."""
+    """Run every stage on this machine, inputs first; finished cells are skipped."""
     from mbt_cli.cli.run import CommandOptions, run_cells
 
     options = CommandOptions(
@@ -205,6 +215,39 @@ def run(
         keep_going=keep_going,
     )
     run_cells(manifest, None, options)
+
+
+def watch(
+    manifest: ManifestPath,
+    only: Only = None,
+    overrides: Set = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", help="Use these GPUs alone, such as 6,7.", metavar="LIST"),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            "--until", help="End at this step of a source of checkpoints.", metavar="STEP", min=1
+        ),
+    ] = None,
+    replace: Replace = False,
+    retry_failed: RetryFailed = False,
+    no_cache: NoCache = False,
+    presets: Presets = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate the checkpoints of a training as they appear, until it has ended."""
+    from mbt_cli.cli.run import CommandOptions
+    from mbt_cli.cli.watch import watch_study
+
+    options = CommandOptions(
+        *(only, overrides, False, replace, retry_failed, presets, quiet, verbose, as_json),
+        no_cache=no_cache,
+    )
+    watch_study(manifest, options, gpus=gpus, until=until)
 
 
 def _stage_verb(kind: str, help_line: str) -> Callable[..., None]:
@@ -292,6 +335,7 @@ def report(
     from mbt_cli.cli.run import CommandOptions, run_cells
 
     if trace is not None:
+        _exclude("--trace", {"--json": as_json, "--dry-run": dry_run, "--replace": replace})
         trace_number(manifest, only, overrides, presets, trace)
         return
     options = CommandOptions(
@@ -304,7 +348,7 @@ def view(
     path: Annotated[
         Path | None,
         typer.Argument(
-            help="A manifest, the folder of a study, or a page; default: the newest report.",
+            help="A manifest, the folder of a study or of several, or a page; default: all runs.",
             autocompletion=complete_study_path,
         ),
     ] = None,
@@ -321,9 +365,14 @@ def view(
         int, typer.Option(min=1, help="With --terminal: traces per rollout cell.")
     ] = 3,
 ) -> None:
-    """Open a study's report in a browser, or read its traces in the terminal."""
+    """Open a study's report, or the list of several, in a browser; or print traces."""
     from mbt_cli.cli import view
 
+    if terminal:
+        _exclude("--terminal", {"--serve": serve})
+    elif question is not None:
+        hint = "add `--terminal`; on the page, search for the id"
+        raise UsageError("`--question` prints traces here, and needs `--terminal`", hint=hint)
     if terminal:
         view.print_traces(path, question, limit)
     else:
@@ -349,12 +398,20 @@ def show(
         str | None,
         typer.Option(help="Show the prompt and the reply of this question.", metavar="QUESTION_ID"),
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With `--prompt`: show this step of a program, from 0, instead of its answer.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what made an artifact: model, prompt, data and code, back to the questions."""
     from mbt_cli.cli import show
 
-    show.show(path, verify=verify, prompt=prompt, as_json=as_json)
+    show.show(path, verify=verify, prompt=prompt, step=step, as_json=as_json)
 
 
 def plan(
@@ -378,8 +435,8 @@ def plan(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Settings of the cluster on whose GPUs models are placed: a file in "
-            "presets/slurm/. Default: the GPUs of this machine.",
+            help="Settings of the cluster, hosts or clouds on whose GPUs models are placed: a file "
+            "in presets/slurm/, presets/ssh/ or presets/skypilot/. Default: this machine's GPUs.",
             autocompletion=complete_cluster,
             show_default=False,
         ),
@@ -405,7 +462,7 @@ def plan(
         max_cells=max_cells,
         max_hours=max_hours,
         max_rows=max_rows,
-        on=None if preset is None else ("slurm", preset),
+        on=preset,
     )
 
 
@@ -451,7 +508,6 @@ def submit(
 ) -> None:
     """Submit the jobs of a plan: `mbt plan MANIFEST | mbt submit --slurm`."""
     from mbt_cli.cli import submit
-    from mbt_cli.errors import UsageError
 
     if slurm + ssh + skypilot + (local is not None) + (launcher is not None) != 1:
         raise UsageError(
@@ -503,12 +559,19 @@ def status(
         ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every few seconds.")] = False,
+    log: Annotated[
+        bool, typer.Option("--log", help="Print every submitted job as a Markdown table.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which cells are done, running, waiting or failed, and why."""
     from mbt_cli.cli import status
 
-    status.status(study, watch=watch, as_json=as_json)
+    if log:
+        _exclude("--log", {"--watch": watch, "--json": as_json})
+        status.print_job_log(study)
+    else:
+        status.status(study, watch=watch, as_json=as_json)
 
 
 def logs(
@@ -556,7 +619,9 @@ def compare(
             help="Test that they differ by less, in the unit shown (points for per cent).",
         ),
     ] = None,
-    show: Annotated[int, typer.Option(help="Show this many of the most different questions.")] = 0,
+    show: Annotated[
+        int, typer.Option(help="Show this many of the most different questions.", min=0)
+    ] = 0,
     resamples: Annotated[
         int | None,
         typer.Option(help="Bootstrap resamples; those of the score cells by default.", min=100),
@@ -633,6 +698,20 @@ def export(
             help="hub:ORG/NAME, a new folder, or for a report wandb:PROJECT.", show_default=False
         ),
     ],
+    jsonl: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl", help="Scores with completions and verdicts as JSON lines: `mbt help data`."
+        ),
+    ] = False,
+    order: Annotated[
+        Literal["easy_first", "hard_first"] | None,
+        typer.Option(help="Ids of a score stage's questions by pass rate, for a `mixture`."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Metric of `--order`. Default: how often a reply is right."),
+    ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Write it; without this, only show what is written.")
     ] = False,
@@ -641,11 +720,13 @@ def export(
     """Write a stage as Parquet shards with a data card, into a folder or to the hub.
 
     A train cell becomes a model repository: its checkpoint, adapters merged, with a model card. A
-    report becomes a data set of its tables and numbers with its page, or a run of W&B.
+    report becomes a data set of its tables and numbers with its page, or a run of W&B. With
+    `--jsonl`, each score cell becomes a folder of completions, results and a summary; with
+    `--order`, a file of question ids from easy to hard, or from hard to easy.
     """
     from mbt_cli.cli import export
 
-    export.export(stage, to, write=write, public=public)
+    export.export(stage, to, jsonl=jsonl, order=order, metric=metric, write=write, public=public)
 
 
 def serve(
@@ -709,7 +790,11 @@ def help_topic(
         ),
     ] = None,
     part: Annotated[
-        str | None, typer.Argument(help="One of its sections, as in `mbt help manifest rollout`.")
+        str | None,
+        typer.Argument(
+            help="One of its sections, as in `mbt help manifest rollout`.",
+            autocompletion=complete_part,
+        ),
     ] = None,
 ) -> None:
     """Explain a topic: manifest, metrics, data, paper, troubleshooting, ...; default: list them."""
@@ -737,11 +822,13 @@ _VERBS: dict[str, Callable[..., None]] = {
     "doctor": doctor,
     "check": check,
     "run": run,
+    "watch": watch,
     "rollout": _stage_verb("rollout", "Ask models every question."),
     "synthesize": _stage_verb("synthesize", "Have a teacher write solutions and traces."),
     "rewrite": _stage_verb("rewrite", "Have a teacher rewrite students' traces."),
-    "judge": _stage_verb("judge", "Ask a judge model for a verdict on every rollout."),
+    "judge": _stage_verb("judge", "Have every rollout judged by a model or checked by a rule."),
     "score": _stage_verb("score", "Compute metrics with intervals and paired differences."),
+    "harness": _stage_verb("harness", "Run evaluation programs of others on models."),
     "train": train,
     "report": report,
     "view": view,
@@ -762,3 +849,9 @@ for _name, _verb in _VERBS.items():
     app.command(_name)(_verb)
 app.command("node", hidden=True)(node)
 app.add_typer(data, name="data")
+
+
+@cache
+def command_line() -> Callable[..., Any]:
+    """All verbs as one command, built once in a process."""
+    return typer.main.get_command(app)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.cli.printing import printer
-from mbt_cli.core.number_text import ABSENT, number_text, p_text
+from mbt_cli.core.number_text import ABSENT, counted, number_text, p_text
 from mbt_cli.engine.compare import (
     JudgeAgreement,
     agreement,
@@ -27,7 +27,7 @@ from mbt_cli.engine.compare import (
 )
 from mbt_cli.errors import UsageError
 from mbt_cli.report.metrics import display_of
-from mbt_cli.scores.comparison import SIGNIFICANT, Comparison, Margins
+from mbt_cli.scores.comparison import SIGNIFICANT, UNPAIRED, Comparison, Margins
 from mbt_cli.scores.votes import NO_VERDICT
 from mbt_cli.store.lineage import LINEAGE
 
@@ -70,22 +70,31 @@ def comparison_view(first: Path, second: Path, comparison: Comparison, show: int
 
     `better` counts the questions with the higher value in the first and in the second cell.
     """
-    table = Table(title="paired on common questions", title_justify="left")
     metrics = comparison.metrics
+    is_paired = not (metrics["test"] == UNPAIRED).any()
+    title = "paired on common questions" if is_paired else "numbers of harnesses"
+    table = Table(title=title, title_justify="left")
     is_tested = metrics["margin"].is_not_null().any()
     columns = ["metric", "first", "second", "first - second\n95 %", "p\nHolm"]
-    columns += ["better 1st : 2nd\nquestions"]
+    columns += ["better 1st : 2nd\nquestions"] if is_paired else []
     columns += ["equivalent\n90 %", "p\nHolm"] if is_tested else []
     for column in columns:
         is_name = column == "metric"
         table.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name)
     for row in metrics.iter_rows(named=True):
-        table.add_row(*_cells(row), *(_equivalent(row) if is_tested else ()))
+        table.add_row(
+            *_cells(row)[: None if is_paired else -1], *(_equivalent(row) if is_tested else ())
+        )
     family = metrics["p_holm"].count()
     notes = [
         "Differences are first minus second: above 0, the first cell has the higher value.",
         f"Holm: corrected over the {family} metrics of this pair (`mbt help metrics`).",
     ]
+    if not is_paired:
+        notes.append(
+            "The questions are not known: intervals and p are from the errors of both, as if of "
+            "other questions, so they are wide."
+        )
     if is_tested:
         notes.append(_equivalence_note(metrics))
     parts: list[RenderableType] = [
@@ -283,6 +292,10 @@ def compare(
     """
     out = printer()
     matched = pairs(cells_of(first), cells_of(second))
+    if all(left.resolve() == right.resolve() for left, right in matched):
+        cell = matched[0][0] if len(matched) == 1 else first
+        hint = "name two cells, such as runs/STUDY/scores/**/model=A and .../model=B"
+        raise UsageError(f"`{cell}` is on both sides", hint=hint)
     if pool:
         _compare_pooled(matched, (first, second), settings, show=show, as_json=as_json)
         return
@@ -335,5 +348,7 @@ def _compare_pooled(
     out = printer()
     out.print(comparison_view(left, right, found, show))
     lines = [f"  {one}  and  {two}" for one, two in matched]
-    out.print(Text(f"pooled over {len(matched)} pairs of cells, each question counts once:"))
+    out.print(
+        Text(f"pooled over {counted(len(matched), 'pair')} of cells, each question counts once:")
+    )
     out.print(Text("\n".join(lines), style="dim", overflow="fold"))

@@ -398,9 +398,29 @@ def complete_model_preset(ctx: typer.Context) -> list[str]:
     return list(_presets_of(_line_of(ctx)).names("models"))
 
 
-def complete_topic() -> list[str]:
-    """Topics of `mbt help`."""
-    return sorted(path.stem for path in (_PACKAGE / "help").glob("*.md"))
+def complete_topic(incomplete: str) -> list[str]:
+    """Topics of `mbt help`; metrics once the start of no topic is typed."""
+    topics = sorted(path.stem for path in (_PACKAGE / "help").glob("*.md"))
+    if any(topic.startswith(incomplete) for topic in topics):
+        return topics
+    return _metrics()
+
+
+def complete_part(ctx: typer.Context) -> list[str]:
+    """Sections of the topic that is typed; the metrics for `metrics`."""
+    topic = next(iter(_line_of(ctx).arguments), "")
+    path = _PACKAGE / "help" / f"{topic}.md"
+    if not path.is_file():
+        return []
+    from mbt_cli.cli.help import sections  # only for this answer
+
+    return [*(_metrics() if topic == "metrics" else ()), *sections(path.read_text("utf-8"))]
+
+
+def _metrics() -> list[str]:
+    from mbt_cli.registry import SCORES  # only for this answer
+
+    return sorted(SCORES.kinds())
 
 
 def complete_place() -> list[str]:

@@ -16,6 +16,7 @@ from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
 from mbt_cli.manifest.toml import Tree, apply_override, read_manifest_tree, read_toml, stage_name
 from mbt_cli.stages.kinds import STAGES
+from mbt_cli.stages.report import ReportStage
 
 _FIXED = ("kind", "name", "matrix", "variants", "exclude", "where")
 _LONGEST_VALUE = 60
@@ -37,7 +38,7 @@ def hints_for(path: Path, presets: PresetFolders) -> Hints | None:
     return Hints(
         cells=list(manifest.cells),
         keys=set_keys(manifest),
-        tables=list(dict.fromkeys(name for stage in stages for name in _tables(stage))),
+        tables=list(dict.fromkeys(_tables(manifest))),
         models=list(manifest.document.models),
         benchmarks=list(manifest.document.benchmarks),
         files=files,
@@ -82,7 +83,7 @@ def _tables_of(manifest: Manifest) -> Iterator[tuple[str, type[BaseModel]]]:
     for name in document.models:
         yield f"models.{name}", ModelTable
         yield f"models.{name}.run", RunSettings
-    for family in ("benchmarks", "judges"):
+    for family in ("benchmarks", "judges", "programs"):
         for name, plugin in getattr(document, family).items():
             yield f"{family}.{name}", type(plugin)
     for stage in _stages(manifest.tree):
@@ -134,10 +135,10 @@ def _takes(key: str) -> bool:
     return all(part.replace("-", "").replace("_", "").isalnum() for part in key.split("."))
 
 
-def _tables(stage: Mapping[str, Any]) -> Iterator[str]:
-    if stage.get("kind") == "report":
-        for table in stage.get("tables", ()):
-            yield str(table["kind"] if isinstance(table, Mapping) else table)
+def _tables(manifest: Manifest) -> Iterator[str]:
+    for cell in manifest.cells.values():
+        if isinstance(cell.stage, ReportStage):
+            yield from (table.kind for table in cell.stage.tables)
 
 
 def _stages(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -27,6 +27,7 @@ from mbt_cli.cli.machine_checks import (
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.orphans import Orphans, orphan_findings, stop_orphans
 from mbt_cli.cli.printing import Terminal, foreign, printer
+from mbt_cli.cli.sandbox_checks import sandbox_findings
 from mbt_cli.core.findings import Finding, broken
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import Manifest
@@ -102,6 +103,7 @@ def machine_findings(machine: Machine, manifest: Manifest | None) -> Iterator[Fi
     yield from gpu_findings(environment)
     for launcher in LAUNCHERS.kinds().values():
         yield from launcher.doctor(environment)
+    yield from sandbox_findings()
     yield from disk_findings(machine)
     for backend in BACKENDS.kinds().values():
         yield from backend.doctor(environment, machine.cache)

@@ -22,22 +22,33 @@ from mbt_cli.core.findings import (
     ok,
     pip_line,
 )
+from mbt_cli.core.number_text import counted
 from mbt_cli.core.programs import Result, Task, one_request
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import Download
 from mbt_cli.core.training_job import ChatAnswer, ChatQuestion
+from mbt_cli.core.verifier import VerifierData
+from mbt_cli.engine.beside import harnesses_of
 from mbt_cli.engine.fetch import Needed, needed_by
 from mbt_cli.engine.runner import hub_access, server_place
-from mbt_cli.errors import Interrupted, MbtError, MissingInputError, StageError, Stopped
+from mbt_cli.errors import (
+    Interrupted,
+    MbtError,
+    MissingInputError,
+    StageError,
+    Stopped,
+    UsageError,
+)
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.queue import RequestBatch
-from mbt_cli.interfaces import Missing, Trainer
+from mbt_cli.interfaces import Benchmark, Missing, Trainer
 from mbt_cli.manifest.expand import HUB, source_exists
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.plugins import installed_plugins
 from mbt_cli.settings import Machine
 from mbt_cli.stages.base import Model
+from mbt_cli.stages.harness import check_program
 from mbt_cli.stages.score import ScoreStage
 from mbt_cli.stages.train import TrainStage, lacking_packages, training_python
 from mbt_cli.store.hub import fetch_files
@@ -79,7 +90,33 @@ def notes(manifest: Manifest, environment: Mapping[str, str]) -> list[str]:
     ]
     for name, model in models_of(manifest).items():
         lines += [f"model {name}: {warning}" for warning in model.backend.warnings()]
+    lines += _divided(manifest)
+    for name, harness in harnesses_of(manifest).items():
+        try:
+            check_program(name, harness, environment)
+        except UsageError as error:
+            lines.append(f"{error.message}: {error.hint}")
     return [*lines, *package_notes(manifest), *installed_plugins().problems]
+
+
+def _divided(manifest: Manifest) -> Iterator[str]:
+    """Models whose layers GPUs share while they answer benchmarks with verified answers."""
+    asked: dict[tuple[str, int], set[str]] = {}
+    for cell in manifest.cells.values():
+        found, model = cell.resolution, cell.resolution.models.get("model")
+        is_verified = found.benchmark is not None and found.benchmark.verifier != Benchmark.verifier
+        if cell.kind != "rollout" or model is None or found.source is not None or not is_verified:
+            continue
+        if (gpus := model.backend.divides_layers()) > 1:
+            asked.setdefault((model.name, gpus), set()).add(found.axes["benchmark"])
+    for (name, gpus), benchmarks in asked.items():
+        yield (
+            f"model {name}: `place.tensor_parallel_size = {gpus}` in rollouts of "
+            f"{', '.join(sorted(benchmarks))}. GPUs that share a layer add in another order: "
+            "greedy replies differ between runs, and a model of 1.7B has scored 10% on "
+            "minerva_math in place of 28%. Evaluate on one GPU, and use the others as replicas: "
+            f"`tensor_parallel_size = 1, flags = {{ data_parallel_size = {gpus} }}`"
+        )
 
 
 def package_notes(manifest: Manifest) -> list[str]:
@@ -94,7 +131,7 @@ def package_notes(manifest: Manifest) -> list[str]:
 
 def need_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     """What the study needs to run here, except downloads."""
-    yield ok("manifest", manifest.study, f"{manifest.path}: {len(manifest.cells)} cells")
+    yield ok("manifest", manifest.study, f"{manifest.path}: {counted(len(manifest.cells), 'cell')}")
     cells = manifest.cells.values()
     parts = {name: model.backend for name, model in models_of(manifest).items()}
     found = [f for name, part in parts.items() for f in part.findings(name, machine.environment)]
@@ -116,11 +153,23 @@ def need_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     yield from _chat_findings(manifest, machine)
     for missing in _missing_for_training(manifest):
         yield broken("needs", "training", missing.what, missing.do)
+    yield from _harness_findings(manifest, machine)
     for source in sorted({c.resolution.source for c in cells if c.resolution.source}):
         if not source.startswith(HUB) and not source_exists(source):
             yield broken("needs", "source", f"no file or folder `{source}`", "put the data there")
     if count := len(manifest.left_out):
         yield ok("needs", "optional cells", f"{count} are skipped: their source does not exist")
+
+
+def _harness_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    """Whether the programs of harnesses are here, with their keys."""
+    for name, harness in harnesses_of(manifest).items():
+        try:
+            path = check_program(name, harness, machine.environment)
+        except UsageError as error:
+            yield broken("needs", f"harness {name}", error.message, error.hint or "")
+        else:
+            yield ok("needs", f"harness {name}", path)
 
 
 def _trainings(manifest: Manifest) -> Iterator[tuple[str, Recipe, Trainer, str]]:
@@ -219,7 +268,9 @@ def data_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
         return
     for one in needed:
         do = f"mbt data fetch {manifest.path}"
-        if (path := _cached_path(one, machine)) is not None:
+        if isinstance(one.files, VerifierData):
+            yield _data_finding(one, one.files, do)
+        elif (path := _cached_path(one, machine)) is not None:
             yield ok("data", one.name, f"{one.what}: {path}")
         elif machine.is_offline:
             found = f"{one.what} is not cached, and mbt is offline"
@@ -228,12 +279,25 @@ def data_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
             yield absent("data", one.name, f"{one.what} is not cached; a run fetches it", do)
 
 
+def _data_finding(needed: Needed, data: VerifierData, do: str) -> Finding:
+    """Whether data of a verifier are here; a run never fetches them."""
+    try:
+        path = data.find()
+    except MbtError as error:
+        return broken("data", needed.name, error.message, (error.hint or "").removeprefix("run "))
+    if path is not None:
+        return ok("data", needed.name, f"{needed.what}: {path}")
+    level = broken if data.is_needed else absent
+    return level("data", needed.name, f"{needed.what} is not on this machine", do)
+
+
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
 
 
 def _cached_path(needed: Needed, machine: Machine) -> Path | None:
     """Its path on this machine; None if something is missing."""
+    assert not isinstance(needed.files, VerifierData)
     if isinstance(needed.files, Download):
         return needed.files.path if needed.files.path.is_file() else None
     try:
@@ -286,7 +350,9 @@ def _reply_finding(name: str, model: Model, machine: Machine) -> Finding:
     except MbtError as error:
         return broken("replies", name, error.message, error.hint or "correct it and try again")
     if reply.failure is None or reply.failure.startswith("empty"):
-        what = f"{reply.completion_tokens or 0} tokens" if reply.failure is None else "no text"
+        what = (
+            counted(reply.completion_tokens or 0, "token") if reply.failure is None else "no text"
+        )
         return ok("replies", name, f"answered within {reply.seconds:.1f} s: {what}")
     if reply.failure.startswith("connection"):
         do = "start the server, or correct `base_url`"

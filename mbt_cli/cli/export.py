@@ -1,4 +1,4 @@
-"""`mbt export`: a stage or report as a data set, or a training as a model repository."""
+"""`mbt export`: a stage, report or scores as a data set, or a training as a model repository."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,23 +11,49 @@ from mbt_cli.engine import export_report as reports
 from mbt_cli.engine.runner import hub_access
 from mbt_cli.errors import UsageError
 from mbt_cli.settings import read_machine
+from mbt_cli.stages.curriculum import Direction
 from mbt_cli.store.reading import require_lineage
 
 
-def export(stage: Path, to: str, *, write: bool, public: bool) -> None:
+def export(
+    stage: Path,
+    to: str,
+    *,
+    jsonl: bool,
+    order: Direction | None,
+    metric: str | None,
+    write: bool,
+    public: bool,
+) -> None:
     """Write the cells below a folder, or only show the card that would be written.
 
     Args:
         stage: Folder of a stage or of a cell.
         to: `hub:ORG/NAME`, `wandb:PROJECT` for a report, or a new folder.
+        jsonl: Export scores, with their rollouts and verdicts, as JSON lines.
+        order: Export the questions of scores in this order.
+        metric: By this metric.
         write: Write; without it nothing is written.
         public: Make a new repository public.
     """
     cells = cells_below(stage)
+    if jsonl and order is not None:
+        raise UsageError("`--jsonl` and `--order` write different files", hint="give one of them")
+    if metric is not None and order is None:
+        raise UsageError("`--metric` is for `--order`", hint="--order easy_first")
+    if to.startswith(reports.WANDB) and (jsonl or order):
+        raise UsageError(
+            f"`{'--jsonl' if jsonl else '--order'}` writes files, which Weights & Biases does not "
+            "take",
+            hint="--to FOLDER or --to hub:ORG/NAME",
+        )
     if to.startswith(reports.WANDB):
         _log(cells, to, write=write)
         return
-    found = exports.export_of(cells)
+    if order is not None:
+        found = exports.order_of(cells, order, metric)
+    else:
+        found = exports.jsonl_of(stage, cells) if jsonl else exports.export_of(cells)
     access = hub_access(read_machine())
     if not write:
         visibility = "public" if public else "private"

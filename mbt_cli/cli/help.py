@@ -9,7 +9,7 @@ import typer
 from rich.markdown import Markdown
 
 from mbt_cli.cli.printing import printer
-from mbt_cli.core.names import nearest
+from mbt_cli.core.names import closest, nearest
 from mbt_cli.errors import UsageError
 
 _FIRST = ("quickstart", "manifest", "data", "metrics", "presets", "paper")
@@ -93,7 +93,8 @@ def found(topic: str, part: str | None, *, commands: Collection[str]) -> str:
         return "\n\n".join(hits)
 
     names = {*known, *commands, *(name for found in every.values() for name in found)}
-    raise UsageError(f"no help on `{topic}`", hint=f"{nearest(topic, names)} (topics: `mbt help`)")
+    near = nearest(topic, names if closest(topic, names) else known)
+    raise UsageError(f"no help on `{topic}`", hint=f"{near} (topics: `mbt help`)")
 
 
 def _print_markdown(text: str) -> None:
@@ -152,7 +153,7 @@ def _presets() -> str:
 
 
 def _variables() -> str:
-    from mbt_cli.manifest.docs import field_docs
+    from mbt_cli.core.plugin import field_docs
     from mbt_cli.settings import Machine
 
     docs = field_docs(Machine)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.column_maps import mapped_record
-from mbt_cli.core.names import NAME_PATTERN, nearest
+from mbt_cli.core.names import NAME_PATTERN, closest, nearest
 from mbt_cli.errors import MbtError, UsageError
 from mbt_cli.interfaces import Benchmark
 from mbt_cli.manifest.docs import schema_text
@@ -331,10 +331,12 @@ def _ask(
 
 def _check_kind(kind: str) -> None:
     if kind not in KINDS:
-        near = f"{nearest(kind, KINDS)} " if kind else ""
+        near = closest(kind, KINDS)
         raise UsageError(
             f"no kind of study `{kind}`" if kind else "no kind of study given",
-            hint=f"{near}specify where the model runs: --kind {'|'.join(KINDS)}",
+            hint=f"did you mean `{near}`?"
+            if near
+            else f"say where the model runs: --kind {'|'.join(KINDS)}",
         )
 
 
@@ -546,7 +548,8 @@ def _layout_of(file: str) -> tuple[str, Columns]:
     """The first layout that reads the first records, layouts with the most fields first.
 
     Columns with other names are tried once no layout reads them as they are, except options in
-    columns of their own, without which the questions make no sense.
+    columns of their own, without which the questions make no sense. A layout of questions without
+    answers never reads a file with a column of answers that it does not know.
     """
     fields = {kind: benchmark.layout for kind, benchmark in BENCHMARKS.kinds().items()}
     layouts = sorted((kind for kind in fields if fields[kind]), key=lambda k: -len(fields[k]))
@@ -560,11 +563,15 @@ def _layout_of(file: str) -> tuple[str, Columns]:
     tried: list[Columns] = [{}, guessed] if guessed else [{}]
     if "options" in guessed:
         tried.reverse()
+    answer = guessed.get("answer", "answer")
+    has_answers = answer in (records[0].value or {})
     problem = None
     for columns in tried:
         for kind in layouts:
             reads = BENCHMARKS.kinds()[kind].reads
             if columns and not columns.keys() <= reads:
+                continue
+            if has_answers and not BENCHMARKS.kinds()[kind].has_answers and answer not in reads:
                 continue
             has = [set(record.value or {}) | columns.keys() for record in records]
             if all(fields[kind] <= names for names in has):

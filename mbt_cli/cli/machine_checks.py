@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from mbt_cli.backends.weights import hub_cache
 from mbt_cli.cli.file_systems import file_system_findings
 from mbt_cli.core.findings import (
     EXTRAS,
@@ -41,15 +42,6 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
     yield _folder("temporary", temporary, "TMPDIR", is_needed=True)
     if temporary.is_dir():
         yield _execution(temporary)
-
-
-def hub_cache(environment: Mapping[str, str]) -> Path:
-    """The cache folder of huggingface_hub, by its own rules."""
-    if named := environment.get("HF_HUB_CACHE"):
-        return Path(named).expanduser()
-    base = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    home = environment.get("HF_HOME") or str(Path(base) / "huggingface")
-    return Path(home).expanduser() / "hub"
 
 
 def _folder(what: str, folder: Path, variable: str, *, is_needed: bool) -> Finding:

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from mbt_cli.engine.spending import recorded_prices
 from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.settings import Machine, read_machine
+from mbt_cli.store.spending import RecordedPrices
 
 
 def open_manifest(
@@ -14,7 +16,9 @@ def open_manifest(
     """The checked manifest and the machine settings; a bare name can be a shipped manifest."""
     machine = read_machine()
     folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
-    found = load_manifest(manifest_file(path), presets=folders, overrides=overrides or ())
+    found = load_manifest(
+        manifest_file(path), presets=folders, overrides=overrides or (), runs=machine.runs
+    )
     return found, machine
 
 
@@ -23,3 +27,10 @@ def study_named(text: str) -> str:
     if not text.endswith(".toml"):
         return text
     return open_manifest(Path(text), None, None)[0].study
+
+
+def manifest_prices(text: str) -> RecordedPrices | None:
+    """The prices of a study that is given by its manifest; None if it is given by its name."""
+    if not text.endswith(".toml"):
+        return None
+    return recorded_prices(open_manifest(Path(text), None, None)[0])

@@ -10,7 +10,10 @@ from rich.text import Text
 
 from mbt_cli.cli.doctor_study import package_notes
 from mbt_cli.cli.manifests import open_manifest
-from mbt_cli.cli.printing import counted, printer
+from mbt_cli.cli.printing import printer
+from mbt_cli.core.names import nearest
+from mbt_cli.core.number_text import counted
+from mbt_cli.core.prices import PICOS, money_text, picos_of
 from mbt_cli.engine.placing import UNKNOWN, Placing, PlannedPlacement, placing_here
 from mbt_cli.engine.plan import Plan, PlannedCell, make_plan, plan_json, plan_schema
 from mbt_cli.engine.states import States, Status
@@ -18,6 +21,7 @@ from mbt_cli.engine.submit import load_launcher
 from mbt_cli.engine.training_estimate import PlannedTraining, training_lines
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.registry import LAUNCHERS
 
 _STATES: tuple[Status, ...] = ("done", "grown", "stale", "missing", "failed")
 _MAX_NEEDS = 4
@@ -39,7 +43,7 @@ def plan(
     max_cells: int,
     max_hours: float,
     max_rows: int,
-    on: tuple[str, str] | None = None,
+    on: str | None = None,
 ) -> None:
     """Print the plan of a study: a table on a terminal, JSON elsewhere.
 
@@ -53,7 +57,7 @@ def plan(
     placing = placing_here(environment)
     if on is not None:
         folders = PresetFolders.usual(extra=machine.presets, config=machine.config)
-        launcher = load_launcher(*on, folders, {})
+        launcher = load_launcher(_kind_with(on, folders), on, folders, {})
         placing = Placing(launcher.gpus() or UNKNOWN, environment)
     made = make_plan(
         *(manifest, States(manifest, machine.runs)),
@@ -86,6 +90,25 @@ def plan(
         out.print(line)
 
 
+def _kind_with(preset: str, folders: PresetFolders) -> str:
+    """The kind of launcher that has a preset.
+
+    Raises:
+        UsageError: None has it, or several have.
+    """
+    kinds = [kind for kind, one in LAUNCHERS.kinds().items() if one.has_presets]
+    found = [kind for kind in kinds if folders.find(kind, preset)]
+    if len(found) == 1:
+        return found[0]
+    where = ", ".join(f"presets/{kind}/" for kind in found or kinds)
+    if found:
+        raise UsageError(
+            f"`--preset {preset}`: there is one in each of {where}", hint="rename one of them"
+        )
+    names = {name for kind in kinds for name in folders.names(kind)}
+    raise UsageError(f"no preset `{preset}` in {where}", hint=nearest(preset, names))
+
+
 def trainings_table(trainings: Sequence[PlannedTraining]) -> Table:
     """The estimate of each training, in words."""
     table = Table(title="trainings (mbt help training)", title_justify="left", show_lines=True)
@@ -111,9 +134,14 @@ def _stages(plan: Plan) -> Table:
     states = [s for s in _STATES if any(cell.status == s for cell in plan.cells)]
     sums: dict[str, Callable[[Sequence[PlannedCell]], str]] = {
         "rows": lambda cells: _sum([cell.rows for cell in cells]),
+        "requests": lambda cells: _requests([c for c in cells if c.status != "done"]),
         "tokens": lambda cells: _sum([c.tokens for c in cells if c.status != "done"]),
         "at most": lambda cells: _sum([c.most_tokens for c in cells if c.status != "done"]),
         "GPU hours": lambda cells: _sum([c.gpu_hours for c in cells if c.status != "done"]),
+        plan.currency: lambda cells: _amount([c.money for c in cells if c.status != "done"]),
+        f"{plan.currency} at most": lambda cells: _amount(
+            [c.most_money for c in cells if c.status != "done"]
+        ),
     }
     known = [name for name, summed in sums.items() if summed(plan.cells)]
     table = Table(title=f"{plan.manifest}: study {plan.study}", title_justify="left")
@@ -133,6 +161,13 @@ def _stages(plan: Plan) -> Table:
     return table
 
 
+def _requests(cells: Sequence[PlannedCell]) -> str:
+    """The most requests, where they are more than one for each row."""
+    if all(cell.requests == cell.rows or cell.requests is None for cell in cells):
+        return ""
+    return _sum([cell.requests for cell in cells])
+
+
 def _sum(numbers: Sequence[int | None] | Sequence[float | None]) -> str:
     """The sum of the known numbers, with `+` if some are unknown; empty if all are."""
     known = [n for n in numbers if n is not None]
@@ -144,6 +179,12 @@ def _sum(numbers: Sequence[int | None] | Sequence[float | None]) -> str:
         if isinstance(total, int) and total >= least:  # an estimate has few significant digits
             text = f"{total / size:,.1f} {unit}"
     return text + ("+" if len(known) < len(numbers) else "")
+
+
+def _amount(amounts: Sequence[float | None]) -> str:
+    """The sum of the known amounts of money; empty if there are none."""
+    known = [amount for amount in amounts if amount is not None]
+    return money_text(round(sum(known) * PICOS), "").strip() if known else ""
 
 
 def _jobs(plan: Plan) -> Table:
@@ -160,6 +201,28 @@ def _jobs(plan: Plan) -> Table:
         gpus = str(job.resources.gpus or "")
         table.add_row(job.id, str(len(job.cells)), str(job.shards), gpus, job.model, after)
     return table
+
+
+def _money_lines(plan: Plan) -> list[str]:
+    """What the study has cost, will cost and may cost."""
+    if plan.spent is None:
+        return []
+    left = [cell for cell in plan.cells if cell.status != "done" and cell.money is not None]
+    spent, rest, most = (
+        money_text(round(amount * PICOS), plan.currency)
+        for amount in (
+            plan.spent,
+            sum(cell.money or 0 for cell in left),
+            sum(cell.most_money or cell.money or 0 for cell in left),
+        )
+    )
+    lines = [f"spent {spent}; the rest costs about {rest}, at most {most} (mbt help cost)"]
+    if plan.budget is not None:
+        budget = money_text(picos_of(plan.budget), plan.currency)
+        about = plan.spent + sum(cell.money or 0 for cell in left)
+        over = ": by the estimate, it stops the study" if about > plan.budget else ""
+        lines.append(f"budget {budget}{over}")
+    return lines
 
 
 def _notes(plan: Plan) -> list[str]:
@@ -180,6 +243,7 @@ def _notes(plan: Plan) -> list[str]:
     if plan.left_out:
         left_out = counted(len(plan.left_out), "optional cell")
         lines.append(f"{left_out} excluded: the source does not exist")
+    lines += _money_lines(plan)
     lines += plan.advice
     if plan.jobs:
         lines.append(f"submit: {plan.command()} | mbt submit --slurm")

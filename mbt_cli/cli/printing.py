@@ -39,16 +39,6 @@ def printer() -> Terminal:
     return Terminal() if is_shown else Terminal(soft_wrap=True, width=_WHOLE)
 
 
-def counted(count: int, thing: str) -> str:
-    """A count with its noun.
-
-    Example:
-        >>> counted(1, "job"), counted(2, "server boot")
-        ('1 job', '2 server boots')
-    """
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
-
-
 def foreign(text: str | None, style: str = "") -> Text:
     """Text from outside, escaped before it is fitted into a table."""
     return Text(visible(text), style=style)

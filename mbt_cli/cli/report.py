@@ -16,13 +16,15 @@ from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import foreign, printer
 from mbt_cli.cli.show import lineage_view
 from mbt_cli.cli.view import cell_view
-from mbt_cli.core.tables import Column, TableData
+from mbt_cli.core.measures import BREAKDOWNS, METADATA
+from mbt_cli.core.tables import IS_MEAN, Column, TableData
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
 from mbt_cli.errors import MissingInputError, UsageError
 from mbt_cli.interfaces import Judge
 from mbt_cli.report.files import read_table
 from mbt_cli.report.formats import formatted_rows, heading
+from mbt_cli.report.means import cells_of_mean
 from mbt_cli.report.traces import TraceCell, read_question_rows, read_traces, trace_cells_below
 from mbt_cli.store.cells import cell_folder
 from mbt_cli.store.lineage import LINEAGE, Lineage
@@ -39,7 +41,6 @@ _SHOWN = 10
 _SHOWN_WHOLE = 1
 _WIDTH = 120
 _BOOKKEEPING = ("messages", "reasoning_tokens", "seed", "attempts", "seconds", "request_key")
-_BREAKDOWNS = ("difficulty", "hops", "question_type")
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ class _Number:
     @property
     def group(self) -> tuple[str, str] | None:
         """The breakdown and group of the row, if it has one."""
-        for name in _BREAKDOWNS:
-            if self.values.get(name) is not None:
-                return name, str(self.values[name])
+        for name, value in self.values.items():
+            if value is not None and (name in BREAKDOWNS or name.startswith(METADATA)):
+                return name, str(value)
         return None
 
 
@@ -83,7 +84,6 @@ def number_views(
         column: Key or heading of the column.
 
     Raises:
-        MissingInputError: The report does not exist yet.
         UsageError: There is no such table, row or column; the message lists those that exist.
     """
     data = _table(reports, table)
@@ -98,8 +98,6 @@ def number_views(
 
 def _table(reports: Sequence[Path], name: str) -> TableData:
     made = [folder for folder in reports if (folder / LINEAGE).is_file()]
-    if not made:
-        raise MissingInputError("no report exists yet", hint="run `mbt report MANIFEST` first")
     paths = {path.stem: path for folder in made for path in (folder / "files").glob("*.parquet")}
     if name not in paths:
         raise UsageError(f"no table `{name}`; the tables are {_listed(paths)}")
@@ -170,8 +168,10 @@ def _other_settings(states: States, addresses: Sequence[str]) -> Iterator[Render
 
 
 def _addresses(number: _Number, study: Path) -> list[str]:
-    """The row's cell, or all cells of its stage."""
+    """The row's cell, those that it is a mean of, or all cells of its stage."""
     address, stage = number.values.get("address"), number.values.get("stage")
+    if number.values.get(IS_MEAN):
+        return cells_of_mean(number.table, number.row)
     if address is not None:
         if not (study / address / LINEAGE).is_file():
             raise MissingInputError(f"`{address}` is not run yet")
@@ -241,7 +241,7 @@ def _rollout_view(cell: TraceCell, ids: Sequence[str]) -> RenderableType:
 
 def _said(judge: Judge | None, votes: Sequence[Mapping[str, Any]]) -> Text:
     """The verdicts of one judge on one rollout, in the column of its scale."""
-    column = "" if judge is None else judge.scale.column
+    column = "" if judge is None else judge.verdict_scale().column
     texts = [
         vote["failure"] or ("" if vote.get(column) is None else f"{column} {vote[column]}")
         for vote in votes
@@ -294,6 +294,8 @@ def trace_number(
     study = machine.runs / manifest.study
     addresses = select(manifest, kind="report", only=only or ())
     folders = [cell_folder(machine.runs, manifest.study, address) for address in addresses]
+    if not any((folder / LINEAGE).is_file() for folder in folders):
+        raise MissingInputError("no report exists yet", hint=f"run `mbt run {path}` first")
     out = printer()
     states = States(manifest, machine.runs)
     for view in number_views(folders, study, states, *trace):

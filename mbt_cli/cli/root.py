@@ -19,13 +19,28 @@ from mbt_cli.errors import UsageError
 
 
 class Group(TyperGroup):
-    """A command group whose `--help` defaults to False instead of None."""
+    """A command group whose `--help` defaults to False, and shows each summary whole."""
 
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)
         if option is not None:
             option.default = False
         return option
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(_WHOLE))
+                    for name, command in shown
+                    if command is not None and not command.hidden
+                ]
+            )
+
+
+_WHOLE = 1_000
+"""Characters of a summary before Typer would cut it; a narrow terminal wraps it."""
 
 
 def install_completion(wanted: bool) -> None:

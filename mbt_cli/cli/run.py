@@ -1,11 +1,15 @@
 """`mbt run`, `mbt merge` and the stage verbs: choose cells, run them, print the result."""
 
+import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +20,24 @@ from rich.text import Text
 
 from mbt_cli.cli.file_systems import one_machine_locks
 from mbt_cli.cli.manifests import open_manifest
-from mbt_cli.cli.printing import counted, printer
+from mbt_cli.cli.printing import printer
 from mbt_cli.cli.screen import screen
 from mbt_cli.cli.signals import stoppable
 from mbt_cli.cli.tables import StoredTable
 from mbt_cli.core.jobs import parse_shard
+from mbt_cli.core.number_text import counted
+from mbt_cli.engine.beside import (
+    BESIDE,
+    PROCESSES,
+    VISIBLE,
+    WatchedBeside,
+    divided_gpus,
+    trained_first,
+    watched_beside,
+)
 from mbt_cli.engine.dry_run import DryRun, check_complete, dry_run
-from mbt_cli.engine.runner import Runner, RunOptions, RunReport
+from mbt_cli.engine.run_records import recording
+from mbt_cli.engine.runner import Runner, RunOptions, RunReport, joined
 from mbt_cli.engine.select import select
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.load import Manifest
@@ -32,6 +47,8 @@ from mbt_cli.stages.questions import QUESTIONS
 from mbt_cli.store.cells import FILES, cell_folder
 
 _SHOWN_PROMPT = 1_500
+_END_SECONDS = 60.0
+"""Time that a watch beside a run has to end after a signal."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,10 @@ class CommandOptions:
     shard: str | None = None
     keep_going: bool = False
 
+    def __post_init__(self) -> None:
+        if self.quiet and self.verbose:
+            raise UsageError("`--quiet` and `--verbose` exclude each other", hint="leave one out")
+
 
 def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
     """Run the unfinished cells of one kind, or of all kinds, and print the result.
@@ -65,7 +86,8 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from None
     manifest, machine = open_manifest(path, options.overrides, options.presets)
-    addresses = select(manifest, kind=kind, only=options.only or ())
+    choose = partial(select, kind=kind, only=options.only or ())
+    addresses = choose(manifest)
     if shard is not None:  # questions are shared by all shards, so they exist before
         addresses = [a for a in addresses if manifest.cells[a].kind != QUESTIONS]
     chosen = RunOptions(
@@ -79,16 +101,69 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
     if not options.quiet and (why := one_machine_locks(machine.runs)) is not None:
         typer.echo(f"warning: {machine.runs}: {why}; run a cell on one machine at a time", err=True)
     with (
+        recording(manifest, machine, runner, shlex.join(["mbt", *sys.argv[1:]])),
         stoppable(_resume_command(path, kind, options)),
         screen(options.quiet, options.verbose) as progress,
     ):
-        report = runner.run(addresses, progress)
-    out = printer()
+        trained = RunReport([], [], 0, 0)
+        if shard is None and (watched := watched_beside(manifest, addresses)) is not None:
+            first = trained_first(manifest, runner.states, addresses)
+            runner.check(addresses)
+            with watching(path, watched, options, machine) if first else nullcontext():
+                trained = runner.run(first, progress)
+            runner.follow_steps()
+            addresses = choose(runner.manifest)
+        report = joined(trained, runner.run(addresses, progress, None if shard else choose))
+    out, manifest = printer(), runner.manifest
     if options.as_json:
         typer.echo(result_json(manifest, machine, report))
         return
     for view in result_view(manifest, machine, report, quiet=options.quiet):
         out.print(view)
+
+
+@contextmanager
+def watching(
+    path: Path, watched: WatchedBeside, options: CommandOptions, machine: Machine
+) -> Iterator[None]:
+    """Evaluate in another process while the context runs, and to the end of what is there.
+
+    Raises:
+        UsageError: The GPUs for the evaluations are not among those at hand.
+    """
+    environment, before = {**os.environ, BESIDE: str(os.getpid())}, os.environ.get(VISIBLE)
+    processes = os.environ.get(PROCESSES)
+    if watched.gpus:
+        own, others = divided_gpus(watched.gpus, machine.environment)
+        environment[VISIBLE] = others
+        os.environ[VISIBLE] = own
+        if processes is not None:  # a job has one for each of its GPUs
+            os.environ[PROCESSES] = str(own.count(",") + 1)
+    words = [sys.executable, "-m", "mbt_cli", "watch", str(path)]
+    words += [word for stage in watched.stages for word in ("--only", stage)]
+    words += [word for key in options.overrides or () for word in ("--set", key)]
+    words += ["--presets", str(options.presets)] if options.presets else []
+    words += ["--replace"] if options.replace else []
+    words += ["--no-cache"] if options.no_cache else []
+    words += ["--quiet"] if options.quiet or options.as_json else []
+    process = subprocess.Popen(words, env=environment, stdout=sys.stderr)
+    try:
+        yield
+        process.wait()  # it ends when it has made what the training published
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if watched.gpus:
+            os.environ.pop(VISIBLE)
+            if before is not None:
+                os.environ[VISIBLE] = before
+            if processes is not None:
+                os.environ[PROCESSES] = processes
 
 
 def merge_shards(path: Path, options: CommandOptions) -> None:
@@ -135,7 +210,8 @@ def dry_run_view(cell: DryRun) -> RenderableType:
         lines.append(Text(f"  waits for {cell.waits_for}"))
     elif cell.requests is not None:
         new, reused = cell.requests
-        lines.append(Text(f"  {new:,} requests new, {reused:,} reused"))
+        first = " (first requests: later ones follow from the replies)" if cell.goes_on else ""
+        lines.append(Text(f"  {new:,} requests new, {reused:,} reused{first}"))
     for message in cell.first_prompt:
         text = message["content"]
         short = text if len(text) <= _SHOWN_PROMPT else f"{text[:_SHOWN_PROMPT]} ..."
@@ -152,6 +228,8 @@ def dry_run_total(cells: Sequence[DryRun]) -> RenderableType:
     waiting = sum(cell.waits_for is not None for cell in cells)
     more = f", and those of {waiting} cells that wait for inputs" if waiting else ""
     total = counted(len(cells), "cell")
+    if any(cell.goes_on and cell.requests for cell in cells):
+        more += "; of programs only the requests that are known now"
     return Text(f"{total}: {counts}; {new:,} requests new, {reused:,} reused{more}")
 
 
@@ -183,6 +261,7 @@ def dry_runs_json(cells: Sequence[DryRun]) -> str:
                 "why": list(cell.why),
                 "waits_for": cell.waits_for,
                 "requests": None if cell.requests is None else _requests(*cell.requests),
+                "goes_on": cell.goes_on,
                 "first_prompt": list(cell.first_prompt),
             }
             for cell in cells

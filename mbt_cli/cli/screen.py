@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.progress import (
     BarColumn,
@@ -22,6 +22,7 @@ from rich.table import Column
 from rich.text import Text
 
 from mbt_cli.cli.printing import Terminal
+from mbt_cli.core.number_text import counted
 from mbt_cli.core.progress import Progress as Progressing
 from mbt_cli.core.progress import Silent
 
@@ -125,6 +126,15 @@ class Live:
         if self._task is not None:
             self._bar.update(self._task, counts=why or self._counts.words())
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to others."""
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            self._bar.start()
+
 
 class Lines:
     """Plain lines at the start, at intervals, and at the end of each task."""
@@ -143,7 +153,7 @@ class Lines:
         self._label = label
         self._counts.begin(total)
         self._last = time.monotonic()
-        self._print("started" if total is None else f"started, {total:,} rows")
+        self._print("started" if total is None else f"started, {counted(total, 'row')}")
 
     def advance(self, *, done: int = 0, failed: int = 0, reused: int = 0, tokens: int = 0) -> None:
         """Count, and print a line at intervals."""
@@ -164,6 +174,10 @@ class Lines:
             self._waited = now
             self._print(f"{self._progress()}, {why}")
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Lines do not move."""
+        return nullcontext()
+
     def finish(self) -> None:
         """Print the last line of the task."""
         if self._label:
@@ -172,10 +186,12 @@ class Lines:
 
     def _progress(self) -> str:
         counts = self._counts
-        of = "" if counts.total is None else f" of {counts.total:,}"
+        shown = counted(counts.done, "row")
+        if counts.total is not None:
+            shown = f"{counts.done:,} of {counted(counts.total, 'row')}"
         words = f", {counts.words()}" if counts.words() else ""
         left = _left(counts.done, counts.total, time.monotonic() - counts.started)
-        return f"{counts.done:,}{of} rows{words}{left}"
+        return f"{shown}{words}{left}"
 
     def _print(self, words: str) -> None:
         line = f"{self._label}: {words}\n"

@@ -100,7 +100,7 @@ def _model(preset: str, tree: Tree, presets: PresetFolders, problems: Problems) 
     try:
         table = ModelTable.model_validate({"preset": preset, **tree})
     except ValidationError as error:
-        problems.add_validation(where, error, ModelTable.model_fields)
+        problems.add_validation(where, error, ModelTable.model_fields, kind=ModelTable)
         return None
     document = Document(study=_STUDY, models={preset: table})
     return Resolver(document, presets, problems).model(preset, _ANY_SAMPLING, where)

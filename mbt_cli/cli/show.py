@@ -16,9 +16,11 @@ from rich.tree import Tree
 
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.plan import trainings_table
-from mbt_cli.cli.printing import counted, printer
+from mbt_cli.cli.printing import printer
 from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
+from mbt_cli.core.number_text import counted
+from mbt_cli.core.rows import STEPS_FILE
 from mbt_cli.engine.placing import placing_here, planned_placement
 from mbt_cli.engine.plan import planned_trainings
 from mbt_cli.engine.states import States
@@ -30,7 +32,8 @@ from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import ModelTable
 from mbt_cli.settings import Machine
-from mbt_cli.store.cells import REPLACED, read_failure
+from mbt_cli.stages.harness import number_line
+from mbt_cli.store.cells import FILES, NOTES, REPLACED, read_failure
 from mbt_cli.store.lineage import LINEAGE, Lineage, lineage_json, read_lineage
 from mbt_cli.store.reading import read_rows, require_lineage
 from mbt_cli.store.verification import Verification, verify_ancestry
@@ -42,13 +45,17 @@ _SHOWN_IDS = 3
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None:
+def show(path: Path, *, verify: bool, prompt: str | None, step: int | None, as_json: bool) -> None:
     """Print how the models of a manifest are served, or how the cells below a folder were made.
 
     Raises:
         ArtifactError: `verify` found differences; the message lists all of them.
     """
     out = printer()
+    if step is not None and prompt is None:
+        raise UsageError(
+            "`--step` takes a question too", hint=f"mbt show {path} --prompt QUESTION_ID --step 0"
+        )
     if path.suffix == ".toml" or manifest_file(path) != path:
         manifest, machine = open_manifest(path, None, None)
         if verify or prompt is not None:
@@ -77,7 +84,7 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
         _refuse(found)
         return
     if len(folders) > _MAX_TREES and not (as_json or verify or prompt):
-        out.print(_cell_list(folders))
+        out.print(Group(_cell_list(folders), *_notes(folders)))
         return
     if as_json and prompt is None:
         documents = [lineage_json(require_lineage(folder)).decode() for folder in folders]
@@ -85,10 +92,12 @@ def show(path: Path, *, verify: bool, prompt: str | None, as_json: bool) -> None
         return
     for folder in folders:
         if prompt is not None:
-            out.print(_conversations(folder, prompt))
+            out.print(_conversations(folder, prompt, step))
             continue
         if len(folders) <= _MAX_TREES:
             out.print(lineage_view(folder))
+    for notes in () if verify or prompt is not None else _notes(folders):
+        out.print(notes)
     if verify:
         found = verify_ancestry(folders)
         out.print(_verified(found))
@@ -296,6 +305,9 @@ def lineage_view(folder: Path) -> RenderableType:
     runs = folder.parents[lineage.address.count("/") + 1]
     tree = Tree(Text(lineage.address, style="bold"))
     _describe(tree, lineage)
+    if lineage.kind == "harness":
+        for row in read_rows(folder, lineage).collect().iter_rows(named=True):
+            tree.add(Text(number_line(row)))
     _add_inputs(tree, lineage, runs / lineage.study, seen=set())
     return tree
 
@@ -313,6 +325,14 @@ def _cell_list(folders: Sequence[Path]) -> RenderableType:
         counts = (f"{lineage.rows:,}", f"{lineage.failed_rows:,}")
         table.add_row(Text(lineage.address), lineage.kind, *counts, made)
     return table
+
+
+def _notes(folders: Sequence[Path]) -> Iterator[Text]:
+    """Where the user's own notes on the studies of some cells are."""
+    studies = {f.parents[require_lineage(f).address.count("/")]: None for f in folders}
+    for study in studies:
+        if (study / NOTES).is_file():
+            yield Text(f"notes: {study / NOTES}")
 
 
 def _add_inputs(tree: Tree, lineage: Lineage, study: Path, seen: set[str]) -> None:
@@ -343,7 +363,7 @@ def _lines(lineage: Lineage) -> list[str]:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in lineage.failures.items())
     failed = f", {lineage.failed_rows:,} failed ({reasons})" if lineage.failed_rows else ""
     lines = [
-        f"{lineage.kind}, {lineage.rows:,} rows{failed}; fingerprint "
+        f"{lineage.kind}, {counted(lineage.rows, 'row')}{failed}; fingerprint "
         f"{lineage.fingerprint[:_SHOWN_HASH]}",
         f"made {lineage.started_at:%Y-%m-%d %H:%M:%S} UTC in {lineage.seconds:,.1f} s by mbt "
         f"{code.version}{commit}{changed} on {lineage.host.name}",
@@ -353,6 +373,7 @@ def _lines(lineage: Lineage) -> list[str]:
         if lineage.server is not None and (origin := lineage.server.origin) is not None:
             model = f"; it says {_compact(origin.model)}" if origin.model else ""
             lines.append(f"asked at {', '.join(origin.addresses)}{model}")
+    if lineage.model is not None and lineage.kind != "harness":  # which sends its own
         requests = lineage.requests
         lines.append(
             f"{requests.sent:,} requests sent, {requests.retried:,} retried, "
@@ -383,11 +404,11 @@ def _compact(value: Json) -> str:
     return ", ".join(words)
 
 
-def _conversations(folder: Path, question_id: str) -> RenderableType:
-    """Every conversation of a cell about one question.
+def _conversations(folder: Path, question_id: str, step: int | None) -> RenderableType:
+    """Every conversation of a cell about one question, or one step of each rollout.
 
     Raises:
-        UsageError: The cell has no conversations, or no such question.
+        UsageError: The cell has no conversations, or no such question or step.
     """
     rows = read_rows(folder)
     if "messages" not in rows.collect_schema():
@@ -403,12 +424,52 @@ def _conversations(folder: Path, question_id: str) -> RenderableType:
             f"`{folder}` has no question `{question_id}`", hint=f"its questions are {some}, ..."
         )
     address = Text(require_lineage(folder).address, style="bold underline")
-    parts = (part for row in found.iter_rows(named=True) for part in _conversation(row))
+    steps = _steps(folder, question_id)
+    if step is not None:
+        found = _one_step(folder, found if steps is None else steps, step)
+    parts = [part for row in found.iter_rows(named=True) for part in _conversation(row)]
+    if steps is not None and step is None:
+        parts.append(Text(_steps_line(steps), style="dim"))
     return Group(address, *parts)
 
 
+def _steps(folder: Path, question_id: str) -> pl.DataFrame | None:
+    """Every request of a program about one question; None if the rows say all."""
+    path = folder / FILES / STEPS_FILE
+    if f"{FILES}/{STEPS_FILE}" not in require_lineage(folder).files:
+        return None
+    try:
+        steps = pl.scan_parquet(path, glob=False).filter(pl.col("question_id") == question_id)
+        return steps.collect()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ArtifactError(f"`{path}` cannot be read: {error}") from error
+
+
+def _one_step(folder: Path, steps: pl.DataFrame, step: int) -> pl.DataFrame:
+    """The rows of one step; a rollout without steps has only its own, 0."""
+    if "step" not in steps.columns:
+        steps = steps.with_columns(step=pl.lit(0))
+    if (found := steps.filter(pl.col("step") == step)).is_empty():
+        last = max(steps["step"])
+        raise UsageError(
+            f"`{folder}` has no step {step} about this question", hint=f"its steps are 0 to {last}"
+        )
+    return found
+
+
+def _steps_line(steps: pl.DataFrame) -> str:
+    """The steps of the first rollout by name."""
+    first = steps.filter(pl.col("sample") == steps["sample"].min())
+    names = ", ".join(f"{n} {name}" for n, name in first.select("step", "name").iter_rows())
+    return f"steps of the first rollout: {names}; `--step N` shows one"
+
+
 def _conversation(row: dict[str, Any]) -> Iterator[Text]:
-    yield Text(f"question {row['question_id']}, sample {row['sample']}", style="bold")
+    about = f"question {row['question_id']}, sample {row['sample']}"
+    if "name" in row:
+        role = f" as {row['role']}" if row["role"] else ""
+        about += f", step {row['step']}: {row['name']} by {row['model']}{role}"
+    yield Text(about, style="bold")
     for message in row["messages"] or ():
         yield Text(f"--- {message['role']}", style="cyan")
         yield Text(message["content"])
@@ -419,5 +480,9 @@ def _conversation(row: dict[str, Any]) -> Iterator[Text]:
         f"--- reply ({row['finish_reason']}, {row['completion_tokens']} tokens)", style="green"
     )
     yield Text(row["reply"] or "")
+    if row.get("is_unread"):
+        yield Text("--- unread: what the program needs is not there", style="red")
+    elif row.get("read") is not None:
+        yield Text(f"--- read: {row['read']}", style="green")
     if row["failure"]:
         yield Text(f"--- failure: {row['failure']}", style="red")

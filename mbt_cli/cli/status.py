@@ -11,10 +11,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mbt_cli.cli.manifests import study_named
+from mbt_cli.cli.manifests import manifest_prices, study_named
 from mbt_cli.cli.printing import Terminal, printer
 from mbt_cli.cli.streams import log_text
+from mbt_cli.core.number_text import counted
+from mbt_cli.core.prices import PICOS, money_text
+from mbt_cli.engine.spending import Spending
 from mbt_cli.engine.status import (
+    JOB_LOG,
     CellStatus,
     Doing,
     StudyReader,
@@ -22,12 +26,15 @@ from mbt_cli.engine.status import (
     begun_studies,
     can_change,
     cancel_jobs,
+    job_log,
     log_file,
     status_json,
     study_status,
 )
+from mbt_cli.engine.submit import studies_with_submissions
 from mbt_cli.errors import UsageError
 from mbt_cli.settings import read_machine
+from mbt_cli.store.spending import RecordedPrices
 
 _WATCH_SECONDS = 5.0
 _FOLLOW_SECONDS = 0.5
@@ -44,26 +51,46 @@ def status(study: str | None, *, watch: bool, as_json: bool) -> None:
         UsageError: Nothing was submitted or run.
     """
     machine = read_machine()
+    prices = manifest_prices(study) if study else None
     studies = [study_named(study)] if study else begun_studies(machine.runs)
     if not studies:
         raise UsageError(
             f"nothing was run or submitted from `{machine.runs}`", hint="mbt run MANIFEST"
         )
     if watch:
-        _watch(machine.runs, studies)
+        _watch(machine.runs, studies, prices)
         return
     for name in studies:
-        found = study_status(machine.runs, name)
+        found = study_status(machine.runs, name, prices)
         if as_json:
             typer.echo(status_json(found), nl=False)
         else:
             printer().print(_view(found, {}))
 
 
-def _watch(runs: Path, studies: Sequence[str]) -> None:
+def print_job_log(study: str | None) -> None:
+    """Print the jobs of one study, or of all, as a Markdown table for a lab notebook.
+
+    Raises:
+        UsageError: Nothing was submitted.
+    """
+    runs = read_machine().runs
+    studies = [study_named(study)] if study else studies_with_submissions(runs)
+    lines = [row for name in studies for row in job_log(runs, name)]
+    if not lines:
+        where = f"of `{studies[0]}` " if study else ""
+        raise UsageError(
+            f"nothing {where}was submitted from `{runs}`",
+            hint="mbt plan MANIFEST | mbt submit --slurm",
+        )
+    for row in (JOB_LOG, ("---",) * len(JOB_LOG), *lines):
+        typer.echo(f"| {' | '.join(field.replace('|', chr(92) + '|') for field in row)} |")
+
+
+def _watch(runs: Path, studies: Sequence[str], prices: RecordedPrices | None) -> None:
     """Show the status until Ctrl-C, or until nothing can change without a person."""
     before: dict[str, tuple[float, int]] = {}
-    readers = [StudyReader(runs, name) for name in studies]
+    readers = [StudyReader(runs, name, prices) for name in studies]
     with Live(console=Terminal(), refresh_per_second=2) as live:
         while True:
             found = [reader.read() for reader in readers]
@@ -92,6 +119,8 @@ def _view(status: StudyStatus, tokens_per_second: Mapping[str, float]) -> Render
     for stage, counts in stages.items():
         table.add_row(stage, *(str(counts[c]) if counts[c] else "" for c in _COLUMNS))
     lines: list[RenderableType] = [table]
+    if status.spending is not None and status.spending.stages:
+        lines += _spending(status.spending)
     if status.unasked:
         lines.append(Text(f"{status.unasked}; showing what is on disk", style="yellow"))
     for doing in ("running", "pending", "failed", "cancelled"):
@@ -109,9 +138,44 @@ def _view(status: StudyStatus, tokens_per_second: Mapping[str, float]) -> Render
     return Group(*lines)
 
 
+def _spending(spending: Spending) -> list[RenderableType]:
+    """What the requests of each stage have used and cost, and the total."""
+    table = Table(title="requests (mbt help cost)", title_justify="left")
+    table.add_column("stage")
+    table.add_column("model")
+    counts = ["requests", "input", "cached", "output"]
+    has_money = spending.money is not None
+    for column in (*counts, *([spending.currency] if has_money else [])):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in spending.stages:
+        numbers = (one.requests, one.input_tokens, one.cached_tokens, one.output_tokens)
+        money = [] if not has_money else ["" if one.money is None else _amount(one.money)]
+        table.add_row(one.stage, one.model, *(f"{n:,}" for n in numbers), *money)
+    found: list[RenderableType] = [table]
+    if spending.money is not None and spending.at_most is not None:
+        found.append(Text(_total(spending, spending.money, spending.at_most)))
+    return found
+
+
+def _total(spending: Spending, money: float, at_most: float) -> str:
+    def text(amount: float) -> str:
+        return money_text(round(amount * PICOS), spending.currency)
+
+    words = f"spent {text(money)}"
+    if at_most > money:
+        words += f", and at most {text(at_most - money)} for requests whose end is not known"
+    return words if spending.budget is None else f"{words}, of a budget of {text(spending.budget)}"
+
+
+def _amount(amount: float) -> str:
+    return money_text(round(amount * PICOS), "").strip()
+
+
 def _line(cell: CellStatus, tokens_per_second: float) -> Text:
-    of = "" if cell.rows is None else f" of {cell.rows:,}"
-    rows = f", {cell.rows_done:,}{of} rows" if cell.rows_done else ""
+    of = counted(cell.rows_done, "row")
+    if cell.rows is not None:
+        of = f"{cell.rows_done:,} of {counted(cell.rows, 'row')}"
+    rows = f", {of}" if cell.rows_done else ""
     rate = f", {tokens_per_second:,.0f} tokens/s" if tokens_per_second > 0 else ""
     job = f", job {cell.job}" if cell.job else ""
     why = f": {cell.why}" if cell.why else ""

@@ -11,10 +11,17 @@ from pathlib import Path
 import typer
 
 from mbt_cli.cli.manifests import open_manifest
-from mbt_cli.cli.printing import counted, printer
+from mbt_cli.cli.printing import printer
+from mbt_cli.core.number_text import counted
 from mbt_cli.engine.plan import read_plan
 from mbt_cli.engine.states import States
-from mbt_cli.engine.submit import NewSubmission, check_plan, load_launcher, prepare
+from mbt_cli.engine.submit import (
+    NewSubmission,
+    SubmittedJob,
+    check_plan,
+    load_launcher,
+    prepare,
+)
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.presets import PresetFolders
 
@@ -115,13 +122,15 @@ def _read(path: Path | None) -> tuple[bytes, str]:
 def _submit(submission: NewSubmission, *, wait: bool) -> None:
     out = printer()
     pause = partial(time.sleep, _PAUSE_SECONDS) if wait else None
-    done = submission.submit_jobs(lambda line: out.print(line), pause)
-    queued = [job for job in done.jobs if job.launcher_id]
-    for job in queued:
-        after = f" after {', '.join(job.after)}" if job.after else ""
-        cells = counted(len(job.cells), "cell")
-        out.print(f"{job.launcher_id}  {job.id}, {cells}{after}")
-    if queued:
+
+    def show(job: SubmittedJob) -> None:
+        if job.launcher_id:
+            after = f" after {', '.join(job.after)}" if job.after else ""
+            cells = counted(len(job.cells), "cell")
+            out.print(f"{job.launcher_id}  {job.id}, {cells}{after}")
+
+    done = submission.submit_jobs(lambda line: out.print(line), pause, show)
+    if queued := [job for job in done.jobs if job.launcher_id]:
         jobs = counted(len(queued), "job")
         out.print(f"{jobs} submitted; record: {submission.record}")
         out.print(f"watch: mbt status {submission.plan.study} --watch")

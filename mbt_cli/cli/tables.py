@@ -1,6 +1,7 @@
 """A table on the terminal: plain if it fits, else transposed or split into parts."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import Literal
 
@@ -10,7 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.core.tables import Column, TableData
-from mbt_cli.report.formats import FormattedCell, formatted_rows, heading, notes_with_legend
+from mbt_cli.report.formats import (
+    FormattedCell,
+    formatted_rows,
+    heading,
+    notes_with_legend,
+    with_groups_once,
+)
+from mbt_cli.report.layout import groups_of, side_by_side
 
 _TRANSPOSED_ROWS = 6
 _NO_LIMIT = 10_000
@@ -26,36 +34,48 @@ class StoredTable:
 
     Numbers have their intervals and †, the best is bold. On a narrow terminal headings and
     addresses take several lines, and the columns are split into tables below each other. A number
-    is cut only if not even one fits next to the labels.
+    is cut only if not even one fits next to the labels. Groups of columns stand side by side, or
+    each in a table of its own.
     """
 
     def __init__(self, table: TableData) -> None:
+        table = side_by_side(table)
         self._table = table
         self._columns = list(table.columns)
         self._rows = formatted_rows(table)
+        self._below = with_groups_once(self._rows, table)
         self._has_intervals = any(cell.interval for row in self._rows for cell in row)
         kinds = [column.kind for column in self._columns]
         self._labels = [place for place, kind in enumerate(kinds) if kind == "label"]
         self._numbers = [place for place, kind in enumerate(kinds) if kind == "number"]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._tables(console, options)
+        for note in notes_with_legend(self._table):
+            yield Text(note, style="dim")
+
+    def _tables(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         width = options.max_width
         unlimited = options.update(max_width=_NO_LIMIT)
         plain = self._plain()
         if Measurement.get(console, unlimited, plain).maximum <= width:
             yield plain
+        elif groups := groups_of(self._table):
+            for title, part in groups:
+                one = StoredTable(replace(part, title=f"{part.title}: {title}"))
+                yield from one._tables(console, options)
         elif transposed := self._transposed(" ", width) or self._transposed("\n", width):
             yield transposed
         else:
             yield from self._parts(width)
-        for note in notes_with_legend(self._table):
-            yield Text(note, style="dim")
 
     def _plain(self) -> Table:
         table = self._empty(lines=True)
+        has_groups = any(column.group for column in self._columns)
         for column in self._columns:
-            table.add_column(heading(column), justify=_justify(column), no_wrap=True)
-        for row in self._rows:
+            over = f"{column.group}\n" if has_groups else ""
+            table.add_column(f"{over}{heading(column)}", justify=_justify(column), no_wrap=True)
+        for row in self._below:
             table.add_row(*(_cell(cell, "\n") for cell in row))
         return table
 
@@ -110,7 +130,7 @@ class StoredTable:
             column = self._columns[place]
             title = "\n".join(wrap(heading(column), _HEADING_CHARACTERS))
             table.add_column(title, justify=_justify(column), width=chosen, overflow="fold")
-        for row in self._rows:
+        for row in self._below:
             cells = zip(places, widths, strict=True)
             table.add_row(*(_cell(row[place], "\n", characters=w) for place, w in cells))
         return table

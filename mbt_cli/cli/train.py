@@ -10,6 +10,7 @@ from rich.text import Text
 from mbt_cli.cli.manifests import open_manifest
 from mbt_cli.cli.printing import printer
 from mbt_cli.cli.run import CommandOptions
+from mbt_cli.core.number_text import counted
 from mbt_cli.core.training_job import TRAINING_SET
 from mbt_cli.engine.select import select
 from mbt_cli.errors import MissingInputError
@@ -72,5 +73,5 @@ def _counts(folder: Path, every: pl.LazyFrame, kept: pl.LazyFrame) -> Text:
     total = every.select(pl.len()).collect().item()
     sums = kept.select(pl.len(), pl.col("trained_tokens").sum(), pl.col("tokens").sum()).collect()
     count, trained, tokens = sums.row(0)
-    rows = f"{count:,} rows of {total:,}"
+    rows = f"{count:,} of {counted(total, 'row')}"
     return Text(f"{folder}: {rows}, {trained:,} trained tokens of {tokens:,}")

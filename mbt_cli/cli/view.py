@@ -3,12 +3,15 @@
 import os
 import sys
 import webbrowser
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
+from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+from urllib.parse import quote
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -22,9 +25,12 @@ from mbt_cli.cli.show import cells_below
 from mbt_cli.core.names import nearest
 from mbt_cli.core.rows import NO_TEXT
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
-from mbt_cli.errors import MissingInputError, UsageError
+from mbt_cli.engine.status import begun_studies, study_status
+from mbt_cli.errors import MbtError, MissingInputError, UsageError
 from mbt_cli.manifest.presets import manifest_file
+from mbt_cli.report.files import read_table, table_files
 from mbt_cli.report.page import PAGE
+from mbt_cli.report.studies import ListedStudy, write_studies
 from mbt_cli.report.traces import (
     Trace,
     TraceCell,
@@ -33,6 +39,8 @@ from mbt_cli.report.traces import (
     trace_cells_below,
 )
 from mbt_cli.settings import read_machine
+from mbt_cli.store.cells import FILES
+from mbt_cli.store.lineage import LINEAGE
 from mbt_cli.store.reading import finished_cells, require_lineage, upstream
 
 _INDEX = "index.html"
@@ -54,6 +62,8 @@ def find_page(path: Path | None) -> Path:
         return folder
     if (folder / _INDEX).is_file():
         return folder / _INDEX
+    if (page := newest_page(folder)) is not None:
+        return page
     found = sorted(folder.rglob(f"{PAGE}/{_INDEX}"), key=lambda page: page.stat().st_mtime)
     if not found:
         raise MissingInputError(
@@ -86,7 +96,18 @@ def study_path(path: Path | None) -> Path:
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Serves the files of one folder to its own pages only."""
+    """Serves the files of one folder, and of pages below their names, to its own pages only."""
+
+    def __init__(self, *args: Any, pages: Mapping[str, Path], **kwargs: Any) -> None:
+        self._pages = pages
+        super().__init__(*args, **kwargs)
+
+    def translate_path(self, path: str) -> str:
+        name, slash, rest = path.lstrip("/").partition("/")
+        if slash and name in self._pages:
+            self.directory = str(self._pages[name])
+            return super().translate_path(f"/{rest}")
+        return super().translate_path(path)
 
     def do_GET(self) -> None:
         # the name of another site may resolve to this address (DNS rebinding)
@@ -109,14 +130,19 @@ class _Handler(SimpleHTTPRequestHandler):
         """Do not log requests."""
 
 
-def serve_page(page: Path) -> NoReturn:
-    """Serve the page's folder on a free port of the loopback address until Ctrl-C."""
-    handler = partial(_Handler, directory=str(page.parent))
+def serve_page(page: Path, pages: Mapping[str, Path]) -> None:
+    """Serve a page on a free port of the loopback address until Ctrl-C.
+
+    Args:
+        page: Its index.html, whose folder is served.
+        pages: Name of another page below it to that one's folder.
+    """
+    handler = partial(_Handler, directory=str(page.parent), pages=pages)
     with ThreadingHTTPServer((_LOOPBACK, 0), handler) as server:
         address = f"http://{_LOOPBACK}:{server.server_port}/{_INDEX}"
         _say(f"serving {page.parent}/ on {address} (Ctrl-C to stop)")
-        server.serve_forever()
-    raise AssertionError("the server stops only on a signal")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def open_page(page: Path) -> None:
@@ -130,7 +156,8 @@ def _say(text: str) -> None:
 
 
 _PIPE_WIDTH = 100
-_COMMON_COLUMNS = ("reply", "failure", "vote", "asked")
+_COMMON_COLUMNS = ("reply", "failure", "vote", "asked", "parts", "output")
+"""Columns of a verdict that are not shown in its line."""
 
 
 def print_traces(path: Path | None, question: str | None, limit: int) -> None:
@@ -250,11 +277,93 @@ def _verdicts(cell: TraceCell, trace: Trace) -> Iterator[RenderableType]:
             failed = vote["failure"]
             words = f"{cell.judges[number]}: {failed or said or 'nothing to judge'}"
             yield foreign(words, "red" if failed else "cyan")
+            for part in vote.get("parts") or ():
+                yield _part(part)
+            if output := vote.get("output"):
+                yield Padding(foreign(f"last output:\n{output}", "dim"), (0, 0, 0, 2))
+
+
+def _part(part: Mapping[str, Any]) -> RenderableType:
+    """One rule or test of a verifier's verdict."""
+    words = "passed" if part["passed"] else "passed loosely" if part["passed_loose"] else "failed"
+    detail = f": {part['detail']}" if part["detail"] else ""
+    style = "green" if part["passed"] else "red"
+    return Padding(foreign(f"{words} {part['name']}{detail}", style), (0, 0, 0, 2))
 
 
 def view_page(path: Path | None, *, is_served: bool) -> None:
-    """Open the page of a report in a browser, or serve it until Ctrl-C."""
-    page = find_page(path)
+    """Open the page of a report, or that of several studies, or serve it until Ctrl-C."""
+    folder = study_path(path)
+    studies = studies_in(folder)
+    pages: dict[str, Path] = {}
+    if len(studies) > 1:
+        name = sha256(str(folder.resolve()).encode()).hexdigest()[:_SHOWN_HASH]
+        into = read_machine().cache / "view" / name
+        listed = [listed_study(folder, study, into, is_served=is_served) for study in studies]
+        listed.sort(key=lambda study: study.made, reverse=True)
+        pages = {study: found.parent for study in studies if (found := newest_page(folder / study))}
+        page = write_studies(into, str(folder), listed)
+    else:
+        page = find_page(path)
     if is_served:
-        serve_page(page)
+        serve_page(page, pages)
     open_page(page)
+
+
+_SHOWN_HASH = 12
+
+
+def studies_in(folder: Path) -> list[str]:
+    """Names of the studies of a folder of runs; empty for any other path."""
+    if not folder.is_dir() or (folder / _INDEX).is_file():
+        return []
+    for place in folder.rglob(LINEAGE):
+        if any(part.startswith(".") for part in place.relative_to(folder).parts):
+            continue  # replaced
+        lineage = require_lineage(place.parent)
+        is_runs = folder / lineage.study / lineage.address == place.parent
+        return begun_studies(folder) if is_runs else []
+    return []
+
+
+def newest_page(study: Path) -> Path | None:
+    """The index.html of the newest report at or below a folder; None if there is none."""
+    found = study.glob(f"*/{FILES}/{PAGE}/{_INDEX}")
+    return max(found, key=lambda page: page.stat().st_mtime, default=None)
+
+
+def listed_study(runs: Path, name: str, into: Path, *, is_served: bool) -> ListedStudy:
+    """What the list of studies shows of one; what cannot be read is said there.
+
+    Args:
+        runs: The folder of runs.
+        name: The study.
+        into: Folder of the list.
+        is_served: Whether pages are reached by their names, else by their paths.
+    """
+    try:
+        cells = Counter(str(cell.doing) for cell in study_status(runs, name).cells)
+    except MbtError as error:
+        return ListedStudy(name, {}, problem=error.message)
+    page = newest_page(runs / name)
+    if page is None:
+        return ListedStudy(name, cells)
+    place = f"{name}/{_INDEX}" if is_served else os.path.relpath(page.resolve(), into.resolve())
+    link = quote(place)
+    try:
+        cell = page.parents[2]
+        lineage = require_lineage(cell)
+        table = next((read_table(path) for path in table_files(cell)), None)
+    except MbtError as error:
+        return ListedStudy(name, cells, link=link, problem=error.message)
+    models: list[str] = []
+    if table is not None and "model" in table.rows:
+        models = table.rows["model"].drop_nulls().unique(maintain_order=True).to_list()
+    return ListedStudy(
+        name,
+        cells,
+        link=link,
+        made=f"{lineage.started_at:%Y-%m-%d %H:%M}",
+        models=models,
+        table=table,
+    )

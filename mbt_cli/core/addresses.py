@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+STEP = "step"
+"""The axis of the checkpoints of a training, and of what is measured on them."""
+
 
 def axes_of(address: str) -> dict[str, str]:
     """Axis to value of an address.

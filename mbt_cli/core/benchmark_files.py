@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mbt_cli.core.plugin import AbsentByDefault, Grows, RunOnly, Settings
 
@@ -43,12 +43,23 @@ class HubSource:
 class Shots(Settings):
     """Worked examples for the prompts of a benchmark: the same for every model and question."""
 
-    split: str
+    split: str | None = None
     """Split from whose questions they are drawn, such as `train`, or one of your own in `files`."""
-    count: Annotated[int, Field(ge=1, le=1_000)]
-    """Number of examples in a prompt."""
+    file: Annotated[str | None, AbsentByDefault] = None
+    """Local file of questions in the layout of the benchmark, whose first ones they are, in place
+    of a split."""
+    count: Annotated[int | None, Field(ge=1, le=1_000)] = None
+    """Number of examples in a prompt; default: all of the file."""
     seed: int = 0
-    """Seed of the draw."""
+    """Seed of the draw from a split."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if (self.split is None) == (self.file is None):
+            raise ValueError("needs either `split` or `file`")
+        if self.split is not None and self.count is None:
+            raise ValueError("needs `count`, the number of examples")
+        return self
 
 
 class BenchmarkFiles(Settings):
@@ -56,6 +67,9 @@ class BenchmarkFiles(Settings):
 
     hub: ClassVar[HubSource | None] = None
     """The official repository on the hub, if there is one."""
+    has_answers: ClassVar[bool] = True
+    """Whether its questions have gold answers; otherwise their answer is empty, and the metadata
+    say what is right."""
 
     source: Literal["hub"] | None = None
     """`hub` downloads the official repository. Default: the local `files`."""
@@ -87,8 +101,8 @@ class BenchmarkFiles(Settings):
     sample_seed: int = 0
     """Seed of `sample`."""
     shots: Annotated[Shots | None, AbsentByDefault] = None
-    """Worked examples for prompts with `{{ examples }}`: `{ split = "train", count = 4 }`. A
-    question is never its own example."""
+    """Worked examples for prompts with `{{ examples }}`: `{ split = "train", count = 4 }`, or
+    `{ file = "shots.jsonl" }`. A question is never its own example."""
     difficulty: str | None = None
     """File with the columns question_id and tier; replaces the tiers of the benchmark."""
     default_tier: Literal["easy", "medium", "hard"] = "medium"

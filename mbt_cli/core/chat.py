@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from mbt_cli.errors import BackendError
 
@@ -45,6 +45,35 @@ def template_arguments(request: Mapping[str, Json]) -> dict[str, Json]:
     return {**stated, **request.get("chat_template_kwargs", {})}
 
 
+Wants = Literal["text", "top_logprobs", "likelihood"]
+"""What a request asks a model for.
+
+- `text`: a reply.
+- `top_logprobs`: the likeliest first tokens of a reply, and their log-probabilities.
+- `likelihood`: the log-probability of the last turn as the reply to the turns before it.
+
+The text of the Reply to the last two is a JSON object, `FirstToken` or `Likelihood`.
+"""
+
+
+class FirstToken(TypedDict):
+    """The likeliest first tokens of a reply.
+
+    `top` has each token with its natural log-probability, the likeliest first; `token` is the one
+    that was drawn.
+    """
+
+    token: str
+    top: list[tuple[str, float]]
+
+
+class Likelihood(TypedDict):
+    """Natural log-probabilities of the tokens of a given text, in their order."""
+
+    tokens: list[str]
+    logprobs: list[float]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request to a model.
@@ -57,6 +86,8 @@ class Request:
         seed: Seed of attempt 0, 31 bits; each content retry derives a new one.
         body: Every other field of the JSON body: sampling, `response_format`, extras.
         purpose: What the stage asks for, such as `rollout` or `rewrite:mbt_r`; never sent.
+        role: The role whose model is asked; empty for the stage's own model; never sent.
+        wants: What is asked for.
     """
 
     key: str
@@ -66,6 +97,8 @@ class Request:
     seed: int
     body: Mapping[str, Json]
     purpose: str = ""
+    role: str = ""
+    wants: Wants = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +106,8 @@ class Reply:
     """The reply to a request, or the reason why there is none.
 
     `text` is what the server sent. `failure` is null or a typed reason such as
-    `prompt_too_long: maximum context length is 2048 tokens`.
+    `prompt_too_long: maximum context length is 2048 tokens`. `cached_tokens` are those of
+    the prompt that the provider's prompt cache served.
     """
 
     text: str | None = None
@@ -82,6 +116,7 @@ class Reply:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
     seed: int | None = None
     attempts: int = 1
     seconds: float = 0.0
@@ -95,7 +130,8 @@ class Reply:
 
 Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
 """Sends a body once and returns status, headers and content of the response. A body with `prompt`
-goes to `/completions`, any other to `/chat/completions`. Raises TimeoutError without a response in
+goes to `/completions`, one with `add_special_tokens` to vLLM's `/tokenize`, and any other to
+`/chat/completions`. Raises TimeoutError without a response in
 time, OSError without a connection, BrokenReplyError for a partial one,
 ReplyTooLargeError for one over the limit."""
 
@@ -110,12 +146,12 @@ class Vitals:
     Args:
         probe: Body fields of a short completion, which a server that works answers.
         work_done: Returns what the server counts of its own work, which changes while it computes;
-            empty if it counts nothing or does not answer.
+            empty if it counts nothing, None if it does not answer.
         error: Returns an error with a message, the last lines of its log and what to do.
     """
 
     probe: Mapping[str, Json]
-    work_done: Callable[[], str]
+    work_done: Callable[[], str | None]
     error: Callable[[str], BackendError]
 
 
@@ -177,12 +213,24 @@ class Endpoint:
 class Responder:
     """A backend that answers in this process, for tests, demos and rule-based data.
 
-    `respond` takes a request and returns a chat completion object as a server would send it.
+    Args:
+        respond: Takes a request and returns a chat completion object as a server would send it. A
+            LookupError or VerificationError is a failure of the request.
+        version: For the lineage.
+        supports_schema: Whether replies follow a JSON schema.
+        threads: How many requests it takes at once, each in a thread of its own.
+        is_outside: Whether something else answers, which may be slow or fail: it is asked as a
+            server is, with retries and an early stop when all requests fail alike. Its failures
+            are also those of `Post`.
+        holds_terminal: Whether it reads from the terminal, where nothing else is shown meanwhile.
     """
 
     respond: Callable[[Request], Mapping[str, Json]]
     version: str | None = None
     supports_schema: bool = True
+    threads: int = 1
+    is_outside: bool = False
+    holds_terminal: bool = False
 
 
 def completion(
@@ -191,11 +239,24 @@ def completion(
     """A chat completion as a server would send it, with words counted as tokens."""
     asked = sum(len(message["content"].split()) for message in request.messages)
     thought = len(reasoning.split()) if reasoning else 0
-    message = {"role": "assistant", "content": text, "reasoning": reasoning}
     usage = {
         "prompt_tokens": asked,
         "completion_tokens": len(text.split()) + thought,
         "completion_tokens_details": {"reasoning_tokens": thought},
     }
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
-    return {"object": "chat.completion", "choices": [choice], "usage": usage}
+    message = {"content": text, "reasoning": reasoning}
+    return {**_uncounted(message, finish_reason), "usage": usage}
+
+
+def uncounted_completion(text: str) -> Mapping[str, Json]:
+    """A whole chat completion of something that has no tokens, such as a person or a program."""
+    return _uncounted({"content": text}, "stop")
+
+
+def _uncounted(message: Mapping[str, Json], finish_reason: str | None) -> dict[str, Json]:
+    choice: dict[str, Json] = {
+        "index": 0,
+        "message": {"role": "assistant", **message},
+        "finish_reason": finish_reason,
+    }
+    return {"object": "chat.completion", "choices": [choice]}

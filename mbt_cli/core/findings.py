@@ -82,6 +82,9 @@ class Extra:
 EXTRAS: Mapping[str, Extra] = {
     "embedded": Extra(("xllamacpp",), "the embedded model and GGUF files"),
     "math": Extra(("math-verify",), "comparing math answers in other forms"),
+    "instructions": Extra(
+        ("emoji", "langdetect", "nltk", "regex", "syllapy"), "checking instructions"
+    ),
     "train": Extra(
         (
             *("torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf"),

@@ -53,25 +53,33 @@ def base_spec_of(settings: object) -> Json:
     return _spec(settings, (RunOnly, Grows))
 
 
-def growth_of(settings: object) -> dict[str, int | None]:
+def growth_of(
+    settings: object, behind: Callable[[Plugin], Json] = lambda member: None
+) -> dict[str, int | None]:
     """Every size that may grow: key path to number, None without a limit.
 
     Sizes per split have a path for each split, such as `limit.train`. Members of a list count one
-    each, such as `metrics[aes 1b7c3f20]`, with the start of the hash of their spec.
+    each, such as `metrics[aes 1b7c3f20]`, with the start of the hash of their spec, and that of
+    what is behind them, if anything is: `metrics[math_match 1b7c3f20 9a0e63d1]`.
+
+    Args:
+        settings: A model.
+        behind: What else decides the rows of a member of a list, such as a metric's verifier.
     """
     sizes: dict[str, int | None] = {}
     for path, value in _marked(settings, "", Grows):
         if isinstance(value, Mapping):
             sizes.update({_join(path, str(split)): number for split, number in value.items()})
         elif isinstance(value, list):
-            sizes.update({f"{path}[{_member(one)}]": 1 for one in value})
+            sizes.update({f"{path}[{_member(one, behind(one))}]": 1 for one in value})
         else:
             sizes[path] = value
     return sizes
 
 
-def _member(plugin: Plugin) -> str:
-    return f"{plugin.kind} {sha256_of(spec_of(plugin))[:_MEMBER_HASH]}"
+def _member(plugin: Plugin, behind: Json) -> str:
+    parts = (spec_of(plugin), behind) if behind else (spec_of(plugin),)
+    return " ".join([plugin.kind, *(sha256_of(part)[:_MEMBER_HASH] for part in parts)])
 
 
 def is_grown(old: Mapping[str, int | None], new: Mapping[str, int | None]) -> bool:

@@ -46,6 +46,20 @@ class GPUs:
         return f"{nodes}{self.count} GPU{'' if self.count == 1 else 's'} of {size}"
 
 
+_SHOWN_SHARE = 0.99
+
+
+def stated_gpus(count: int, memory_gb: float | None, nodes: int = 1) -> GPUs | None:
+    """The GPUs that a launcher's preset states; None if it states none.
+
+    An 80 GB GPU shows a little less than 80 GiB.
+    """
+    if not count:
+        return None
+    memory = None if memory_gb is None else memory_gb * _SHOWN_SHARE
+    return GPUs(count, memory, nodes, "the preset")
+
+
 @dataclass(frozen=True, slots=True)
 class _Device:
     """One GPU as a driver names it; memory in MiB, None if the driver does not say."""

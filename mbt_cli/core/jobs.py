@@ -47,6 +47,7 @@ class Job:
         nodes: Nodes among which it divides them; None lets the launcher choose.
         fills: Whether it uses every GPU that the launcher's preset gives, however many.
         shards: Number of array tasks; 1 for a job that is not an array.
+        part: Those of the tasks that this job has, if a queue does not take all at once.
         trains: Whether it trains a model instead of serving one.
         limit_seconds: Time after which a task may be stopped, to continue in the queue; None
             leaves the limit to the launcher.
@@ -63,6 +64,17 @@ class Job:
     shards: int = 1
     trains: bool = False
     limit_seconds: int | None = None
+    part: range | None = None
+
+    @property
+    def tasks(self) -> range:
+        """The numbers of its shards."""
+        return self.part or range(1, self.shards + 1)
+
+    @property
+    def name(self) -> str:
+        """Its id, for a part with the number of its first shard; names its script and its logs."""
+        return self.id if self.part is None else f"{self.id}-from-{self.part.start}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,7 @@ class QueuedJob:
         task: The id by which the job knows itself (`Launcher.job_id_variable`), if it is another
             one, as in a task of an array.
         is_stuck: Whether it waits until a person does something.
+        script: Path of the script that was submitted, if the launcher knows it.
     """
 
     id: str
@@ -91,6 +104,7 @@ class QueuedJob:
     reason: str = ""
     task: str = ""
     is_stuck: bool = False
+    script: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,25 @@ from typing import ClassVar, Literal
 
 import polars as pl
 
-Combine = Literal["majority", "mean", "median"]
+Combine = Literal["majority", "mean", "median", "min", "max"]
 """How several votes become one value. `majority`: 1 if more than half of the votes are 1, 0 if
 fewer than half are, no value on a tie."""
 
 
 CORRECTNESS = "correctness"
 """The quantity of judges that grade the final answer."""
+
+BELIEF = "beliefs"
+"""The quantity of judges that give a probability to each option."""
+
+LIKELIHOOD = "likelihoods"
+"""The quantity of judges that give log-probabilities of texts."""
+
+VERIFIED = "verified"
+"""The quantity of verdicts that a verifier gives."""
+
+POINTS = "points"
+"""The quantity of judges that give points to a proof."""
 
 
 _WORDS = {

@@ -78,3 +78,21 @@ def curves(cells: pl.DataFrame, metric: str) -> dict[str, tuple[list[float], lis
             steps = [float(point["step"]) for point in points]
             found[cell["address"]] = (steps, [float(point[metric]) for point in points])
     return found
+
+
+def curves_of_sources(
+    cells: pl.DataFrame, metric: str
+) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
+    """Benchmark to the curves of a metric on its questions, for trainings on several benchmarks.
+
+    The log calls them `METRIC:BENCHMARK`.
+    """
+    names = {
+        name: None
+        for _, training in notes_of(cells.filter(pl.col("kind") == "train"), TRAINING)
+        for point in training.get("curve", [])
+        for name in point
+        if name.startswith(f"{metric}:")
+    }
+    found = {name.removeprefix(f"{metric}:"): curves(cells, name) for name in names}
+    return {source: lines for source, lines in found.items() if lines}

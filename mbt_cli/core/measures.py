@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from difflib import get_close_matches
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.judge_scales import Scale
@@ -132,3 +135,25 @@ class QuestionClusters:
         )
         settings = {**measure.settings, CLUSTER: self.column}
         return replace(measure, questions=questions, settings=settings)
+
+
+BREAKDOWNS = ("difficulty", "hops", "question_type")
+"""Columns of questions by whose values metrics are broken down, besides those of the metadata."""
+METADATA = "metadata."
+"""Before the key of a record's other fields in the name of a column of questions."""
+
+
+def _breakdown(name: str) -> str:
+    if name in BREAKDOWNS or (name.startswith(METADATA) and name != METADATA):
+        return name
+    near = get_close_matches(name, BREAKDOWNS, n=1, cutoff=0.5)
+    near = near or [f"{METADATA}{name.removeprefix('metadata').lstrip('.') or 'KEY'}"]
+    raise PydanticCustomError(
+        "breakdown",
+        "must be `metadata.KEY`, `difficulty`, `hops` or `question_type`; did you mean `{near}`?",
+        {"near": near[0]},
+    )
+
+
+Breakdown = Annotated[str, AfterValidator(_breakdown)]
+"""A column of the questions by which metrics are broken down."""

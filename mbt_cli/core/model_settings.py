@@ -7,33 +7,41 @@ from pydantic import Field
 from mbt_cli.core.chat import Json
 from mbt_cli.core.plugin import AbsentByDefault, Settings
 
+_MOST_TOKENS = 100_000_000  # ten times the longest context of any model
 _StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Sampling(Settings):
     """One `[sampling.NAME]` table."""
 
-    temperature: float = Field(ge=0, le=5)
+    temperature: float = Field(ge=0, le=5, strict=True)
     """Softmax temperature; 0 is greedy."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1, strict=True)
     """Nucleus sampling: probability mass of the tokens that are kept; 1 keeps all."""
-    top_k: int = Field(default=0, ge=0)
+    top_k: int = Field(default=0, ge=0, strict=True)
     """Number of likeliest tokens that are kept; 0 keeps all and is not sent."""
-    min_p: Annotated[float, AbsentByDefault] = Field(default=0.0, ge=0, le=1)
+    min_p: Annotated[float, AbsentByDefault] = Field(default=0.0, ge=0, le=1, strict=True)
     """Probability, relative to the likeliest token's, below which tokens are dropped; 0 drops none
     and is not sent."""
-    presence_penalty: Annotated[float, AbsentByDefault] = Field(default=0.0, ge=-2, le=2)
+    presence_penalty: Annotated[float, AbsentByDefault] = Field(
+        default=0.0, ge=-2, le=2, strict=True
+    )
     """Subtracted from the logit of every token that the reply has already; 0 is not sent."""
-    repetition_penalty: Annotated[float, AbsentByDefault] = Field(default=1.0, gt=0, le=2)
+    repetition_penalty: Annotated[float, AbsentByDefault] = Field(
+        default=1.0, gt=0, le=2, strict=True
+    )
     """Divides the logit of every token that prompt or reply have already; 1 is not sent."""
     stop: Annotated[tuple[_StopText, ...], AbsentByDefault] = Field(default=(), max_length=16)
     """Texts that end a reply; they are not part of it. Endpoints may take fewer (OpenAI: 4)."""
-    max_tokens: Annotated[int, Field(gt=0)] | Literal["rest", "inferred"]
+    max_tokens: (
+        Annotated[int, Field(gt=0, le=_MOST_TOKENS, strict=True)] | Literal["rest", "inferred"]
+    )
     """Maximum tokens of a reply, including reasoning. `rest`: what the context leaves; `inferred`:
     the model's context without a margin for prompts (an eighth of it, 4,096 to 32,768 tokens)."""
-    seedable: bool = True
-    """Whether a seed is sent with each request. vLLM samples 15 to 20 % slower with seeds, by its
-    own figures; without them, a request that is sent again has another reply."""
+    seedable: bool = Field(default=True, strict=True)
+    """Whether a seed is sent with each request. With `top_k` or `top_p`, vLLM samples 15 to 20 %
+    slower with seeds, by its own figures; without them, a request that is sent again has another
+    reply."""
 
     @property
     def limit(self) -> int | Literal["rest"]:
@@ -74,6 +82,10 @@ Reuse = Literal["machine", "study", "off"]
 """Whose replies answer equal requests."""
 
 
+SandboxLevel = Literal["auto", "namespaces", "bubblewrap", "landlock", "container"]
+"""What confines the programs of models."""
+
+
 class RunSettings(Settings):
     """A `[run]` or `[models.X.run]` table; the model's keys override the study's."""
 
@@ -93,8 +105,9 @@ class RunSettings(Settings):
     max_retry_after_seconds: float = Field(default=600, gt=0, le=86_400)
     """Longest wait that a server can ask for with `Retry-After`."""
     server_ready_timeout_seconds: float | None = Field(default=None, gt=0)
-    """Timeout of the start of a server, until its first reply. Default: 1,200, and for weights of
-    48 GB or more 600 and the time to read them at 80 MB a second: 3,600 for 240 GB."""
+    """Timeout of the start of a server, until its first reply; it begins again with each part of
+    the weights that is downloaded. Default: 1,200, and for weights of 48 GB or more 600 and the
+    time to read them at 80 MB a second: 3,600 for 240 GB."""
     server_restarts: int = Field(default=3, ge=0)
     """How often a server that died or hangs is restarted within one cell."""
     server_stall_seconds: float = Field(default=300, gt=0)
@@ -102,13 +115,20 @@ class RunSettings(Settings):
     token, to tell whether it hangs; of another server mbt says that nothing comes."""
     server_probe_seconds: float | None = Field(default=None, gt=0)
     """How long the answer to that may take, before the server is restarted. Default: 300 if the
-    server counts its tokens (vLLM, llama.cpp), and counted none meanwhile; otherwise
-    `request_timeout_seconds`, since the question may wait behind long replies."""
+    server counts its tokens (vLLM, llama.cpp), and counted none meanwhile or does not even say;
+    otherwise `request_timeout_seconds`, since the question may wait behind long replies."""
     drain_seconds: float = Field(default=20, ge=0)
     """How long to wait for replies in flight after a signal to stop."""
     reuse: Reuse | None = None
     """Whose replies answer equal requests: those of all studies of this machine (`machine`), of
     this study, or of the cell itself alone (`off`). Default: `$MBT_REUSE`, or `machine`."""
+    sandbox: SandboxLevel | None = None
+    """What confines the programs of models that a verifier runs: `auto` takes the strongest that
+    works here; `container` takes what there is, in a container that you can throw away. Default:
+    `$MBT_SANDBOX`, or `auto`."""
+    sandbox_workers: int | None = Field(default=None, ge=1, le=1_024)
+    """Programs of models that run at the same time. Default: `$MBT_SANDBOX_WORKERS`, or one for
+    each processor."""
     expected_tokens_per_second: float | None = Field(default=None, gt=0)
     """Tokens per second of the server over all requests; `mbt plan` estimates times with it."""
 

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
@@ -59,4 +59,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if not names:
         return "there are none"
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return "there are " + ", ".join(f"`{n}`" for n in names[:_SHOWN_NAMES]) + more
+    return listed([f"`{n}`" for n in names[:_SHOWN_NAMES]]) + more
+
+
+def listed(names: Sequence[str]) -> str:
+    """What there is, for a hint.
+
+    Example:
+        >>> listed(["`a`"]), listed(["`a`", "`b`"])
+        ('there is `a`', 'there are `a`, `b`')
+    """
+    return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"

@@ -60,3 +60,13 @@ def p_text(p: float | None) -> str:
     if number is None:
         return ABSENT
     return "<0.001" if number == 0 else f"{number:f}"
+
+
+def counted(count: int, thing: str) -> str:
+    """A count with its noun.
+
+    Example:
+        >>> counted(1, "job"), counted(2, "server boot")
+        ('1 job', '2 server boots')
+    """
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

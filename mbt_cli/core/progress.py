@@ -1,5 +1,6 @@
 """Progress of a long stage; `cli/screen.py` displays it."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 
@@ -18,6 +19,9 @@ class Progress(Protocol):
     def waiting(self, why: str) -> None:
         """Show why nothing is sent now; called each second, empty while requests are sent."""
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Show nothing that moves while the context is open: a person types."""
+
 
 class Silent:
     """Progress that shows nothing."""
@@ -33,3 +37,7 @@ class Silent:
 
     def waiting(self, why: str) -> None:
         """Show nothing."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing moves."""
+        return nullcontext()

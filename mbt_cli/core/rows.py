@@ -29,6 +29,8 @@ QUESTIONS = pl.Schema(
         "hops": _COUNT,
         "difficulty": _TEXT,  # easy, medium or hard
         "metadata": _TEXT,  # JSON object with the other fields of the record
+        "options": pl.List(_TEXT),  # to choose from; null in questions of earlier versions
+        "resolution": pl.List(pl.Float64()),  # how far each option came true; empty: not known
     }
 )
 
@@ -50,6 +52,39 @@ REPLY = pl.Schema(
 )
 
 ROLLOUTS = pl.Schema({"question_id": _TEXT, "sample": _COUNT, "answer": _TEXT, **REPLY})
+
+# in addition, where the stage names a program
+OF_PROGRAM = pl.Schema(
+    {
+        "steps": _COUNT,  # requests of the rollout
+        "failed_steps": _COUNT,  # without a reply
+        "unread_steps": _COUNT,  # without what the program needs of them
+        "total_prompt_tokens": _COUNT,  # of all steps
+        "total_completion_tokens": _COUNT,
+    }
+)
+
+STEPS_FILE = "steps.parquet"
+"""Among the files of a rollout whose program makes several requests."""
+
+# files/steps.parquet: every request of every rollout, in the order of rows and of the program
+STEPS = pl.Schema(
+    {
+        "question_id": _TEXT,
+        "sample": _COUNT,
+        "step": _COUNT,  # 0, 1, 2, ... in the order of the program
+        "path": _TEXT,  # place in the program: number of the yield, number in it, and so on
+        "name": _TEXT,
+        "role": _TEXT,  # empty for the stage's own model
+        "model": _TEXT,  # name in the manifest
+        "parents": pl.List(_COUNT),  # steps whose replies it is built on
+        "trainable": pl.Boolean(),
+        "read": _TEXT,  # what the program found in the reply, shortened
+        "is_unread": pl.Boolean(),
+        "is_answer": pl.Boolean(),  # its reply is that of the rollout
+        **REPLY,
+    }
+)
 
 NO_TEXT = ("empty", "refusal", "content_filter")
 """How the failure of a reply begins that came without usable text. That is what the model did;
@@ -122,6 +157,19 @@ SUMMARY = pl.Schema(
     }
 )
 
+# the numbers of a harness cell, which also are its files/summary.parquet
+NUMBERS = pl.Schema(
+    {
+        "metric": _TEXT,
+        "value": pl.Float64(),  # shares from 0 to 1
+        "low": pl.Float64(),  # 95 % interval, null without one
+        "high": pl.Float64(),
+        "n": _COUNT,  # questions behind the value, null if unknown
+        "unit": _TEXT,
+        "path": _TEXT,  # where it stands in the results of the program
+    }
+)
+
 # rows of a train cell: the log of its run
 TRAINING_LOG = pl.Schema(
     {
@@ -154,6 +202,9 @@ EXAMPLES = pl.Schema(
         "dropped": _TEXT,
     }
 )
+
+# the same with what verifiers of tests or instructions read
+EXAMPLES_TO_VERIFY = pl.Schema({**EXAMPLES, "metadata": _TEXT})  # JSON object of the question
 
 # files/training_set.parquet of a train cell
 TRAINING_SET = pl.Schema(

@@ -6,8 +6,9 @@
     {{ question }}
 
 A single turn `=== text ===` is a plain-text prompt, which the model continues without a chat
-template. A section `=== example ===` before the turns is the form of one worked example, and
-`{{ examples }}` stands for all of them, with an empty line between two.
+template; an empty line at its end is part of it. A section `=== example ===` before the turns is
+the form of one worked example, and `{{ examples }}` stands for all of them, with an empty line
+between two.
 
 Only `{{ name }}` is special: braces, tags and code in questions and documents are kept as they
 are, and a placeholder within a value is not replaced.
@@ -15,7 +16,7 @@ are, and a placeholder within a value is not replaced.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from mbt_cli.core.chat import TEXT, Message
@@ -46,6 +47,24 @@ class Template:
     def is_text(self) -> bool:
         """Whether it is a plain-text prompt."""
         return self.turns[0][0] == TEXT
+
+    def with_system(self, text: str) -> "Template":
+        """The same with a system message in place of its own; its sha256 counts the text.
+
+        Raises:
+            ValueError: It is plain text, which has no turns; or the text has a placeholder.
+        """
+        if self.is_text:
+            raise ValueError("is plain text, which has no system message")
+        if not text.strip() or _PLACEHOLDER.search(text):
+            raise ValueError("a system prompt is a text without placeholders")
+        rest = [turn for turn in self.turns if turn[0] != "system"]
+        return replace(
+            self,
+            sha256=sha256(f"{self.sha256}\n{text}".encode()).hexdigest(),
+            turns=(("system", text.strip()), *rest),
+            placeholders=frozenset(_PLACEHOLDER.findall("\n".join(text for _, text in rest))),
+        )
 
     def examples(self, solved: Iterable[Mapping[str, str]]) -> str:
         """The value of `{{ examples }}`: each question, documents, answer and solution in form."""
@@ -92,7 +111,7 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
             _check_placeholders(text, _OF_EXAMPLE)
             example = text.strip()
         else:
-            turns.append((role, text.strip()))
+            turns.append((role, _as_written(text) if role == TEXT else text.strip()))
     if not turns:
         raise ValueError("has no prompt after its example")
     if len(turns) > 1 and TEXT in (role for role, _ in turns):
@@ -105,6 +124,16 @@ def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template
         names = ", ".join(f"{{{{ {n} }}}}" for n in sorted(known))
         raise ValueError(f"has no placeholder, so all requests would be equal; there are {names}")
     return Template(name, sha256(source.encode()).hexdigest(), tuple(turns), placeholders, example)
+
+
+def _as_written(text: str) -> str:
+    r"""A plain text, whose white space at the end counts, without the line break of its last line.
+
+    Example:
+        >>> _as_written("\nAnswer:\n"), _as_written("\n[BEGIN]\n\n")
+        ('Answer:', '[BEGIN]\n')
+    """
+    return text.lstrip("\n").removesuffix("\n")
 
 
 def _check_placeholders(text: str, known: frozenset[str]) -> frozenset[str]:

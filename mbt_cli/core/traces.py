@@ -1,6 +1,8 @@
 """Think blocks and truncated replies: what of a reply is its trace, what may be its answer."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
@@ -62,7 +64,7 @@ def outside_thinking(reply: str) -> str:
         '<think>Oslo</think>'
     """
     texts, still_open = _split_at_thinking(reply)
-    outside = "\n".join([*texts, still_open])
+    outside = "\n".join(text for text in (*texts, still_open) if text)
     return outside if outside.strip() else reply
 
 
@@ -133,6 +135,23 @@ def trace_column() -> pl.Expr:
     reply = pl.col("reply").fill_null("")
     head = pl.coalesce(reply.str.extract(_LAST_PAIR_RUST, 1), reply).str.strip_chars()
     return pl.when(reasoning != "").then(reasoning).otherwise(head).alias("trace")
+
+
+def steps_of(row: Mapping[str, Any]) -> list[str]:
+    r"""The steps of a rollout: the paragraphs of its reasoning, then those of its reply.
+
+    Args:
+        row: `reasoning` and `reply`.
+
+    Example:
+        >>> steps_of({"reasoning": "One.\n\nTwo.", "reply": "<think>One.</think>So three."})
+        ['One.', 'Two.', 'So three.']
+    """
+    reply = row["reply"] or ""
+    block = think_block(reply)
+    if block is None:
+        return [*paragraphs(row["reasoning"] or ""), *paragraphs(reply)]
+    return [*paragraphs(row["reasoning"] or block[0]), *paragraphs(block[1])]
 
 
 def is_cut(finish_reason: str | None) -> bool:

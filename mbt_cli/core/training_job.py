@@ -19,6 +19,9 @@ PROBLEM = "problem.json"
 """In the training folder: why the process failed, as an object with `message` and `hint`."""
 SUMMARY = "summary.json"
 """In the training folder: facts about the finished run, for the lineage."""
+ORDER = "order.parquet"
+"""In the training folder, and in the artifact's files without rows that were dropped: `source` and
+`question_id` in the order in which questions are asked."""
 WANDB_RUN = "wandb_run_id"
 """In the training folder: id of the run on Weights & Biases, which resuming continues."""
 TRAINING_SET = "training_set.parquet"
@@ -39,6 +42,9 @@ SAMPLED_REPLIES = "sampled_replies.parquet"
 """In the artifact's files: some of the replies that reinforcement learning sampled."""
 CHECKPOINT = "checkpoint"
 """In the artifact's files: folder of the trained weights in hub layout."""
+PUBLISHED = "published"
+"""In the training folder: a folder for each step whose checkpoint is to be published, named by the
+step once it is whole."""
 TRAINED_GGUF = "model.gguf"
 """In the checkpoint of a model that came as GGUF: the trained weights for llama.cpp."""
 ADAPTER = "adapter"
@@ -86,6 +92,8 @@ class TrainingJob(Settings):
     """Parquet file with the rows to train on."""
     validation: str | None = None
     """Parquet file with the rows to evaluate on, none of which is trained on."""
+    order: str | None = None
+    """Parquet file with the order in which questions are asked; None: the trainer draws one."""
     folder: str
     """Folder of the checkpoints to resume from."""
     files: str
@@ -95,6 +103,15 @@ class TrainingJob(Settings):
     extractions: dict[str, Json] = Field(default_factory=dict)
     """Address of a questions cell to its benchmark, likewise, if it finds answers in its own way
     (`Benchmark.extract_answer`)."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Address of a questions cell to its benchmark, if they are of several benchmarks and the
+    method logs values of each."""
+    steps: tuple[int, ...] = ()
+    """Steps whose checkpoints other cells read, which are published when they are reached."""
+    every_step: bool = False
+    """Whether every checkpoint that is saved is published too, and that of the last step."""
+    published: tuple[int, ...] = ()
+    """Steps that an earlier process of this training has published."""
     logged: dict[str, str] = Field(default_factory=dict)
     """Column that the method adds to the log, to the name of the value in TRL's log."""
 

@@ -23,6 +23,11 @@ _ABOUT = re.compile(r"budget|count|format|ids?|limit|method|mode|name|policy|typ
 _JSON_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _NAMES = ("properties", "patternProperties", "$defs", "definitions")
 """Tables of a JSON schema whose keys are names of the user's own."""
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|(?:sk|gsk|xai|nvapi)[-_](?=[\w-]*\d)[\w-]{20,}|AIza[\w-]{35}"
+    r"|AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36})"
+)
+"""Keys of hosts of models, of hubs and of clouds."""
 _USER_INFO = re.compile(r"\w://[^/?#\s]+@")
 
 
@@ -44,6 +49,16 @@ def is_key_name(name: str) -> bool:
     if own & {"keys", "tokens"}:
         return bool(own & _OF_KEYS)
     return any(map(_KEY.fullmatch, words)) and not any(map(_OTHER_KEY.fullmatch, words))
+
+
+def masked_keys(text: str, mask: str) -> str:
+    """The text with everything replaced that has the shape of a key.
+
+    Example:
+        >>> masked_keys("hf_" + "a1" * 17 + " of hf-internal-testing/tiny", "[secret]")
+        '[secret] of hf-internal-testing/tiny'
+    """
+    return _SHAPES.sub(mask, text)
 
 
 def written_secrets(table: Mapping[str, Any]) -> Iterator[str]:

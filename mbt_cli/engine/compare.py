@@ -16,16 +16,18 @@ from mbt_cli.errors import UsageError
 from mbt_cli.plugins import benchmark_of, judge_of
 from mbt_cli.registry import AnyScore
 from mbt_cli.scores.agreement import kappa_measure
-from mbt_cli.scores.comparison import Comparison, Margins, compare
+from mbt_cli.scores.comparison import Comparison, Margins, compare, compare_numbers
 from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.scores.votes import both_parsed, confusion, paired_votes
 from mbt_cli.stages.inputs import as_scored, joined_with_questions
 from mbt_cli.stages.score import JudgedCell, judge_views, measures, verdicts_by_judge
 from mbt_cli.store.lineage import Lineage
-from mbt_cli.store.reading import read_rows, require_lineage
+from mbt_cli.store.reading import read_parquet_file, read_rows, require_lineage
 
 _METRICS: TypeAdapter[list[AnyScore]] = TypeAdapter(list[AnyScore])
 _RESAMPLES = 10_000
+_HARNESS = "harness"
+_SUMMARY = "files/summary.parquet"
 _OF_ROLLOUTS = ("exact_match", "f1_score", "answer_rate", "degeneration", "tokens")
 
 
@@ -58,6 +60,8 @@ def compared(
     first: Path, second: Path, *, resamples: int | None, seed: int | None, margins: Margins
 ) -> Comparison:
     """Compare two rollout or score cells, metric by metric, paired by question.
+
+    Two cells of harnesses are compared by their numbers, whose questions are not known.
 
     Args:
         first: Folder of a finished cell.
@@ -98,14 +102,29 @@ def _compared(
     seed: int | None,
     margins: Margins,
 ) -> Comparison:
+    kinds = {require_lineage(folder).kind for pair in matched for folder in pair}
     spec = require_lineage(matched[0][0]).spec
-    found = compare(
-        _pooled([first for first, _ in matched]),
-        _pooled([second for _, second in matched]),
-        resamples=resamples or spec.get("resamples", _RESAMPLES),
-        seed=spec.get("seed", 0) if seed is None else seed,
-        margins=margins,
-    )
+    if kinds == {_HARNESS}:
+        if len(matched) > 1:
+            raise UsageError(
+                "the questions of harnesses are not known, so their cells cannot be pooled",
+                hint="leave out `--pool`: each pair is compared",
+            )
+        if margins.common is not None or margins.own:
+            raise UsageError(
+                "`--equivalent` needs the questions of both cells, and those of harnesses are not "
+                "known",
+                hint="leave it out",
+            )
+        found = compare_numbers(*map(_numbers, matched[0]))
+    else:
+        found = compare(
+            _pooled([first for first, _ in matched]),
+            _pooled([second for _, second in matched]),
+            resamples=resamples or spec.get("resamples", _RESAMPLES),
+            seed=spec.get("seed", 0) if seed is None else seed,
+            margins=margins,
+        )
     known = found.metrics["metric"].to_list()
     if unknown := [name for name in margins.own if name not in known]:
         raise UsageError(
@@ -113,6 +132,10 @@ def _compared(
             hint=f"they have {', '.join(f'`{name}`' for name in known)}",
         )
     return found
+
+
+def _numbers(folder: Path) -> pl.DataFrame:
+    return read_parquet_file(folder, _SUMMARY, require_lineage(folder)).collect()
 
 
 def _pooled(folders: Sequence[Path]) -> list[Measure]:
@@ -150,7 +173,8 @@ def _measures(folder: Path) -> list[Measure]:
         return measures(metrics, judge_views(_judged_cell(study, lineage.address, ()), None))
     if lineage.kind != "score":
         raise UsageError(
-            f"`{folder}` is a {lineage.kind} cell", hint="compare two rollout or two score cells"
+            f"`{folder}` is a {lineage.kind} cell",
+            hint="compare two rollout, two score or two harness cells",
         )
     # a metric from a file of the study is left out: only its manifest knows where the file is
     written = [
@@ -262,4 +286,4 @@ def _scale(lineage: Lineage) -> Scale:
     judge = judge_of(lineage.spec)
     if judge is None:
         raise UsageError(f"the judge `{lineage.spec['judge']['kind']}` is not installed")
-    return judge.scale
+    return judge.verdict_scale()

@@ -1,5 +1,9 @@
-"""Export: a stage or report as a data set, a training as a model repository, with their cards."""
+"""Export: a stage or report as a data set, a training as a model repository, with their cards.
 
+Scores can also be exported as JSON lines, and as orders of their questions.
+"""
+
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,14 +17,18 @@ import polars as pl
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.lineage_notes import TRAINING
-from mbt_cli.core.number_text import number_text, significant_decimals
+from mbt_cli.core.number_text import ABSENT, number_text, significant_decimals
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
+from mbt_cli.engine.export_jsonl import LAYOUT, ScoredCell, scored_cells, write_results
 from mbt_cli.engine.export_report import SUMMARY, configs, read_report, tables_text, write_report
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, BENCHMARKS, TRAINERS
 from mbt_cli.report.metrics import display_of
+from mbt_cli.stages.base import COMMON_AXES
 from mbt_cli.stages.contamination import repeated_completions, shared_questions
+from mbt_cli.stages.curriculum import Direction, in_order, pass_rates
+from mbt_cli.stages.kinds import STAGES
 from mbt_cli.store.cells import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
 from mbt_cli.store.hub import HubAccess, check_push, push_folder
@@ -37,6 +45,8 @@ _SUMMARIES = {
     "rewrite": "Reasoning traces of a model, rewritten by a teacher.",
 }
 """Kinds of stages whose rows can be exported, each with a sentence for the card."""
+_COUNTS = ("samples", "traces_per_question", "traces_per_rollout")
+"""Fields of stages that say how many rows of a question there are."""
 _NO_LICENCE = "local files, licence not stated"
 _ROWS_AT_ONCE = 2_000
 _SHOWN_HASH = 16
@@ -75,6 +85,170 @@ def export_of(cells: Sequence[Path]) -> Export:
         if kind == "report":
             return _report(cells[0])
     return _data_set(cells)
+
+
+def jsonl_of(below: Path, cells: Sequence[Path]) -> Export:
+    """The score cells among some cells as JSON lines: completions, results and numbers.
+
+    Args:
+        below: The folder that the user named.
+        cells: The finished cells at or below it.
+
+    Raises:
+        UsageError: There is no score cell.
+        MissingInputError: Something that a score read is gone, or changed after it was read.
+    """
+    scored = scored_cells(below, cells)
+
+    def write(folder: Path) -> None:
+        for cell in scored:
+            write_results(cell, folder)
+            _write_lineage(cell.score, folder / cell.place / LINEAGE)
+
+    return Export("dataset", _jsonl_card(scored), write)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The questions of a benchmark's split in order of their values."""
+
+    name: str
+    lineage: Lineage
+    behind: Upstream
+    questions: pl.DataFrame
+    left_out: int
+
+
+def order_of(cells: Sequence[Path], direction: Direction, metric: str | None) -> Export:
+    """The questions of score cells in order of a metric: files that a `mixture` reads.
+
+    Args:
+        cells: Finished cells of a score stage, one for each benchmark and split.
+        direction: Whether the highest values come first, or the lowest.
+        metric: The metric; None for the first of `RIGHT` that a cell has.
+
+    Raises:
+        UsageError: A cell is not a score cell, or two are about the same questions.
+        StageError: A cell does not have the metric.
+    """
+    found: dict[str, _Order] = {}
+    for folder in cells:
+        lineage = require_lineage(folder)
+        if lineage.kind != "score":
+            raise UsageError(
+                f"`{folder}` is a {lineage.kind} cell; an order is made of score cells",
+                hint="name the folder of a score stage: runs/STUDY/SCORES",
+            )
+        axes = axes_of(lineage.address)
+        name = f"{axes['benchmark']}-{axes['split']}"
+        if name in found:
+            raise UsageError(
+                f"`{found[name].lineage.address}` and `{lineage.address}` are about the same "
+                "questions, and an order is made of one",
+                hint="name the folder of one cell",
+            )
+        rates = pass_rates(read_rows(folder, lineage), metric, lineage.address)
+        order = in_order(rates, direction)
+        behind = upstream(_study_of(folder, lineage), [lineage.address])
+        found[name] = _Order(name, lineage, behind, order, rates.height - order.height)
+
+    def write(folder: Path) -> None:
+        for one in found.values():
+            text = "".join(f"{name}\n" for name in one.questions["question_id"])
+            write_atomically(folder / f"{one.name}.txt", text.encode())
+            one.questions.write_parquet(folder / f"{one.name}.parquet")
+            _write_lineage(one.lineage, folder / "lineage" / f"{one.name}.json")
+
+    return Export("dataset", _order_card(list(found.values()), direction), write)
+
+
+def _order_card(orders: Sequence[_Order], direction: Direction) -> str:
+    from huggingface_hub import DatasetCardData
+
+    configs = [{"config_name": one.name, "data_files": f"{one.name}.parquet"} for one in orders]
+    table = [
+        "| file | by | questions | without a value | mean | always 0 | always 1 |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    models, licences, lineage = dict[str, str](), dict[str, str](), dict[str, str]()
+    for one in orders:
+        values = one.questions["value"]
+        mean = number_text(sum(values) / max(1, len(values)), decimals=_DIGITS - 1)
+        ends = f"{(values == 0).sum()} | {(values == 1).sum()}"
+        metric = next(iter(one.questions["metric"]), "-")
+        table.append(
+            f"| {one.name}.txt | {metric} | {len(values)} | {one.left_out} | {mean} | {ends} |"
+        )
+        lineage |= {address: cell.fingerprint for address, cell in one.behind.cells.items()}
+        licences |= _licences(one.behind)
+        models |= {
+            f"{cell.address} ({cell.kind})": _model_words(cell.model)
+            for cell in one.behind.cells.values()
+            if cell.model
+        }
+    first = orders[0]
+    how = "the highest value first" if direction == "easy_first" else "the lowest value first"
+    part = f'{{ benchmark = "{axes_of(first.lineage.address)["benchmark"]}", '
+    part += f'order = "FOLDER/{first.name}.txt" }}'
+    return _card(
+        DatasetCardData(license="other", configs=configs).to_yaml(),
+        f"# {first.lineage.study}: questions in order",
+        f"Ids of questions, one a line, {how}; beside each file a table with the values. The value "
+        "of a question is the mean over its samples; equal ones are in a fixed, random order.",
+        "\n".join(table),
+        f"In a train stage:\n\n```toml\nmixture = [{part}]\n```",
+        _section("Models", models),
+        _section("Licences of the sources", licences or {"sources": "none: generated by rules"}),
+        _section("Lineage (address: fingerprint)", lineage),
+        f"Made by {_made_by(first.lineage)}. The lineage of each file is in `lineage/`.",
+    )
+
+
+def _jsonl_card(scored: Sequence[ScoredCell]) -> str:
+    from huggingface_hub import DatasetCardData
+
+    configs = [
+        {"config_name": Path(name).stem, "data_files": f"**/{name}"}
+        for name in LAYOUT
+        if name.endswith(".jsonl")
+    ]
+    table = ["| folder | model | completions | failed | numbers |", "|---|---|---:|---:|---|"]
+    lineage, models, licences = dict[str, str](), dict[str, str](), dict[str, str]()
+    for cell in scored:
+        behind = upstream(cell.study, [cell.score.address])
+        lineage |= {address: below.fingerprint for address, below in behind.cells.items()}
+        licences |= _licences(behind)
+        models |= {
+            f"{below.address} ({below.kind})": _model_words(below.model)
+            for below in behind.cells.values()
+            if below.model
+        }
+        model = axes_of(cell.rollouts.address).get("model", "")
+        counts = f"{cell.rollouts.rows} | {cell.failed}"
+        table.append(f"| {cell.place} | {model} | {counts} | {_numbers(cell)} |")
+    first = scored[0].score
+    return _card(
+        DatasetCardData(license="other", configs=configs).to_yaml(),
+        f"# {first.study}: completions and scores",
+        "A folder for each score cell, with its lineage and these files of UTF-8:",
+        "\n".join(f"- `{name}`: {content}" for name, content in LAYOUT.items()),
+        "\n".join(table),
+        _section("Models", models),
+        _section("Licences of the sources", licences or {"sources": "none: generated by rules"}),
+        _section("Lineage (address: fingerprint)", lineage),
+        f"Made by {_made_by(first)}.",
+    )
+
+
+def _numbers(cell: ScoredCell) -> str:
+    """Every metric of a cell in one line, as tables show it."""
+    shown = []
+    for row in cell.summary().filter(pl.col("by").is_null()).iter_rows(named=True):
+        value = number_text(
+            row["value"], unit=row["unit"], decimals=display_of(row["metric"], row["unit"]).decimals
+        )
+        shown.append(f"{row['metric']} {value}{' %' if row['unit'] == 'percent' else ''}")
+    return ", ".join(shown)
 
 
 def publish(export: Export, to: str, access: HubAccess, *, private: bool) -> str:
@@ -127,7 +301,13 @@ def refusal(to: str, access: HubAccess) -> str:
 
 def _new_folder(to: str) -> Path:
     """The folder that an export goes to; one that a crash left unfinished is written again."""
+    if re.match(r"\w+:", to):
+        raise UsageError(
+            f"`{to}` is not a place for an export", hint="--to hub:OWNER/NAME, or a folder"
+        )
     folder = Path(to).expanduser()
+    if folder.is_file():
+        raise UsageError(f"`{to}` is a file", hint="name a new folder")
     is_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_empty and not (folder / _PARTIAL).is_dir():
         raise UsageError(f"`{to}` is not empty", hint="name a new folder")
@@ -159,7 +339,8 @@ def _data_set(cells: Sequence[Path]) -> Export:
         if lineage.kind not in _SUMMARIES:
             raise UsageError(
                 f"`{folder}` is a {lineage.kind} cell; {', '.join(_SUMMARIES)} cells can be "
-                "exported, and a single train or report cell"
+                "exported, and a single train or report cell",
+                hint="name the folder of one such stage: runs/STUDY/STAGE",
             )
         axes = axes_of(lineage.address)
         split = axes.pop("split", "train")
@@ -212,8 +393,8 @@ def _data_card(parts: Sequence[_Part]) -> str:
     licences = {k: v for part in parts for k, v in _licences(part.behind).items()}
     known = sorted(set(licences.values()))
     data = DatasetCardData(
-        # several licences have no common identifier: `other` refers the reader to the text
-        license=known[0] if len(known) == 1 else "other",
+        # several licences have no common identifier, words are none: `other` refers to the text
+        license=known[0] if len(known) == 1 and " " not in known[0] else "other",
         configs=[
             {
                 "config_name": config,
@@ -243,7 +424,6 @@ def _data_card(parts: Sequence[_Part]) -> str:
                 asked = models.setdefault(f"{below.stage} ({below.kind})", words)
                 if words not in asked.split("; "):
                     models[f"{below.stage} ({below.kind})"] = f"{asked}; {words}"
-    columns = ", ".join(f'{name} = "{name}"' for name in first.columns)
     return _card(
         data.to_yaml(),
         f"# {first.study}: {first.stage}",
@@ -254,11 +434,46 @@ def _data_card(parts: Sequence[_Part]) -> str:
         _section("Licences of the sources", licences or {"sources": "none: generated by rules"}),
         _contamination(parts),
         _section("Rows left out, by reason", {k: str(n) for k, n in sorted(failures.items())}),
-        "## Reading it in a study\n\n```toml\n"
-        f'source = {{ from = "hub:ORG/NAME", config = "...", columns = {{ {columns} }} }}\n```',
+        _reading(parts),
         _section("Lineage (address: fingerprint)", lineage),
         f"Made by {_made_by(first)}. The lineage of each part is in `lineage/`.",
     )
+
+
+def _reading(parts: Sequence[_Part]) -> str:
+    """The stage of a manifest that reads the data set, with what else the manifest needs."""
+    first = parts[0].lineage
+    kind = STAGES[first.kind]
+    cells = [axes_of(part.lineage.address) for part in parts]
+    is_input = any(rule.leading for rule in kind.inputs.values()) and first.kind != "rollout"
+    # axes that a stage of this kind can set itself; the others come from what it reads
+    own = [axis for axis in cells[0] if axis in {*COMMON_AXES, *kind.axes, *kind.model_fields}]
+    is_whole = not is_input and len(own) == len(cells[0])
+    chosen = cells if is_whole else cells[:1]
+    values = {axis: list(dict.fromkeys(axes[axis] for axes in chosen)) for axis in own}
+    lines = ["[[stage]]", f'kind = "{first.kind}"', f'name = "{first.stage}"']
+    if is_input:
+        lines.append('rollouts = "..."  # a rollout stage of the manifest')
+    else:
+        matrix = ", ".join(f"{axis} = {orjson.dumps(v).decode()}" for axis, v in values.items())
+        lines.append(f"matrix = {{ {matrix} }}")
+    spec = _spec_of(first)
+    for name in ("make", *_COUNTS):
+        if name in spec and spec[name] != kind.model_fields[name].default:
+            lines.append(f"{name} = {orjson.dumps(spec[name]).decode()}")
+    config = "-".join(f"{{{axis}}}" for axis in cells[0] if axis != "split")
+    columns = ", ".join(f'{name} = "{name}"' for name in first.columns)
+    lines += [
+        "",
+        "[stage.source]",
+        'from = "hub:ORG/NAME"',
+        f'config = "{config if is_whole or is_input else parts[0].config}"',
+        f"columns = {{ {columns} }}",
+    ]
+    named = [f"`[{axis}s.{v}]`" for axis in ("benchmark", "model") for v in values.get(axis, ())]
+    beside = f"With {', '.join(named)} in the manifest:\n\n" if named and not is_input else ""
+    text = "\n".join(lines)
+    return f"## Reading it in a study\n\n{beside}```toml\n{text}\n```"
 
 
 def _contamination(parts: Sequence[_Part]) -> str:
@@ -383,11 +598,12 @@ def _score_table(study: Path, address: str) -> str:
     lines = ["| scored in | metric | value | 95 % | n |", "|---|---|---:|---:|---:|"]
     for path in sorted(study.rglob(LINEAGE)):
         lineage = read_lineage(path.parent)
-        if lineage is None or lineage.kind != "score":
+        if lineage is None or lineage.kind not in ("score", "harness"):
             continue
         reads: Mapping[str, list[str]] = lineage.notes.get("reads") or {}
         rollouts = [read_lineage(study / cell) for cell in reads.get("rollouts", ())]
-        if not any(cell is not None and address in cell.inputs for cell in rollouts):
+        is_own = lineage.kind == "harness" and address in lineage.inputs
+        if not is_own and not any(c is not None and address in c.inputs for c in rollouts):
             continue
         summary = read_parquet_file(path.parent, "files/summary.parquet", lineage).collect()
         for row in summary.filter(summary["by"].is_null()).iter_rows(named=True):
@@ -399,7 +615,7 @@ def _score_table(study: Path, address: str) -> str:
             sign = " (%)" if row["unit"] == "percent" else ""
             lines.append(
                 f"| {lineage.address} | {head.title}{sign} | {value} | {low} to {high} "
-                f"| {row['n']} |"
+                f"| {ABSENT if row['n'] is None else row['n']} |"
             )
     return "\n".join(lines) if len(lines) > 2 else "This checkpoint has no scores yet."
 

@@ -69,7 +69,7 @@ def _summary(study: Path, report: Lineage) -> pl.DataFrame:
             raise MissingInputError(
                 f"`{address}`, which the report reads, is not there", hint="run `mbt report` again"
             )
-        if lineage.kind == "score":
+        if lineage.kind in ("score", "harness"):
             scores = read_parquet_file(study / address, f"{FILES}/{SUMMARY}", lineage)
             axes = [pl.lit(value).alias(axis) for axis, value in axes_of(address).items()]
             labels = [pl.lit(address).alias("address"), *axes]

@@ -7,8 +7,9 @@ from pathlib import Path
 from mbt_cli.core.column_maps import SourcePreset
 from mbt_cli.core.names import nearest
 from mbt_cli.core.serving import Download, ServerPlace
+from mbt_cli.core.verifier import VerifierData
 from mbt_cli.engine.runner import hub_access
-from mbt_cli.errors import MbtError, UsageError
+from mbt_cli.errors import Interrupted, MbtError, Stopped, UsageError
 from mbt_cli.interfaces import Backend
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.load import Manifest
@@ -30,13 +31,14 @@ class Needed:
     Args:
         name: Its name in the manifest, such as `model qwen3-0.6b`.
         what: Its source, for messages.
-        files: Its files on the hub, or the file that its backend downloads itself.
+        files: Its files on the hub, the file that its backend downloads itself, or the data of a
+            verifier.
         backend: The backend of a model.
     """
 
     name: str
     what: str
-    files: HubRequest | Download
+    files: HubRequest | Download | VerifierData
     backend: Backend | None = None
 
 
@@ -91,6 +93,12 @@ def needed_by(
     for cell in cells:
         if takes_all or cell.resolution.axes.get("benchmark") in benchmarks:
             found += [_questions(cell), _published(cell)]
+        if takes_all:
+            found += [
+                _of_request(f"{name}, {cell.address}", request)
+                for name, request in cell.stage.hub_files_read().items()
+            ]
+        found += _verifier_data(cell, None if takes_all else benchmarks)
     once: dict[tuple[str, tuple[str, ...]], Needed] = {}
     for needed in found:
         if needed is not None:
@@ -104,6 +112,8 @@ def cached_size(needed: Needed, machine: Machine) -> CachedSize:
     if isinstance(needed.files, Download):
         whole, missing = needed.files.size_bytes, int(not needed.files.path.is_file())
         return CachedSize(HubSize(None, 1, whole, missing, whole * missing))
+    if isinstance(needed.files, VerifierData):
+        return _data_size(needed.files)
     if hub_access(machine).offline:
         return CachedSize(None, "size unknown: mbt is offline")
     try:
@@ -126,6 +136,8 @@ def fetch_all(
         begin(one)
         try:
             yield Fetched(one, _fetch(one, machine))
+        except (Interrupted, Stopped):
+            raise
         except MbtError as error:
             yield Fetched(one, error=error)
 
@@ -143,9 +155,26 @@ def missing_error(results: Sequence[Fetched]) -> MbtError | None:
     return MbtError("\n".join(lines), hint="run it again: finished downloads are kept")
 
 
+def _data_size(data: VerifierData) -> CachedSize:
+    try:
+        path = data.find()
+    except MbtError as error:
+        return CachedSize(None, error.message)
+    if path is None:
+        return CachedSize(None, "")
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return CachedSize(HubSize(None, len(files), sum(f.stat().st_size for f in files), 0, 0))
+
+
 def _fetch(needed: Needed, machine: Machine) -> Path:
     if isinstance(needed.files, HubRequest):
         return fetch_files(needed.files, hub_access(machine)).folder
+    if isinstance(needed.files, VerifierData):
+        if (path := needed.files.find()) is not None:
+            return path
+        if machine.is_offline:
+            raise MbtError("mbt is offline", hint="unset MBT_OFFLINE and HF_HUB_OFFLINE")
+        return needed.files.fetch()
     assert needed.backend is not None
     needed.backend.weights(_place(machine))
     return needed.files.path
@@ -176,6 +205,21 @@ def _questions(cell: Cell) -> Needed | None:
     axes = cell.resolution.axes
     request = hub_request(benchmark, axes["split"])
     return _of_request(f"benchmark {axes['benchmark']} {axes['split']}", request)
+
+
+def _verifier_data(cell: Cell, benchmarks: Collection[str] | None) -> list[Needed]:
+    """The data of the verifiers of a cell; of all benchmarks, or of some."""
+    own = cell.resolution.verifiers
+    verifiers = [
+        verifier
+        for name in (own if benchmarks is None else own.keys() & set(benchmarks))
+        for verifier in (own[name], *cell.stage.verifiers_used(own[name], cell.resolution))
+    ]
+    return [
+        Needed(f"verifier {verifier.kind}", data.name, data)
+        for verifier in dict.fromkeys(verifiers)
+        for data in verifier.data()
+    ]
 
 
 def _published(cell: Cell) -> Needed | None:

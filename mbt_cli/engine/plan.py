@@ -7,20 +7,25 @@ that nothing uses.
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
+from mbt_cli.core.addresses import STEP
 from mbt_cli.core.fingerprint import spec_of
+from mbt_cli.core.number_text import counted
 from mbt_cli.core.plugin import Settings
+from mbt_cli.core.prices import PICOS, Price
 from mbt_cli.core.request_keys import sha256_of
+from mbt_cli.engine.beside import watched_beside
 from mbt_cli.engine.placing import UNKNOWN, Placing, PlannedPlacement, planned_placement
 from mbt_cli.engine.select import select_with_needs
+from mbt_cli.engine.spending import SpendingSums, recorded_prices
 from mbt_cli.engine.states import CellState, States, Status
 from mbt_cli.engine.training_estimate import (
     DataSize,
@@ -31,10 +36,14 @@ from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.docs import Documented
 from mbt_cli.manifest.load import Manifest
+from mbt_cli.manifest.match import TRAIN
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Name
 from mbt_cli.manifest.toml import check_values
 from mbt_cli.stages.base import Model
+from mbt_cli.stages.checkpoints import ALL_STEPS
+from mbt_cli.stages.questions import QUESTIONS
+from mbt_cli.store.lineage import PACE, Lineage
 from mbt_cli.store.reading import check_files
 
 PLAN_VERSION = 1
@@ -43,8 +52,8 @@ PLAN_VERSION = 1
 JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 _Typed = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 """Text as it can be typed: no path or option holds NUL."""
-_MOST_TASKS = 1_000
-"""Tasks of an array, the most that Slurm allows unless `MaxArraySize` is set."""
+MAX_CELLS, MAX_HOURS, MAX_ROWS = 24, 12.0, 100_000
+"""Cells, estimated hours and rows of one job, unless a plan says others."""
 _LIMIT_FACTOR = 1.5
 _START_HOURS = 0.5
 """The time limit of a job is `_LIMIT_FACTOR` times its measured hours, and these to start."""
@@ -71,9 +80,25 @@ class PlannedCell(Settings):
     most_tokens: _Count | None = None
     """The most that they can be: every reply as long as `max_tokens`; null where the context is
     the limit, or the rows are unknown."""
+    requests: _Count | None = None
+    """Requests that they cost at most; null if none, or if a program does not say how many it
+    makes."""
     gpu_hours: float | None = Field(default=None, ge=0)
     """Estimate of the GPU hours; null without `expected_tokens_per_second` of the model. That of a
     training is the one under `trainings`."""
+    money: float | None = Field(default=None, ge=0)
+    """Estimate of what its requests cost, in the plan's currency, as if the dearest of its models
+    answered all of them; null without a price of a model."""
+    most_money: float | None = Field(default=None, ge=0)
+    """The same if every reply is as long as `max_tokens`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_dollars(cls, table: Any) -> Any:
+        """Plans of mbt 0.3 have a key `dollars` without a value."""
+        if isinstance(table, dict) and table.get("dollars", 0) is None:
+            return {key: value for key, value in table.items() if key != "dollars"}
+        return table
 
 
 class JobResources(Settings):
@@ -131,6 +156,12 @@ class Plan(Settings):
     """Values of `--only`; the jobs make those cells and what they need."""
     presets: _Typed | None = None
     """Value of `--presets`."""
+    max_cells: int = Field(default=MAX_CELLS, ge=1)
+    """Value of `--max-cells`."""
+    max_hours: float = Field(default=MAX_HOURS, gt=0)
+    """Value of `--max-hours`."""
+    max_rows: int = Field(default=MAX_ROWS, ge=1)
+    """Value of `--max-rows`."""
     fingerprint: str
     """Hash of the manifest with overrides and of every cell's fingerprint."""
     replace: bool = False
@@ -149,6 +180,13 @@ class Plan(Settings):
     """Where the models of the jobs are served, if mbt chose it."""
     advice: tuple[str, ...] = ()
     """What would make large jobs faster."""
+    currency: str = "USD"
+    """Currency of all money."""
+    budget: float | None = Field(default=None, ge=0)
+    """What the requests of the study may cost; null without a limit."""
+    spent: float | None = Field(default=None, ge=0)
+    """What they have cost so far, requests whose end is not known at their most; null without
+    prices."""
 
     @property
     def boots(self) -> int:
@@ -161,6 +199,9 @@ class Plan(Settings):
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += [word for override in self.overrides for word in ("--set", override)]
         words += ["--presets", self.presets] if self.presets else []
+        words += ["--max-cells", str(self.max_cells)] if self.max_cells != MAX_CELLS else []
+        words += ["--max-hours", str(self.max_hours)] if self.max_hours != MAX_HOURS else []
+        words += ["--max-rows", str(self.max_rows)] if self.max_rows != MAX_ROWS else []
         words += ["--replace"] if replace or self.replace else []
         return shlex.join(words)
 
@@ -173,9 +214,9 @@ def make_plan(
     overrides: Sequence[str] = (),
     presets: Path | None = None,
     replace: bool = False,
-    max_cells: int = 24,
-    max_hours: float = 12.0,
-    max_rows: int = 100_000,
+    max_cells: int = MAX_CELLS,
+    max_hours: float = MAX_HOURS,
+    max_rows: int = MAX_ROWS,
     placing: Placing | None = None,
 ) -> Plan:
     """The plan of a study, or of a part of it, from manifest, presets and lineage alone.
@@ -199,19 +240,29 @@ def make_plan(
     sizes = cell_sizes(states)
     chosen = set(select_with_needs(manifest, states, only))
     wanted = {"missing", "failed", "grown", *(["stale"] if replace else [])}
-    todo = [s for s in states.all() if s.status in wanted and s.cell.address in chosen]
+    leaving = of_open_steps(states, stale=True) if replace else set()
+    todo = [
+        s
+        for s in states.all()
+        if s.status in wanted and s.cell.address in chosen and s.cell.address not in leaving
+    ]
     read = {address for s in todo for address in (s.cell.address, *s.cell.needs)} or chosen
     check_files((states[a].folder, lineage) for a in read if (lineage := states[a].lineage))
     placing = placing or Placing(UNKNOWN, {})
+    spending = None
+    if manifest.prices:
+        spending = SpendingSums(states.study_folder, recorded_prices(manifest)).read()
     served = {
         model.name: model.backend
         for state in todo
-        if state.cell.resolution.source is None and (model := asked_model(state))
+        if state.cell.resolution.source is None
+        for model in asked_models(state)
     }
     placements = [planned_placement(name, served[name], placing) for name in sorted(served)]
     drafts = _draft_jobs(
         todo, sizes, placing, max_cells=max_cells, max_hours=max_hours, max_rows=max_rows
     )
+    _add_gpus_beside(manifest, drafts)
     gpus = {address: draft.gpus for draft in drafts for address in draft.cells}
     trainings = planned_trainings(states, sizes)
     training_hours = {
@@ -234,7 +285,9 @@ def make_plan(
                 rows=size.rows,
                 tokens=size.tokens,
                 most_tokens=size.most_tokens,
+                requests=size.requests,
                 gpu_hours=hours,
+                **_money(state, size, manifest.prices),
             )
         )
     jobs = [
@@ -263,6 +316,9 @@ def make_plan(
         overrides=tuple(overrides),
         only=tuple(only),
         presets=None if presets is None else str(presets),
+        max_cells=max_cells,
+        max_hours=max_hours,
+        max_rows=max_rows,
         fingerprint=plan_fingerprint(manifest, states),
         replace=replace,
         cells=tuple(cells),
@@ -271,27 +327,75 @@ def make_plan(
         left_out=tuple(manifest.left_out),
         trainings=tuple(trainings),
         placements=tuple(p for p in placements if p is not None),
-        advice=tuple(_seed_advice(todo, sizes)),
+        advice=(
+            *_seed_advice(todo, sizes),
+            *_program_advice(todo),
+            *_waiting_advice(manifest, drafts),
+        ),
+        currency=manifest.document.study.currency,
+        budget=manifest.document.study.budget,
+        spent=None if spending is None else spending.at_most,
     )
+
+
+def _money(state: CellState, size: "Size", prices: Mapping[str, Price]) -> dict[str, float | None]:
+    """What the requests of a cell cost by the estimate, and at most; empty if it is not known.
+
+    How a program divides them among the models of its roles is not known before: the dearest of
+    them counts for all. Models that mbt serves cost nothing unless they have a price.
+    """
+    asked = asked_models(state)
+    known = [prices[model.name] for model in asked if model.name in prices]
+    is_known = all(m.name in prices or m.backend.origin() is None for m in asked)
+    if not known or not is_known or size.prompt_tokens is None or size.tokens is None:
+        return {}
+    prompts = size.prompt_tokens
+    return {
+        name: max(price.at_most(prompts, tokens) for price in known) / PICOS
+        for name, tokens in (("money", size.tokens), ("most_money", size.most_tokens))
+        if tokens is not None
+    }
 
 
 def _seed_advice(todo: Sequence[CellState], sizes: Mapping[str, "Size"]) -> Iterator[str]:
     """What seeds cost where many tokens are drawn with them."""
-    tokens = Counter[str]()
-    prices: dict[str, str] = {}
+    tokens = Counter[tuple[str, str]]()
     for state in todo:
         model = asked_model(state)
-        if model is None or not model.sampling.seedable or not model.sampling.temperature:
+        if model is None or not model.sampling.seedable:
             continue
-        if price := model.backend.seed_price:
-            tokens[model.name] += sizes[state.cell.address].tokens or 0
-            prices[model.name] = price
-    for name, count in tokens.items():
+        if price := model.backend.seed_price(model.sampling):
+            tokens[price, model.name] += sizes[state.cell.address].tokens or 0
+    large: dict[str, list[str]] = {}
+    for (price, name), count in tokens.items():
         if count >= _MANY_TOKENS:
-            yield (
-                f"{name}: a seed in each request costs {prices[name]}; `seedable = false` in its "
-                "sampling sends none, and a request that is sent again then has another reply"
-            )
+            large.setdefault(price, []).append(name)
+    for price, names in large.items():
+        yield (
+            f"{', '.join(names)}: a seed in each request costs {price}; `seedable = false` in the "
+            "sampling sends none, and a request that is sent again then has another reply"
+        )
+
+
+def _program_advice(todo: Sequence[CellState]) -> Iterator[str]:
+    """Programs that do not say how many requests they make."""
+    unknown = [state for state in todo if requests_per_row(state) is None]
+    if kinds := sorted({state.cell.resolution.program.kind for state in unknown}):
+        yield (
+            f"{', '.join(kinds)}: the program does not say how many requests a rollout makes; its "
+            "tokens are those of one, until a cell with it is done (`expected_requests`)"
+        )
+
+
+def _waiting_advice(manifest: Manifest, drafts: Sequence["JobDraft"]) -> Iterator[str]:
+    """What no job makes, since its cells are known only while a training runs."""
+    beside = {s for d in drafts if (w := watched_beside(manifest, d.cells)) for s in w.stages}
+    if left := [stage for stage in manifest.waiting if stage not in beside]:
+        yield (
+            f"{', '.join(left)}: no job makes them, since their cells appear with the checkpoints "
+            f"of a training; evaluate these while it runs, `mbt watch {manifest.path}`, or plan "
+            "again when it has ended"
+        )
 
 
 def planned_trainings(
@@ -304,9 +408,70 @@ def planned_trainings(
     )
 
 
+def _add_gpus_beside(manifest: Manifest, drafts: Sequence["JobDraft"]) -> None:
+    """Give the jobs of trainings the GPUs on which their checkpoints are evaluated meanwhile.
+
+    Raises:
+        UsageError: `beside` names a GPU that the job does not have.
+    """
+    for draft in drafts:
+        watched = watched_beside(manifest, draft.cells) if draft.kind == TRAIN else None
+        if watched is None or not watched.gpus:
+            continue
+        if (draft.nodes or 1) > 1:
+            raise UsageError(
+                f"`beside.gpus` of `{watched.stages[0]}` divides the GPUs of one node, and "
+                f"`{draft.cells[0]}` trains on {draft.nodes}",
+                hint=f"leave `beside` out, and evaluate in a job of its own: `mbt watch "
+                f"{manifest.path}`",
+            )
+        draft.gpus += 0 if draft.fills else len(watched.gpus)
+        if not draft.fills and watched.gpus[-1] >= draft.gpus:
+            on = f"of `{watched.stages[0]}` is {list(watched.gpus)}"
+            raise UsageError(
+                f"`beside.gpus` {on}, and the job of `{draft.cells[0]}` has {draft.gpus} GPUs, "
+                "those beside its training included",
+                hint=f"name GPUs from 0 to {draft.gpus - 1}, or train on more: `launch.processes`",
+            )
+
+
+def of_open_steps(states: States, *, stale: bool = False) -> Collection[str]:
+    """Cells of steps that come and go with what a training publishes, and all that read them.
+
+    Questions that nothing else reads come with them.
+
+    Args:
+        states: The states of the cells.
+        stale: Only steps that a training with other settings has published.
+    """
+    found = set[str]()
+    for state in states.all():
+        training = state.cell.training
+        is_open = False
+        if training is not None:
+            steps = states[training].cell.resolution.steps
+            is_open = ALL_STEPS in steps and state.cell.resolution.axes[STEP] not in steps
+        is_chosen = is_open and (state.status == "stale" or not stale)
+        if is_chosen or found & set(state.cell.needs):
+            found.add(state.cell.address)
+    read = {
+        need
+        for state in states.all()
+        if state.cell.address not in found
+        for need in state.cell.needs
+    }
+    of_found = {need for address in found for need in states[address].cell.needs}
+    return found | {a for a in of_found - read if states[a].cell.kind == QUESTIONS}
+
+
 def plan_fingerprint(manifest: Manifest, states: States) -> str:
     """Hash that changes with the manifest, its overrides, presets, prompts and data files."""
-    fingerprints = {state.cell.address: state.fingerprint for state in states.all()}
+    comes = of_open_steps(states)
+    fingerprints = {
+        state.cell.address: state.fingerprint
+        for state in states.all()
+        if state.cell.address not in comes
+    }
     return sha256_of({"text": sha256_of(dict(manifest.tree)), "cells": fingerprints})
 
 
@@ -360,7 +525,7 @@ def read_plan(text: bytes, where: str) -> Plan:
     try:
         plan = Plan.model_validate(found)
     except ValidationError as error:
-        problems.add_validation("", error, Plan.model_fields, found)
+        problems.add_validation("", error, Plan.model_fields, found, kind=Plan)
     else:
         _check_cells(plan, problems)
         _check_jobs(plan, problems)
@@ -431,7 +596,7 @@ def _check_array(
     """An array has one cell with a row for each task, and a job that merges its rows."""
     rows = cells[0].rows if len(cells) == len(job.cells) == 1 else None
     if rows is None or job.shards > rows:
-        of = "one cell" if rows is None else f"a cell of {rows} rows"
+        of = "one cell" if rows is None else f"a cell of {counted(rows, 'row')}"
         problems.add(f"{where}.shards", f"`{job.shards}`: needs {of} with a row for each task")
     merge = makers.get(job.cells[0])
     if merge is None or merge.argv[1:2] != ("merge",):
@@ -492,7 +657,12 @@ def _draft_jobs(
     keys: dict[str, str] = {}
     for state in todo:
         address, kind = state.cell.address, state.cell.kind
-        keys[address] = _server(state)[0] or (address if kind == "train" else f"kind {kind}")
+        # a checkpoint is published by its training
+        training = state.cell.training or address
+        own = training if kind == "train" else f"kind {kind}"
+        if state.cell.resolution.harness is not None:  # a job has the GPUs of all its cells
+            own = f"{own} {_gpus(state, placing)}"
+        keys[address] = server_of(state)[0] or own
         # one more than an input's level, unless the same job makes that input
         above = (levels[a] + (keys[a] != keys[address]) for a in state.cell.needs if a in levels)
         levels[address] = max(above, default=0)
@@ -502,9 +672,10 @@ def _draft_jobs(
         draft: JobDraft | None = None
         for state in group:
             address, size = state.cell.address, sizes[state.cell.address]
-            key, model = _server(state)
+            key, model = server_of(state)
             gpus, hours = _gpus(state, placing), size.hours or 0.0
-            shards = _shards(size, max_rows=max_rows, max_hours=max_hours) if key else 1
+            is_shared = bool(key) or is_checked(state)
+            shards = _shards(size, max_rows=max_rows, max_hours=max_hours) if is_shared else 1
             if shards > 1:
                 part = hours / shards
                 array = JobDraft(state.cell.kind, model, gpus, [address], part, shards)
@@ -513,12 +684,17 @@ def _draft_jobs(
                 drafts.append(JobDraft(state.cell.kind, "", 0, [address], merges=True))
                 draft = None  # cells from before and after a merge cannot share a job
                 continue
-            if draft is None or len(draft.cells) >= max_cells or draft.hours + hours > max_hours:
+            is_published = state.cell.training is not None and draft is not None
+            is_full = draft is not None and (
+                len(draft.cells) >= max_cells or draft.hours + hours > max_hours
+            )
+            if draft is None or (is_full and not is_published):
                 nodes, fills = _spread(state)
                 draft = JobDraft(state.cell.kind, model, gpus, nodes=nodes, fills=fills)
                 draft.is_remote = _is_remote(state)
                 drafts.append(draft)
             draft.cells.append(address)
+            draft.gpus = max(draft.gpus, gpus)
             draft.hours += hours
             draft.is_measured &= size.is_measured
     _link(drafts, {state.cell.address: state.cell for state in todo})
@@ -530,7 +706,7 @@ def _shards(size: "Size", *, max_rows: int, max_hours: float) -> int:
     if size.rows is None:
         return 1
     by_hours = 1 if size.hours is None else math.ceil(size.hours / max_hours)
-    return min(max(-(-size.rows // max_rows), by_hours), max(size.rows, 1), _MOST_TASKS)
+    return min(max(-(-size.rows // max_rows), by_hours), max(size.rows, 1))
 
 
 def _link(drafts: Sequence[JobDraft], cells: Mapping[str, Cell]) -> None:
@@ -554,7 +730,7 @@ def _link(drafts: Sequence[JobDraft], cells: Mapping[str, Cell]) -> None:
         draft.needs = sorted(makers - {draft.id}, key=lambda name: places[name])
 
 
-def _server(state: CellState) -> tuple[str, str]:
+def server_of(state: CellState) -> tuple[str, str]:
     """Key and name of the server that a cell needs; empty if it needs none."""
     cell = state.cell
     model = asked_model(state)
@@ -566,14 +742,16 @@ def _server(state: CellState) -> tuple[str, str]:
     if trained and settings.get("serve_adapters"):
         # one server loads the adapters one after the other, if the trainings are LoRAs
         trained = [f"adapters of {', '.join(sorted({_stage_of(address) for address in trained}))}"]
-    key = sha256_of([model.name, spec_of(model.backend), model.run.concurrency, settings, trained])
+    parts = [model.name, spec_of(model.backend), model.run.concurrency, settings, trained]
+    parts += [[other.name, spec_of(other.backend)] for other in asked_models(state)[1:]]
+    key = sha256_of(parts)
     return key, model.name + "".join(f" ({address})" for address in trained)
 
 
 def _is_remote(state: CellState) -> bool:
     """Whether the cell asks a model that answers elsewhere, or within mbt's own process."""
-    model = asked_model(state)
-    return model is not None and (model.backend.origin() is not None or not model.backend.has_model)
+    models = [model.backend for model in asked_models(state)]
+    return bool(models) and all(one.origin() is not None or not one.has_model for one in models)
 
 
 def _stage_of(address: str) -> str:
@@ -585,9 +763,15 @@ def _gpus(state: CellState, placing: Placing) -> int:
     resolution = state.cell.resolution
     if resolution.source is not None:
         return 0
+    if (harness := resolution.harness) is not None:
+        served = placing.placed(resolution.models["model"].backend)[0].gpus()
+        own = harness.place.gpus
+        if harness.uses_server:
+            return served + (own or 0)
+        return served if own is None else own
     if resolution.recipe is None:
-        model = asked_model(state)
-        return 0 if model is None else placing.placed(model.backend)[0].gpus()
+        # servers of several models run at once
+        return sum(placing.placed(model.backend)[0].gpus() for model in asked_models(state))
     if not resolution.models["model"].backend.gpus():
         return 0  # a model that is served without GPUs is trained without them
     return resolution.recipe.launch.known_processes() or 1
@@ -609,6 +793,13 @@ USUAL_TOKENS: Mapping[str, int] = {
     "judge": 600,
 }
 """Tokens of a reply, reasoning included, by kind of stage, until a cell of the stage is done."""
+USUAL_PROMPT_TOKENS: Mapping[str, int] = {
+    "rollout": 1_000,
+    "synthesize": 1_500,
+    "rewrite": 3_000,
+    "judge": 1_500,
+}
+"""Tokens of a prompt, likewise."""
 
 _FACTORS = ("samples", "traces_per_question", "traces_per_rollout", "votes")
 _ASKED_ABOUT = ("rollouts", "questions")
@@ -616,9 +807,31 @@ _ASKED_ABOUT = ("rollouts", "questions")
 
 def asked_model(state: CellState) -> Model | None:
     """The model that the cell sends requests to, if any."""
-    if state.cell.kind not in USUAL_TOKENS:
+    harness = state.cell.resolution.harness
+    if state.cell.kind not in USUAL_TOKENS and not (harness and harness.uses_server):
         return None
     return next(iter(state.cell.resolution.models.values()), None)
+
+
+def asked_models(state: CellState) -> Sequence[Model]:
+    """All models that the cell sends requests to: its own first, then those of other roles."""
+    own = asked_model(state)
+    others = () if own is None else state.cell.resolution.roles.values()
+    found = {} if own is None else {own.name: own}
+    for model in others:
+        found.setdefault(model.name, model)
+    return list(found.values())
+
+
+def requests_per_row(state: CellState) -> int | None:
+    """Requests that a row of the cell costs at most; None if its program does not say."""
+    found = state.cell.resolution
+    return found.judge.expected_requests() if found.judge else found.program.expected_requests()
+
+
+def is_checked(state: CellState) -> bool:
+    """Whether a rule gives the cell's verdicts: rows without tokens, on processors alone."""
+    return state.cell.resolution.judge is not None and not state.cell.resolution.models
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,9 +842,11 @@ class Size:
         rows: Rows that the cell will have.
         tokens: Tokens to generate.
         most_tokens: The most that they can be.
+        prompt_tokens: Tokens of all prompts.
         hours: Hours of its server, by the speed of finished cells of the same kind and server,
             else by the model's `expected_tokens_per_second`.
         is_measured: Whether they follow from finished cells.
+        requests: The most requests that they cost.
     """
 
     rows: int | None
@@ -639,57 +854,90 @@ class Size:
     hours: float | None = None
     is_measured: bool = False
     most_tokens: int | None = None
+    requests: int | None = None
+    prompt_tokens: int | None = None
+
+
+def _like(state: CellState) -> tuple[str, str]:
+    """Cells whose rows cost alike: those of a stage with the same program."""
+    stage = state.cell.stage
+    return stage.name, str(getattr(stage, "program", None) or "")
 
 
 def cell_sizes(states: States) -> dict[str, Size]:
     """The size of every cell; finished cells have their rows, and their stage's tokens per row."""
-    rows_done: Counter[str] = Counter()
-    tokens_done: Counter[str] = Counter()
+    rows_done: Counter[tuple[str, str]] = Counter()
+    tokens_done: Counter[tuple[str, str]] = Counter()
+    prompts_done: Counter[tuple[str, str]] = Counter()
     for state in states.all():
         if state.lineage is not None and state.lineage.tokens.completion:
-            rows_done[state.lineage.stage] += state.lineage.rows
-            tokens_done[state.lineage.stage] += state.lineage.tokens.completion
+            rows_done[_like(state)] += state.lineage.rows
+            tokens_done[_like(state)] += state.lineage.tokens.completion
+            prompts_done[_like(state)] += state.lineage.tokens.prompt
     measured = _measured_speeds(states)
     sizes: dict[str, Size] = {}
     for state in states.all():
         cell = state.cell
         rows = _rows(state, sizes)
         per_row: float | None = USUAL_TOKENS.get(cell.kind)
-        is_known = rows_done[cell.stage.name] > 0
+        per_prompt: float = USUAL_PROMPT_TOKENS.get(cell.kind, 0)
+        is_known, requests = rows_done[_like(state)] > 0, requests_per_row(state)
         if is_known:
-            per_row = tokens_done[cell.stage.name] / rows_done[cell.stage.name]
-        if rows is None or per_row is None or cell.resolution.source is not None:
+            per_row = tokens_done[_like(state)] / rows_done[_like(state)]
+            per_prompt = prompts_done[_like(state)] / rows_done[_like(state)]
+        elif per_row is not None:
+            per_row *= requests or 1
+            per_prompt *= requests or 1
+        has_tokens = cell.resolution.source is None and not is_checked(state)
+        if rows is None or per_row is None or not has_tokens:
             sizes[cell.address] = Size(rows)
             continue
         model = asked_model(state)
-        limit = None if model is None else model.sampling.limit
-        most = rows * limit if isinstance(limit, int) else None
+        limits = [one.sampling.limit for one in asked_models(state)]
+        most = None
+        if requests is not None and limits and all(isinstance(limit, int) for limit in limits):
+            most = rows * requests * max(limit for limit in limits if isinstance(limit, int))
         tokens = round(rows * per_row)
         if most is not None and not is_known:
             tokens = min(tokens, most)
-        own = measured.get((cell.kind, _server(state)[0])) if measured else None
+        own = measured.get((cell.kind, server_of(state)[0])) if measured else None
         speed = own or (None if model is None else model.run.expected_tokens_per_second)
         hours = None if speed is None else tokens / speed / 3600
-        sizes[cell.address] = Size(rows, tokens, hours, own is not None, most)
+        asked = None if requests is None or model is None else rows * requests
+        prompts = round(rows * per_prompt)
+        sizes[cell.address] = Size(rows, tokens, hours, own is not None, most, asked, prompts)
     return sizes
 
 
 def _measured_speeds(states: States) -> dict[tuple[str, str], float]:
     """Tokens per second of finished cells, by their kind and server, its start included.
 
-    Cells that reused replies, as those do that were stopped or made of shards, would seem too fast.
+    Of cells that reused replies, as those do that were stopped or made of shards, only what their
+    runs received themselves counts: the cell as a whole would seem too fast.
     """
     tokens: Counter[tuple[str, str]] = Counter()
     seconds: dict[tuple[str, str], float] = {}
     for state in states.all():
-        made = state.lineage
-        if made is None or not made.tokens.completion or made.requests.reused or made.seconds <= 0:
+        received, duration = _received(state.lineage)
+        if not received or duration <= 0:
             continue
-        if server := _server(state)[0]:
+        if server := server_of(state)[0]:
             key = (state.cell.kind, server)
-            tokens[key] += made.tokens.completion
-            seconds[key] = seconds.get(key, 0.0) + made.seconds
+            tokens[key] += received
+            seconds[key] = seconds.get(key, 0.0) + duration
     return {key: tokens[key] / seconds[key] for key in seconds}
+
+
+def _received(made: Lineage | None) -> tuple[int, float]:
+    """Tokens that servers gave a finished cell, and the seconds that they took."""
+    if made is None:
+        return 0, 0.0
+    if not made.requests.reused:
+        return made.tokens.completion, made.seconds
+    pace = made.notes.get(PACE)
+    if not isinstance(pace, dict):
+        return 0, 0.0
+    return int(pace["completion_tokens"]), float(pace["seconds"])
 
 
 def _rows(state: CellState, sizes: Mapping[str, Size]) -> int | None:
@@ -720,7 +968,7 @@ def _questions(cell: Cell) -> int | None:
     return min((size for size in sizes if size is not None), default=None)
 
 
-_RESULTS = ("score", "report")
+_RESULTS = ("score", "harness", "report")
 """Kinds of stages whose cells are read by people."""
 
 
@@ -749,7 +997,7 @@ def unused_cells(manifest: Manifest) -> list[UnusedCells]:
             stages.setdefault(address.partition("/")[0], []).append(cell)
     found = []
     for stage, cells in stages.items():
-        unused = [cell for cell in cells if cell.address not in read]
+        unused = [c for c in cells if c.address not in read and not c.resolution.steps]
         others = [cell.resolution.axes for cell in cells if cell.address in read]
         if not unused:
             continue

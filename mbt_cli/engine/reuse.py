@@ -9,7 +9,8 @@ import polars as pl
 
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.request_keys import sha256_of
-from mbt_cli.engine.plan import asked_model
+from mbt_cli.core.rows import STEPS_FILE
+from mbt_cli.engine.plan import asked_model, asked_models
 from mbt_cli.engine.states import CellState
 from mbt_cli.inference.journal import import_rows, lendable_keys
 from mbt_cli.inference.loop import first_requests
@@ -19,7 +20,7 @@ from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
-from mbt_cli.store.cells import JOURNAL, cell_folder
+from mbt_cli.store.cells import FILES, JOURNAL, cell_folder
 from mbt_cli.store.lineage import ROWS, Lineage, read_lineage
 from mbt_cli.store.parquet import footer_metadata, intact_rows, row_count
 from mbt_cli.store.reply_index import record_cell, recorded_cells
@@ -29,23 +30,44 @@ def check_begun(state: CellState) -> None:
     """Refuse to go on with a cell that was begun on another server.
 
     Raises:
-        OtherServerError: Its journal has replies of another endpoint than the manifest's.
+        OtherServerError: Its journal has replies of another endpoint than the manifest's, be it of
+            the stage's own model or of one that plays a role.
     """
-    if name := _origin_name(state):
-        recorded = recorded_origins(state.folder / JOURNAL)
-        check_origin(recorded, Origin(name=name), state.cell.address)
+    for number, model in enumerate(asked_models(state)):
+        if name := model.backend.origin():
+            of = model.name if number else ""  # the first is the stage's own
+            recorded = recorded_origins(state.folder / JOURNAL, of)
+            check_origin(recorded, Origin(name=name), state.cell.address)
+
+
+def replies_of(folder: Path, lineage: Lineage | None, *, has_steps: bool = False) -> Path:
+    """The file with every reply of a cell: its rows, or the steps of its rollouts.
+
+    Args:
+        folder: The cell's folder.
+        lineage: Its lineage, if it has one.
+        has_steps: Without a lineage, whether its program makes several requests.
+    """
+    steps = f"{FILES}/{STEPS_FILE}"
+    has_steps = has_steps if lineage is None else steps in lineage.files
+    return folder / (steps if has_steps else ROWS)
+
+
+def replies_file(state: CellState) -> Path:
+    """`replies_of` a cell of the study."""
+    return replies_of(state.folder, state.lineage, has_steps=state.cell.resolution.has_steps)
 
 
 def reusable_rows(state: CellState) -> tuple[list[range], int]:
     """The rows of a finished cell whose replies a run may reuse, and the number of damaged ones.
 
-    Reads every byte of rows.parquet. Rows without a lineage, which a user has moved away, are
+    Reads every byte of `replies_file`. Rows without a lineage, which a user has moved away, are
     taken as they are.
 
     Raises:
         ArtifactError: Such rows are not a Parquet file.
     """
-    rows, lineage, name = state.folder / ROWS, state.lineage, _origin_name(state)
+    rows, lineage, name = replies_file(state), state.lineage, _origin_name(state)
     if not isinstance(state.cell.stage, AsksModel):
         return [], 0
     if lineage is None:
@@ -58,8 +80,15 @@ def reusable_rows(state: CellState) -> tuple[list[range], int]:
     made = recorded_origin(lineage)
     if name is not None and made is not None and not made.has_name(name):
         return [], 0
-    intact = intact_rows(rows, lineage.files[ROWS])
-    return intact, lineage.rows - sum(map(len, intact))
+    intact = intact_rows(rows, lineage.files[rows.relative_to(state.folder).as_posix()])
+    kept = sum(map(len, intact))
+    if rows.name == ROWS:
+        return intact, lineage.rows - kept
+    steps = pl.scan_parquet(state.folder / ROWS, glob=False).select(pl.col("steps").sum())
+    try:
+        return intact, max(0, steps.collect().item() - kept)
+    except (OSError, pl.exceptions.PolarsError):
+        return intact, int(not kept)
 
 
 class Lenders:
@@ -91,7 +120,7 @@ class Lenders:
         if lineage is None:
             return
         try:
-            keys = lendable_keys(folder / ROWS, self.accepts)
+            keys = lendable_keys(replies_of(folder, lineage), self.accepts)
         except (OSError, pl.exceptions.PolarsError):  # its own run reports the damage
             return
         self._lineages[folder] = lineage
@@ -194,14 +223,17 @@ def borrow_replies(
         if since is not None and lineage.started_at < since:
             continue
         try:
-            intact = intact_rows(folder / ROWS, lineage.files[ROWS])
+            replies = replies_of(folder, lineage)
+            intact = intact_rows(replies, lineage.files[replies.relative_to(folder).as_posix()])
         except (OSError, pl.exceptions.PolarsError):  # its own run reports the damage
             continue
         if not intact:
             continue
         if (origin := recorded_origin(lineage)) is not None:
             record_origin(journal, f"borrowed-{lineage.fingerprint[:12]}", origin)
-        if import_rows(folder / ROWS, journal, intact, keys=keys, accepts=lenders.accepts):
+        # which requests a program makes later follows from its replies: all may be wanted
+        wanted = lendable_keys(replies, lenders.accepts) if batch.goes_on else keys
+        if import_rows(replies, journal, intact, keys=wanted, accepts=lenders.accepts):
             is_own = lineage.study == state.cell.resolution.study
             found.append(lineage.address if is_own else f"{lineage.study}/{lineage.address}")
     return found
@@ -212,8 +244,8 @@ def lent_keys(state: CellState, batch: RequestBatch, lenders: Lenders) -> set[st
     if lenders.is_empty:
         return set()
     keys, found = _keys(batch), set[str]()
-    for folder, _ in _fitting(state, lenders, keys):
-        lent = lendable_keys(folder / ROWS, lenders.accepts)
+    for folder, lineage in _fitting(state, lenders, keys):
+        lent = lendable_keys(replies_of(folder, lineage), lenders.accepts)
         found.update(lent.join(keys, on="request_key", how="semi")["request_key"])
     return found
 

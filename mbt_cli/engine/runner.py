@@ -1,9 +1,10 @@
 """Run the unfinished cells of a study, inputs first."""
 
 import logging
+import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -13,15 +14,25 @@ from time import monotonic
 
 import polars as pl
 
-from mbt_cli.core.addresses import axes_of
+from mbt_cli.core.addresses import STEP, axes_of
 from mbt_cli.core.chat import Endpoint, Responder
-from mbt_cli.core.jobs import JobId, Shard
+from mbt_cli.core.fingerprint import fingerprint_of_stable
+from mbt_cli.core.jobs import Shard
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.names import own_utc_name
+from mbt_cli.core.number_text import counted
 from mbt_cli.core.progress import Progress
 from mbt_cli.core.rows import GATE
 from mbt_cli.core.serving import ServerPlace
-from mbt_cli.engine.plan import asked_model
+from mbt_cli.core.training_job import CHECKPOINT
+from mbt_cli.engine.beside import (
+    check_waiting_harnesses,
+    is_training,
+    with_needs_among,
+)
+from mbt_cli.engine.order import run_order
+from mbt_cli.engine.plan import asked_models
+from mbt_cli.engine.queues import current_job, is_gone
 from mbt_cli.engine.reuse import (
     Lending,
     borrow_replies,
@@ -29,13 +40,16 @@ from mbt_cli.engine.reuse import (
     is_begun_afresh,
     moved_from,
     recorded_origin,
+    replies_file,
     return_replies,
     reusable_rows,
 )
+from mbt_cli.engine.spending import Meters
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import (
     ArtifactError,
     BackendError,
+    BudgetError,
     Interrupted,
     MbtError,
     MissingInputError,
@@ -48,30 +62,45 @@ from mbt_cli.errors import (
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import import_rows
 from mbt_cli.inference.loop import AskReport
-from mbt_cli.inference.origins import record_origin, record_server
+from mbt_cli.inference.origins import (
+    Pace,
+    record_origin,
+    record_pace,
+    record_server,
+    recorded_pace,
+)
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.inference.replies import ServerDiedError
 from mbt_cli.interfaces import Backend
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.registry import LAUNCHERS
+from mbt_cli.sandbox import pool as sandbox
 from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.stages.base import LoadedInput, Work, WriteRows, no_rows
-from mbt_cli.stages.checkpoints import with_checkpoints
+from mbt_cli.stages.checkpoints import ALL_STEPS, with_checkpoints
 from mbt_cli.stages.imports import imported_rows
 from mbt_cli.store import provenance
-from mbt_cli.store.artifacts import ArtifactWriter, complete_finish
+from mbt_cli.store.artifacts import ArtifactWriter, complete_finish, unfinished_files
 from mbt_cli.store.cells import (
     JOURNAL,
     cell_folder,
     complete_move,
     move_aside,
+    published_steps,
     record_failure,
 )
 from mbt_cli.store.disk import filling, writing_to
 from mbt_cli.store.hub import HubAccess
-from mbt_cli.store.lineage import ROWS, InputRecord, Lineage, Requests, ServerRecord, read_lineage
+from mbt_cli.store.lineage import (
+    LINEAGE,
+    PACE,
+    InputRecord,
+    Lineage,
+    Requests,
+    ServerRecord,
+    read_lineage,
+)
 from mbt_cli.store.locks import Lock, holding, remove_dead_locks
 from mbt_cli.store.logs import logging_to
 from mbt_cli.store.reading import check_files, input_sha256, read_rows, require_lineage
@@ -79,6 +108,8 @@ from mbt_cli.store.reading import check_files, input_sha256, read_rows, require_
 _log = logging.getLogger(__name__)
 _SHOWN_CELLS = 10
 
+_TAKEN = ".taken"
+"""Marks a checkpoint of a training while it moves into the cell of its step."""
 _WHICH_FAILED = "which failed: "
 
 _INHERITED = (
@@ -140,29 +171,127 @@ class _Counts:
         self.reused += reused
 
 
-def _some_failed(failed: Mapping[str, MbtError], of: int) -> StageError:
+def joined(first: RunReport, more: RunReport) -> RunReport:
+    """The report of two rounds; what the first has made is done in the second."""
+    made = [*first.made, *(address for address in more.made if address not in first.made)]
+    done = {*first.done, *more.done} - set(made)
+    return RunReport(made, sorted(done), first.sent + more.sent, first.reused + more.reused)
+
+
+def _some_failed(failed: Mapping[str, MbtError], of: int) -> MbtError:
     lines = [f"{len(failed):,} of {of:,} cells failed or lack an input:"]
     lines += [f"  `{a}`: {error.message}" for a, error in list(failed.items())[:_SHOWN_CELLS]]
     if len(failed) > _SHOWN_CELLS:
         lines.append(f"  and {len(failed) - _SHOWN_CELLS:,} more")
-    return StageError("\n".join(lines), hint=next(iter(failed.values())).hint)
+    over = next((error for error in failed.values() if isinstance(error, BudgetError)), None)
+    kind = StageError if over is None else BudgetError
+    return kind("\n".join(lines), hint=(over or next(iter(failed.values()))).hint)
 
 
 class Runner:
-    """Runs chosen cells of a study on this machine."""
+    """Runs chosen cells of a study on this machine.
 
-    def __init__(self, manifest: Manifest, machine: Machine, options: RunOptions) -> None:
-        self.states = States(manifest, machine.runs)
-        self._manifest = manifest
+    Attributes:
+        states: The states of all cells.
+        made: Addresses of the cells that it has made so far.
+        failed: Address to error of the cells that failed with `keep_going`, in the last round.
+        manifest: The study, with the steps that are published so far.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        machine: Machine,
+        options: RunOptions,
+        servers: "Servers | None" = None,
+    ) -> None:
+        self.made: Sequence[str] = ()
+        self.failed: dict[str, MbtError] = {}
         self._machine = machine
         self._options = options
+        self._servers = servers
         self._began = datetime.now(UTC)
         self._asks_all: set[str] = set()  # cells that borrow no replies
-        self._lending = Lending(manifest, machine, is_off=options.no_cache)
+        self._follow(manifest)
         self._holding = partial(holding, job=current_job(machine.environment), is_gone=is_gone)
 
-    def run(self, addresses: Collection[str], progress: Progress) -> RunReport:
+    def _follow(self, manifest: Manifest) -> None:
+        """Go on with the manifest as it is loaded now."""
+        self.states = States(manifest, self._machine.runs)
+        self.manifest = manifest
+        self._lending = Lending(manifest, self._machine, is_off=self._options.no_cache)
+        job = current_job(self._machine.environment)
+        self._meters = Meters(manifest, self._machine.runs / manifest.study, job)
+
+    def run(
+        self,
+        addresses: Collection[str],
+        progress: Progress,
+        choose: Callable[[Manifest], Collection[str]] | None = None,
+    ) -> RunReport:
         """Make these cells, inputs before what reads them; finished cells are skipped.
+
+        Args:
+            addresses: The cells.
+            progress: Shows what is done.
+            choose: Chooses among the cells of the manifest when trainings have published
+                checkpoints meanwhile; None: nothing is added.
+
+        Raises:
+            MbtError: As `_round`.
+        """
+        report = RunReport([], [], 0, 0)
+        if choose is not None and (first := self._trained_first(addresses)):
+            self.check(addresses)
+            report = self._round(first, progress)  # steps of the earlier training leave with it
+            self.follow_steps()
+            addresses = choose(self.manifest)
+        report = joined(report, self._round(addresses, progress))
+        while choose is not None and self.manifest.has_open_steps and self.manifest.load:
+            self.follow_steps()
+            found = choose(self.manifest)
+            if set(found) <= set(addresses):
+                break
+            addresses = found
+            report = joined(report, self._round(found, progress))
+        self.made = report.made
+        return report
+
+    def check(self, addresses: Collection[str]) -> None:
+        """Refuse now what a run of these cells would refuse after a training.
+
+        Raises:
+            StaleError: A cell was finished with other settings, and `replace` is not set.
+            MbtError: A key, server or package is missing.
+        """
+        chosen = [self.states[address] for address in addresses]
+        self._check_stale(chosen)
+        self._check_backends(chosen)
+
+    def follow_steps(self) -> None:
+        """Load the manifest again, with the steps that are published now."""
+        if self.manifest.load is not None:
+            self._follow(self.manifest.load())
+
+    def _trained_first(self, addresses: Collection[str]) -> Sequence[str]:
+        """Trainings whose steps the manifest reads as they are published, before what reads them.
+
+        With `keep_going` only those that may replace others, whose steps leave: one that fails
+        ends the run.
+        """
+        if self._options.keep_going and not self._options.replace:
+            return []
+        found = {
+            address
+            for address in addresses
+            if is_training(self.manifest.cells[address])
+            and ALL_STEPS in self.manifest.cells[address].resolution.steps
+            and self.states[address].status not in ("done", "grown")
+        }
+        return with_needs_among(self.manifest, found, addresses)
+
+    def _round(self, addresses: Collection[str], progress: Progress) -> RunReport:
+        """Make the cells that the manifest has now.
 
         Raises:
             StaleError: A cell was finished with other settings, and `replace` is not set.
@@ -170,6 +299,7 @@ class Runner:
             ArtifactError: A finished cell lacks a file. If no cell that runs reads it, the others
                 are made first.
             LockedError: Another process makes one of the cells.
+            BudgetError: A request could cost more than the budget leaves; all replies are kept.
             StageError: More rows failed than `max_failed_share` allows; with `keep_going`, cells
                 failed or lack an input, and the others are made.
             MbtError: A cell failed; earlier cells and all replies are kept.
@@ -183,10 +313,13 @@ class Runner:
             self._check_inputs(chosen)
             self._check_begun(chosen)
         self._check_backends(chosen)
+        run = self.manifest.document.run
+        sandbox.configure(level=run.sandbox, workers=run.sandbox_workers)
         counts = _Counts()
-        failed: dict[str, MbtError] = {}
-        with Servers() as servers:
-            for address in addresses:
+        self.made = counts.made
+        failed = self.failed = {}
+        with nullcontext(self._servers) if self._servers else Servers() as servers:
+            for address in run_order(chosen):
                 try:
                     self._run_one(address, servers, progress, counts)
                 except (Stopped, Interrupted):
@@ -217,8 +350,9 @@ class Runner:
             report = self._ask_shard(state, self._options.shard, servers, progress)
             counts.add(report.sent, report.reused)
             return
-        requests = self._run_cell(state, servers, progress).requests
-        counts.add(requests.sent, requests.reused)
+        made = self._run_cell(state, servers, progress)
+        if made.model is not None:  # checks of a verifier call no model
+            counts.add(made.requests.sent, made.requests.reused)
         counts.made.append(address)
         self.states.refresh([address])
         self._lending.add(state)
@@ -259,6 +393,9 @@ class Runner:
             if not was_stale:
                 self._check_stale([state])
             _log.info("%s begins, fingerprint %s", address, state.fingerprint)
+            found = state.cell.resolution
+            if state.cell.stage.computes_here(found) and found.source is None:
+                servers.close()
             try:
                 with filling(folder):
                     return self._make_or_replace(state, lock, servers, progress)
@@ -318,7 +455,7 @@ class Runner:
         }
         columns = cell.stage.columns(cell.resolution)
         rows, failures = 0, Counter[str]()
-        allowed = (*_INHERITED, *cell.stage.allowed_failures)
+        allowed = (*_INHERITED, *cell.stage.failures_allowed())
         with ArtifactWriter(
             folder, columns, address=cell.address, fingerprint=state.fingerprint
         ) as writer:
@@ -332,6 +469,8 @@ class Runner:
                 writer.write(frame)
 
             work = self._work(state, inputs, servers, progress, files=writer.files, write=write)
+            steps = _Steps(self._machine.runs, state, work, records, started, progress)
+            work = replace(work, steps=steps)
             # asked anew on another server: what this run has asked there already may serve
             if lenders := self._borrow(state, work, since=self._began if afresh else None):
                 work.result.notes["asked_in"] = lenders
@@ -341,6 +480,8 @@ class Runner:
             self._check_failures(cell, failures, rows)
             lineage = _lineage(state, work, records, started)
             lock.check()
+            if is_training(cell):
+                steps.end()
             if state.status == "stale" or afresh or is_damaged:
                 move_aside(self._machine.runs, cell.resolution.study, folder, now=started)
             made = writer.finish(lineage.model_copy(update={"seconds": monotonic() - clock}))
@@ -349,11 +490,11 @@ class Runner:
 
     def _take_over(self, state: CellState, progress: Progress) -> bool:
         """Add the replies of the finished cell to the journal; returns whether it is damaged."""
-        folder, journal = state.folder, state.folder / JOURNAL
-        intact, damaged = reusable_rows(state)
+        journal = state.folder / JOURNAL
+        replies, (intact, damaged) = replies_file(state), reusable_rows(state)
         if damaged:
             progress.note(
-                f"`{folder / ROWS}` differs from its lineage: {damaged:,} of "
+                f"`{replies}` differs from its lineage: {damaged:,} of "
                 f"{damaged + sum(map(len, intact)):,} rows cannot be trusted, and those without "
                 "another copy are asked again; the file moves to `.replaced` in the runs folder"
             )
@@ -362,7 +503,7 @@ class Runner:
                 record_origin(journal, "imported", origin)
             if state.lineage is not None and (server := state.lineage.server) is not None:
                 record_server(journal, "imported", server.version, server.flags)
-            import_rows(folder / ROWS, journal, intact)
+            import_rows(replies, journal, intact)
         return damaged > 0
 
     def _borrow(self, state: CellState, work: Work, *, since: datetime | None = None) -> list[str]:
@@ -378,13 +519,13 @@ class Runner:
 
     def _check_failures(self, cell: Cell, failures: Counter[str], rows: int) -> None:
         """Refuse a cell of which too many rows failed in the stage itself."""
-        max_share, failed = self._manifest.document.study.max_failed_share, failures.total()
+        max_share, failed = self.manifest.document.study.max_failed_share, failures.total()
         if failed <= max_share * rows:
             return
         most = "; ".join(f"{count} x {reason}" for reason, count in failures.most_common(3))
         raise StageError(
-            f"`{cell.address}`: {failed} of {rows} rows failed, `max_failed_share` allows "
-            f"{max_share:.1%} ({most})",
+            f"`{cell.address}`: {failed} of {counted(rows, 'row')} failed, `max_failed_share` "
+            f"allows {max_share:.1%} ({most})",
             hint="the good replies are kept: fix the cause and run the same command again, with "
             "`--retry-failed` if the server refused the rows; or raise `[study] max_failed_share`",
         )
@@ -405,16 +546,18 @@ class Runner:
             if not any((folder / JOURNAL).glob("borrowed-*.jsonl")):
                 self._borrow(state, work)
             batch = cell.stage.request_batch(work)
-            share = share_of(batch, shard)
+            share, writer = share_of(batch, shard), f"{shard.number}-of-{shard.of}"
             progress.start(f"{cell.address} shard {shard}", share.total)
-            asking = partial(
-                ask, share, work.journal, progress, writer=f"{shard.number}-of-{shard.of}"
-            )
+            asking = partial(ask, share, work.journal, progress, writer=writer)
             try:
-                return asking()
+                report = asking()
             except OtherServerError:
                 return_replies(work.journal)  # another shard may have done so
-                return asking()
+                report = asking()
+            if report.completion_tokens:
+                pace = Pace(report.completion_tokens, report.seconds)
+                record_pace(work.journal, writer, pace)
+            return report
 
     def _inputs(self, cell: Cell) -> dict[str, tuple[LoadedInput, ...]]:
         """The cells behind every input field; a partial input leaves out unfinished ones."""
@@ -452,6 +595,7 @@ class Runner:
             hub=hub_access(self._machine),
             progress=progress,
             retry_failed=self._options.retry_failed,
+            meter=partial(self._meters.meter, state.cell.address),
         )
 
     def _check_stale(self, chosen: Sequence[CellState]) -> None:
@@ -507,15 +651,15 @@ class Runner:
                 if why := self._why_failed(missing[0]):
                     raise MissingInputError(
                         f"`{cell.address}` reads `{missing[0]}`, {_WHICH_FAILED}{why}",
-                        hint=f"remove the cause, then run `mbt run {self._manifest.path}`",
+                        hint=f"remove the cause, then run `mbt run {self.manifest.path}`",
                     )
                 kind = self.states[missing[0]].cell.kind
                 verb = "run" if kind == "questions" else kind
                 stage = missing[0].partition("/")[0]
                 raise MissingInputError(
                     f"`{cell.address}` reads `{missing[0]}`, which does not exist yet",
-                    hint=f"run `mbt {verb} {self._manifest.path} --only {stage}` first, or "
-                    f"`mbt run {self._manifest.path}` for everything",
+                    hint=f"run `mbt {verb} {self.manifest.path} --only {stage}` first, or "
+                    f"`mbt run {self.manifest.path}` for everything",
                 )
 
     def _why_failed(self, address: str) -> str:
@@ -528,29 +672,57 @@ class Runner:
 
         A cell that has begun may have every reply already, as when shards are merged.
         """
+        if any(is_training(one.cell) and not self._is_skipped(one) for one in chosen):
+            check_waiting_harnesses(self.manifest, self._machine.environment)
         for state in chosen:
-            model, cell = asked_model(state), state.cell
+            cell = state.cell
             has_begun = (state.folder / JOURNAL).is_dir()
             if cell.resolution.source is not None or has_begun or self._is_skipped(state):
                 continue
             cell.stage.check_here(cell.resolution, self._machine.environment)
-            if model:
-                model.backend.check(self._machine.environment)
+            for model in asked_models(state):
+                try:
+                    model.backend.check(self._machine.environment)
+                except MbtError as error:
+                    raise type(error)(
+                        f"model `{model.name}`: {error.message}", hint=error.hint
+                    ) from error
+
+
+@dataclass(eq=False)
+class _Running:
+    """A server that runs.
+
+    Args:
+        users: Number of cells and models of a cell that use it now.
+        stack: Closes it.
+    """
+
+    backend: Backend
+    parallel: int
+    endpoint: Endpoint | Responder
+    stack: ExitStack
+    users: int = 0
+
+    def is_for(self, backend: Backend, place: ServerPlace) -> bool:
+        return (self.backend, self.parallel) == (backend, place.parallel)
 
 
 class Servers:
-    """A context in which a backend stays open until another one is needed."""
+    """A context in which backends stay open until others are needed.
+
+    Several run at once only where one cell opens them together, for the roles of a program.
+    """
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._running: tuple[Backend, int, Endpoint | Responder] | None = None
+        self._running: list[_Running] = []
         self._broken: list[tuple[Backend, int, BackendError]] = []
 
     def __enter__(self) -> "Servers":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._close()
+        self.close()
 
     @contextmanager
     def open(self, backend: Backend, place: ServerPlace) -> Iterator[Endpoint | Responder]:
@@ -562,36 +734,53 @@ class Servers:
         for *key, error in self._broken:
             if key == [backend, place.parallel]:
                 raise error
-        running = self._running = self._switched(backend, place) or self._running
-        if running is None or running[:2] != (backend, place.parallel) or not _is_alive(running[2]):
-            self._close()
+        found = self._found(backend, place)
+        if found is None:
+            for other in [one for one in self._running if not one.users]:
+                self._stop(other)
+            stack = ExitStack()
             try:
-                opened = self._stack.enter_context(backend.open(place))
+                opened = stack.enter_context(backend.open(place))
             except BackendError as error:
                 self._broken.append((backend, place.parallel, error))
                 raise
-            self._running = running = backend, place.parallel, opened
+            found = _Running(backend, place.parallel, opened, stack)
+            self._running.append(found)
+        found.users += 1
         try:
-            yield running[2]
+            yield found.endpoint
         except ServerDiedError:
-            self._close()  # its process may still run: it did not answer
+            self._stop(found)  # its process may still run: it did not answer
             raise
+        finally:
+            found.users -= 1
 
-    def _switched(
-        self, backend: Backend, place: ServerPlace
-    ) -> tuple[Backend, int, Endpoint | Responder] | None:
-        """The running server as one of this backend; None if another one has to start."""
-        if self._running is None or self._running[:2] == (backend, place.parallel):
-            return None
-        running, parallel, endpoint = self._running
-        if parallel != place.parallel or isinstance(endpoint, Responder) or not _is_alive(endpoint):
-            return None
-        switched = backend.switched(running, endpoint)
-        return None if switched is None else (backend, parallel, switched)
+    def _found(self, backend: Backend, place: ServerPlace) -> _Running | None:
+        """A running server for this backend; None if one has to start."""
+        for running in [one for one in self._running if one.is_for(backend, place)]:
+            if _is_alive(running.endpoint):
+                return running
+            self._stop(running)
+        for running in self._running:
+            endpoint = running.endpoint
+            if running.users or running.parallel != place.parallel:
+                continue
+            if isinstance(endpoint, Responder) or not _is_alive(endpoint):
+                continue
+            if (switched := backend.switched(running.backend, endpoint)) is not None:
+                running.backend, running.endpoint = backend, switched
+                return running
+        return None
 
-    def _close(self) -> None:
-        self._running = None
-        self._stack.close()
+    def _stop(self, running: _Running) -> None:
+        if running in self._running:
+            self._running.remove(running)
+            running.stack.close()
+
+    def close(self) -> None:
+        """Stop the servers that run."""
+        for running in list(self._running):
+            self._stop(running)
 
 
 def _is_alive(endpoint: Endpoint | Responder) -> bool:
@@ -602,6 +791,93 @@ def _is_alive(endpoint: Endpoint | Responder) -> bool:
     except BackendError:
         return False
     return True
+
+
+class _Steps:
+    """Publishes the checkpoints of a training as cells of their own; see `Steps` of the stages.
+
+    Args:
+        runs: The runs folder.
+        state: The training, whose lock the caller holds.
+        work: What it runs with.
+        records: What it was made from.
+        started: When it began.
+        progress: Shows what is published.
+    """
+
+    def __init__(
+        self,
+        runs: Path,
+        state: CellState,
+        work: Work,
+        records: Mapping[str, InputRecord],
+        started: datetime,
+        progress: Progress,
+    ) -> None:
+        self._runs, self._state, self._work = runs, state, work
+        self._records, self._started, self._progress = dict(records), started, progress
+
+    def published(self) -> Collection[int]:
+        study, address = self._state.cell.resolution.study, self._state.cell.address
+        found = set[int]()
+        for step in published_steps(self._runs, study, address):
+            lineage = read_lineage(self._state.folder / f"{STEP}={step}")
+            if lineage is not None and lineage.fingerprint == self._fingerprints(step)[0]:
+                found.add(step)
+        return found
+
+    def recover(self, published: Path) -> None:
+        for marker in published.glob(f"*{_TAKEN}"):
+            step = int(marker.stem)
+            folder, checkpoint = self._state.folder / f"{STEP}={step}", published / str(step)
+            complete_finish(folder)
+            left = unfinished_files(folder) / CHECKPOINT
+            if step not in self.published() and left.is_dir() and not checkpoint.exists():
+                left.rename(checkpoint)
+            marker.unlink()
+
+    def publish(self, step: int, checkpoint: Path) -> None:
+        state, work = self._state, self._work
+        cell, folder = state.cell, state.folder / f"{STEP}={step}"
+        address, (own, base) = f"{cell.address}/{STEP}={step}", self._fingerprints(step)
+        if step in self.published():  # a training that was resumed before it has written it again
+            shutil.rmtree(checkpoint)
+            return
+        if (folder / LINEAGE).exists():  # of a training with other settings
+            move_aside(self._runs, cell.resolution.study, folder, now=self._started)
+        columns = cell.stage.columns(cell.resolution)
+        marker = checkpoint.with_name(f"{step}{_TAKEN}")
+        marker.touch()  # its hash takes minutes, and a training that is resumed is past the step
+        with ArtifactWriter(folder, columns, address=address, fingerprint=own) as writer:
+            checkpoint.rename(writer.files / CHECKPOINT)
+            lineage = _lineage(state, work, self._records, self._started)
+            update = {
+                "address": address,
+                "fingerprint": own,
+                "base_fingerprint": base,
+                "spec": {STEP: str(step)},
+                "notes": {"published_by": cell.address, STEP: step},
+                "model": work.resolution.models["model"].spec(),
+            }
+            writer.finish(lineage.model_copy(update=update))
+        marker.unlink(missing_ok=True)
+        self._progress.note(f"{address}: published")
+
+    def end(self) -> None:
+        """Move the steps aside that another training of this cell has published."""
+        study, folder = self._state.cell.resolution.study, self._state.folder
+        own = self.published()
+        for step in published_steps(self._runs, study, self._state.cell.address):
+            if step not in own:
+                move_aside(self._runs, study, folder / f"{STEP}={step}", now=self._started)
+
+    def _fingerprints(self, step: int) -> tuple[str, str]:
+        cell, spec = self._state.cell, {STEP: str(step)}
+        kind, version, training = cell.kind, type(cell.stage).version, cell.address
+        return (
+            fingerprint_of_stable(kind, version, spec, {training: self._state.fingerprint}),
+            fingerprint_of_stable(kind, version, spec, {training: self._state.base_fingerprint}),
+        )
 
 
 def _is_partial(cell: Cell, name: str) -> bool:
@@ -618,6 +894,20 @@ def _lineage(
     if asked is not None:
         if asked.unusable:
             notes["unusable_values"] = dict(asked.unusable)
+        if asked.others:
+            notes["other_servers"] = {
+                name: {
+                    "version": other.version,
+                    "flags": list(other.flags),
+                    "origin": None if other.origin is None else other.origin.model_dump(),
+                }
+                for name, other in asked.others.items()
+            }
+        if asked.reused and (pace := _pace(work.journal, asked)).completion_tokens:
+            notes[PACE] = {
+                "completion_tokens": pace.completion_tokens,
+                "seconds": round(pace.seconds, 1),
+            }
         server = ServerRecord(version=asked.version, flags=asked.flags, origin=asked.origin)
         requests = Requests(
             sent=asked.sent,
@@ -641,6 +931,13 @@ def _lineage(
         requests=requests,
         started_at=started,
     )
+
+
+def _pace(journal: Path, asked: AskReport) -> Pace:
+    """How fast this run and the shards before it received what the cell did not have yet."""
+    shards = recorded_pace(journal)
+    tokens = shards.completion_tokens + asked.completion_tokens
+    return Pace(tokens, shards.seconds + (asked.seconds if asked.completion_tokens else 0.0))
 
 
 def load_input(folder: Path, address: str) -> LoadedInput:
@@ -684,17 +981,3 @@ def hub_access(machine: Machine) -> HubAccess:
         endpoint=environment.get("HF_ENDPOINT") or None,
         token=environment.get("HF_TOKEN") or None,
     )
-
-
-def current_job(environment: Mapping[str, str]) -> JobId | None:
-    """The job that this process belongs to, if a launcher started it."""
-    for kind, launcher in LAUNCHERS.kinds().items():
-        if launcher.job_id_variable and (own := environment.get(launcher.job_id_variable)):
-            return JobId(kind, own)
-    return None
-
-
-def is_gone(job: JobId) -> bool:
-    """Whether a job that holds a lock has left its queue for certain."""
-    launcher = LAUNCHERS.find(job.launcher)
-    return launcher is not None and launcher.gone(job.id)

@@ -25,10 +25,15 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
         UsageError: A pattern matches nothing, or no cell is left.
     """
     of_kind = [a for a, cell in manifest.cells.items() if kind in (None, cell.kind)]
+    included, excluded = _split(only)
+    named = [pattern.strip("/").partition("/")[0] for pattern in included]
+    if waiting := [stage for stage in named if stage in manifest.waiting]:
+        included = [p for p, stage in zip(included, named, strict=True) if stage not in waiting]
+        if not included:
+            raise _still_waiting(manifest, waiting[0])
     if not of_kind:
         kinds = ", ".join(sorted({c.kind for c in manifest.cells.values()} - {"questions"}))
         raise UsageError(f"`{manifest.path}` has no {kind} stage", hint=f"it has {kinds}")
-    included, excluded = _split(only)
     for pattern in (*included, *excluded):
         if any(matches(pattern, address) for address in of_kind):
             continue
@@ -52,6 +57,18 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
     needed = {a for c in chosen for a in manifest.cells[c].needs if a.startswith("questions/")}
     wanted = chosen | needed
     return [address for address in manifest.cells if address in wanted]
+
+
+class WaitingError(UsageError):
+    """The chosen stages have no cells until a training publishes a checkpoint."""
+
+
+def _still_waiting(manifest: Manifest, stage: str) -> WaitingError:
+    return WaitingError(
+        f"`{stage}` has no cells yet: no checkpoint that it reads is published",
+        hint=f"run the training, `mbt train {manifest.path}`; or evaluate each checkpoint when it "
+        f"appears, `mbt watch {manifest.path} --only {stage}`",
+    )
 
 
 def select_with_needs(manifest: Manifest, states: States, only: Sequence[str]) -> list[str]:

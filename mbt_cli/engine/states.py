@@ -59,6 +59,11 @@ class States:
         self._runs = runs
         self._states: dict[str, CellState] = {}
 
+    @property
+    def study_folder(self) -> Path:
+        """Folder of the whole study."""
+        return self._runs / self._manifest.study
+
     def __getitem__(self, address: str) -> CellState:
         self._read(address)
         return self._states[address]
@@ -108,13 +113,17 @@ class States:
 
     def _state(self, cell: Cell) -> CellState:
         inputs = {address: self._states[address] for address in cell.needs}
-        sizes = dict(cell.sizes)
-        for state in inputs.values():
-            sizes |= state.sizes
         folder = cell_folder(self._runs, self._manifest.study, cell.address)
         lineage = read_lineage(folder)
-        spec, base_spec = _read(cell, cell.spec), _read(cell, cell.base_spec)
-        now, base = _fingerprints(cell, spec, base_spec, inputs, lineage)
+        spec, base_spec, sizes = _read(cell, cell.spec), cell.base_spec, cell.sizes
+        now, base = _fingerprints(cell, spec, _read(cell, base_spec), inputs, lineage)
+        if lineage is not None and lineage.base_fingerprint != base:
+            older = _fingerprints(cell, spec, _read(cell, cell.older_base_spec), inputs, lineage)[1]
+            if lineage.base_fingerprint == older:  # it keeps the form that what reads it recorded
+                base, sizes = older, cell.older_sizes
+        sizes = dict(sizes)
+        for other in inputs.values():
+            sizes |= other.sizes
         state = CellState(cell, folder, "missing", now, base, sizes, lineage)
         status, why = _status(state, inputs)
         state = replace(state, status=status, why=why)
@@ -189,6 +198,8 @@ def _status(state: CellState, inputs: Mapping[str, CellState]) -> tuple[Status, 
         made = [f"input `{address}` exists now" for address in new if inputs[address].lineage]
         if made and is_partial:
             return "grown", made
+        if not changed and (outdated := cell.stage.outdated(lineage.notes, cell.resolution)):
+            return "grown", [outdated]
         return ("stale", changed) if changed else ("done", ())
     if lineage.base_fingerprint == state.base_fingerprint and is_grown(lineage.sizes, state.sizes):
         return "grown", [*_growth(lineage.sizes, state.sizes)]

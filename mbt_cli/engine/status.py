@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,7 +23,9 @@ from mbt_cli.core.jobs import EndedJob, JobId, QueuedJob
 from mbt_cli.core.names import nearest
 from mbt_cli.engine.plan import read_plan
 from mbt_cli.engine.select import nothing_matches
+from mbt_cli.engine.spending import Spending, SpendingSums
 from mbt_cli.engine.submit import (
+    CANCELLED,
     SUBMISSIONS,
     Submission,
     SubmittedJob,
@@ -39,6 +41,7 @@ from mbt_cli.store.cells import FAILURE, JOURNAL, cell_folder, read_failure
 from mbt_cli.store.disk import write_atomically
 from mbt_cli.store.lineage import LINEAGE
 from mbt_cli.store.locks import description, holders, living_and_dead
+from mbt_cli.store.spending import RecordedPrices
 
 Doing = Literal["done", "running", "pending", "failed", "cancelled", "missing"]
 
@@ -83,6 +86,7 @@ class StudyStatus:
         events: What its jobs reported about requeues.
         unasked: Why the queue did not answer; empty if it did.
         again: The command that continues it.
+        spending: What its requests have used and cost.
     """
 
     study: str
@@ -91,15 +95,21 @@ class StudyStatus:
     events: Sequence[str] = ()
     unasked: str = ""
     again: str = ""
+    spending: Spending | None = None
 
 
-def study_status(runs: Path, study: str) -> StudyStatus:
+def study_status(runs: Path, study: str, prices: RecordedPrices | None = None) -> StudyStatus:
     """The status of a study, from its newest submission, its artifacts and the queue.
+
+    Args:
+        runs: The runs folder.
+        study: Name of the study.
+        prices: Those of a manifest; None: those that the newest run has recorded.
 
     Raises:
         UsageError: There is no such study in this runs folder.
     """
-    return StudyReader(runs, study).read()
+    return StudyReader(runs, study, prices).read()
 
 
 def can_change(cell: CellStatus) -> bool:
@@ -115,10 +125,11 @@ def status_json(status: StudyStatus) -> str:
 class StudyReader:
     """Reads the status of a study, again and again; what was read and cannot change is kept."""
 
-    def __init__(self, runs: Path, study: str) -> None:
+    def __init__(self, runs: Path, study: str, prices: RecordedPrices | None = None) -> None:
         self._runs = runs
         self._study = study
         self._journals = _Journals(runs / study)
+        self._spending = SpendingSums(runs / study, prices)
         self._read_at: tuple[tuple[Path, int], ...] = ()
         self._records: Mapping[Path, Submission] = {}
         self._cells: Sequence[_KnownCell] = ()
@@ -138,8 +149,10 @@ class StudyReader:
         found = {cell.address: status.cell(cell) for cell in left}
         self._journals.keep()
         cells = [found.get(cell.address) or _done(cell, jobs) for cell in self._cells]
+        spending = self._spending.read()
         if not self._records:
-            return StudyStatus(self._study, "", cells, again="mbt run MANIFEST")
+            again = "mbt run MANIFEST"
+            return StudyStatus(self._study, "", cells, again=again, spending=spending)
         newest = list(self._records)[-1]
         return StudyStatus(
             self._study,
@@ -148,6 +161,7 @@ class StudyReader:
             _requeues(newest),
             jobs.no_answer,
             self._records[newest].again,
+            spending,
         )
 
     def _read_records(self) -> None:
@@ -325,6 +339,9 @@ class _Status:
         ended = self._jobs.ended.get(job.launcher_id)
         if ended and ended.outcome == "cancelled":
             return replace(status, doing="cancelled", why="cancelled")
+        if ended and ended.outcome == "completed" and not job.finishes and not status.why:
+            asked = f"shards up to {job.tasks[1]} of {job.shards} were asked"
+            return replace(status, why=f"{asked}, and the rest is not submitted yet")
         if status.why or ended:
             why = status.why or f"its job ended {ended.state if ended else ''}"
             log = _log_tail(_logs(kind, record, job))
@@ -478,7 +495,8 @@ def cancel_jobs(runs: Path, study: str, only: Sequence[str]) -> list[str]:
         UsageError: There is no such study in this runs folder, or no cell of it matches.
         MbtError: A queue does not answer, a launcher refuses, or a process is another user's.
     """
-    submissions = read_submissions(runs, study).values()
+    records = read_submissions(runs, study)
+    submissions = records.values()
     cells = {a for submission in submissions for job in submission.jobs for a in job.cells}
     begun = _cells_on_disk(runs / study)
     cells.update(begun)
@@ -493,6 +511,9 @@ def cancel_jobs(runs: Path, study: str, only: Sequence[str]) -> list[str]:
         for job in submission.jobs
         if any(matches(pattern, address) for pattern in only for address in job.cells)
     }
+    for record in () if only else records:
+        with suppress(OSError):  # of another user; a `mbt submit --wait` looks for it
+            (record / CANCELLED).touch()
     cancelled: list[str] = []
     for kind, queue in queued_jobs(runs, study, submissions).items():
         ids = sorted({job.id for job in queue if not only or job.id in chosen})
@@ -528,6 +549,27 @@ def begun_studies(runs: Path) -> list[str]:
     submitted = studies_with_submissions(runs)
     folders = (path for path in runs.glob("[!.]*") if path.is_dir())
     return sorted({*submitted, *(path.name for path in folders if _cells_on_disk(path))})
+
+
+def job_log(runs: Path, study: str) -> Iterator[tuple[str, ...]]:
+    """Every job that was submitted, the oldest first: the fields of `JOB_LOG` as text.
+
+    Raises:
+        ArtifactError: A record is damaged.
+    """
+    for folder, submission in read_submissions(runs, study).items():
+        # the folder is named by `utc_name`
+        submitted = f"{folder.name[:10]} {folder.name[11:13]}:{folder.name[13:15]}"
+        for job in submission.jobs:
+            first, *more = job.cells
+            cells = first if not more else f"{first} and {len(more)} more"
+            if job.shards > 1:
+                cells = f"{cells}, shards {job.tasks[0]} to {job.tasks[1]} of {job.shards}"
+            yield (job.launcher_id or job.id, study, submission.manifest, cells, submitted)
+
+
+JOB_LOG = ("job", "study", "manifest", "what it makes", "submitted (UTC)")
+"""Columns of the log of jobs."""
 
 
 def _unknown_study(runs: Path, study: str | None) -> UsageError:

@@ -6,11 +6,12 @@ job, which is appended as soon as the launcher has the job.
 """
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import orjson
@@ -23,7 +24,14 @@ from mbt_cli.core.plugin import Settings
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.secrets import HELD
 from mbt_cli.engine.placing import Placing
-from mbt_cli.engine.plan import Plan, PlannedJob, command_for, plan_fingerprint
+from mbt_cli.engine.plan import (
+    Plan,
+    PlannedJob,
+    command_for,
+    of_open_steps,
+    plan_fingerprint,
+    read_plan,
+)
 from mbt_cli.engine.select import select
 from mbt_cli.engine.states import States
 from mbt_cli.errors import (
@@ -32,6 +40,7 @@ from mbt_cli.errors import (
     MbtError,
     Problem,
     QueueFullError,
+    StageError,
     StaleError,
     UsageError,
 )
@@ -45,10 +54,14 @@ from mbt_cli.settings import Machine
 from mbt_cli.store.cells import cell_folder
 from mbt_cli.store.disk import append_synced, write_atomically, writing_to
 from mbt_cli.store.lineage import read_lineage
+from mbt_cli.store.provenance import write_checkout
 
 SUBMISSIONS = "submissions"
 _JOBS_FILE = "jobs.json"
 _JOB_LINES = "jobs.jsonl"
+_WAITS = "the queue takes no more now, waiting"
+CANCELLED = "cancelled"
+"""File in the folder of a submission after which nothing more is submitted."""
 _PASSED_ON = ("HF_HOME", "HF_HUB_OFFLINE", "HF_ENDPOINT", "MBT_OFFLINE", "MBT_NO_DOTENV")
 
 
@@ -65,6 +78,10 @@ class SubmittedJob(Settings):
     """Whether its cells are done when it is; an array of shards leaves that to a merging job."""
     after: tuple[str, ...] = ()
     """The launcher's ids of the jobs that it waits for."""
+    shards: int = 1
+    """Number of shards of its cell."""
+    tasks: tuple[int, int] = (1, 1)
+    """The first and the last shard that it asks."""
 
 
 class Submission(Settings):
@@ -80,6 +97,8 @@ class Submission(Settings):
     """The manifest as the user typed it."""
     again: str = ""
     """The command that continues it; empty in records of mbt 0.1."""
+    fingerprint: str = ""
+    """That of its plan; empty in records of mbt 0.2."""
     jobs: tuple[SubmittedJob, ...] = ()
     """The submitted jobs, in order; on disk in `jobs.jsonl`, until mbt 0.2 here."""
 
@@ -177,7 +196,7 @@ def load_launcher(
         try:
             return launcher.model_validate({**fields, **settings})
         except ValidationError as error:
-            problems.add_validation("preset", error, launcher.model_fields)
+            problems.add_validation("preset", error, launcher.model_fields, kind=launcher)
     raise ManifestError(str(path), problems.all())
 
 
@@ -198,8 +217,11 @@ def check_plan(plan: Plan, where: str, manifest: Manifest, states: States, submi
     if plan.study != manifest.study:
         what = f"`{plan.study}`: the study of `{plan.manifest}` is `{manifest.study}`"
         raise ManifestError(where, [Problem("study", what)], hint=f"{plan.command()} | {submit}")
+    comes = of_open_steps(states)  # trainings publish steps between the plan and its submission
+    planned = {cell.address: (cell.kind, cell.needs) for cell in plan.cells}
     cells = {cell.address: (cell.kind, tuple(cell.needs)) for cell in manifest.cells.values()}
-    is_same = cells == {cell.address: (cell.kind, cell.needs) for cell in plan.cells}
+    is_same = all(planned.get(a) == cell for a, cell in cells.items() if a not in comes)
+    is_same &= all(a in cells for a in planned)
     if not is_same or plan.fingerprint != plan_fingerprint(manifest, states):
         raise UsageError(
             f"`{plan.manifest}`, or a file that it names, has changed since the plan was made",
@@ -227,6 +249,7 @@ class NewSubmission:
         jobs: Jobs to submit, each after the jobs that it needs.
         queued: Cell to the queued job that makes it already.
         again: The command that continues the submission.
+        arrays: Cell to the queued parts of an array that asks its requests.
     """
 
     plan: Plan
@@ -237,9 +260,10 @@ class NewSubmission:
     jobs: Sequence[Job]
     queued: Mapping[str, JobId]
     again: str
+    arrays: Mapping[str, Sequence[JobId]] = field(default_factory=dict)
 
     def write_copy(self) -> None:
-        """Copy plan, manifest, presets and prompts into the record's folder.
+        """Copy plan, manifest, presets, prompts and the state of git into the record's folder.
 
         Raises:
             ArtifactError: The folder cannot be written.
@@ -251,7 +275,8 @@ class NewSubmission:
                     copies.setdefault(Path("presets", path.parent.name, path.name), path)
         home = self.manifest.path.parent
         for cell in self.manifest.cells.values():
-            for template in cell.resolution.templates.values():
+            found = cell.resolution
+            for template in (*found.templates.values(), *found.program_prompts.values()):
                 name = Path(template.name)
                 is_relative = not name.is_absolute() and ".." not in name.parts
                 if is_relative and (home / name).is_file():
@@ -280,6 +305,7 @@ class NewSubmission:
             for target, source in copies.items():
                 (self.record / target).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, self.record / target)
+            write_checkout(home, self.record, self.record.parents[2])
 
     def script(self, job: Job) -> str:
         """The script of a job.
@@ -298,7 +324,7 @@ class NewSubmission:
 
     def write_script(self, job: Job) -> Path:
         """Write the script of a job into the record's folder."""
-        path = self.record / "scripts" / f"{job.id}{self.launcher.script_suffix}"
+        path = self.record / "scripts" / f"{job.name}{self.launcher.script_suffix}"
         with writing_to(path):
             path.write_text(self.script(job), encoding="utf-8")
             path.chmod(0o755)
@@ -308,17 +334,23 @@ class NewSubmission:
         """Ids of queued jobs, of earlier submissions, that make what this one reads."""
         needs = {cell.address: cell.needs for cell in self.plan.cells}
         wanted = (n for address in job.cells for n in needs[address] if n not in job.cells)
-        found = dict.fromkeys(self.queued[n] for n in wanted if n in self.queued)
-        return [queued.id for queued in found if queued.launcher == self.launcher.kind]
+        found = [self.queued[n] for n in wanted if n in self.queued]
+        found += [part for address in job.cells for part in self.arrays.get(address, ())]
+        own = [queued.id for queued in found if queued.launcher == self.launcher.kind]
+        return list(dict.fromkeys(own))
 
     def submit_jobs(
-        self, note: Callable[[str], None], pause: Callable[[], None] | None = None
+        self,
+        note: Callable[[str], None],
+        pause: Callable[[], None] | None = None,
+        submitted: Callable[[SubmittedJob], None] = lambda job: None,
     ) -> Submission:
         """Submit every job; the record is updated after each.
 
         Args:
             note: Called with lines about jobs that run here, or wait to be submitted.
             pause: Waits before a job is submitted again to a queue that was full; None gives up.
+            submitted: Called with each job that the launcher has.
 
         Raises:
             MbtError: The launcher refuses a job; those before it stay, and the same command
@@ -331,59 +363,89 @@ class NewSubmission:
             launcher=self.launcher.kind,
             manifest=self.plan.manifest,
             again=self.again,
+            fingerprint=self.plan.fingerprint,
         )
         head = orjson.dumps(done.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
         write_atomically(self.record / _JOBS_FILE, head + b"\n")
-        ids: dict[str, str] = {}
+        ids: dict[str, list[str]] = {}
         jobs: list[SubmittedJob] = []
-        for job in self.jobs:
-            after = [ids[need] for need in job.needs if need in ids] + self.queued_needs(job)
-            done_so_far = f"{len(ids)} of {len(self.jobs)} jobs were submitted"
+        for number, job in enumerate(self.jobs):
+            own: list[SubmittedJob] = []
+            after = [one for need in job.needs for one in ids.get(need, ())]
+            after += self.queued_needs(job)
+            so_far = f"{number} of {len(self.jobs)} jobs were submitted"
             try:
-                given = self._submit_one(job, after, pause, partial(note, done_so_far))
+                for record in self._parts(job, after, pause, partial(note, f"{so_far}; {_WAITS}")):
+                    ids.setdefault(job.id, []).append(record.launcher_id)
+                    own.append(record)
+                    line = record.model_dump_json().encode() + b"\n"
+                    append_synced(self.record / _JOB_LINES, line)
+                    submitted(record)
             except MbtError as error:
                 is_full = isinstance(error, QueueFullError)
                 again = f"{self.again} submits the rest and nothing twice"
                 waits = "; with `--wait` it waits until the queue takes them" if is_full else ""
+                part = f", and shards up to {own[-1].tasks[1]} of `{job.id}`" if own else ""
                 raise MbtError(
-                    f"{error.message} ({done_so_far})", hint=error.hint or again + waits
+                    f"{error.message} ({so_far}{part})", hint=error.hint or again + waits
                 ) from error
-            ids[job.id] = given
-            record = SubmittedJob(
-                id=job.id,
-                launcher_id=given,
-                cells=tuple(job.cells),
-                finishes=job.shards == 1,
-                after=tuple(name for name in after if name),
-            )
-            jobs.append(record)
-            append_synced(self.record / _JOB_LINES, record.model_dump_json().encode() + b"\n")
+            jobs += own
         self.launcher.finish(note)
         return done.model_copy(update={"jobs": tuple(jobs)})
 
-    def _submit_one(
+    def _parts(
         self,
         job: Job,
         after: Sequence[str],
         pause: Callable[[], None] | None,
         is_full: Callable[[], None],
-    ) -> str:
-        """Submit a job; with `pause`, as often as the queue is full."""
-        script, waited = self.write_script(job), False
-        while True:
+    ) -> Iterator[SubmittedJob]:
+        """Submit a job, and an array in as many parts as the queue asks for, one after the other.
+
+        With `pause`, a full queue is tried again until it takes the job.
+        """
+        left, waits, told = job.tasks, list(after), False
+        size = len(left)
+        while left:
+            is_whole = size == len(job.tasks) == len(left)
+            part = job if is_whole else replace(job, part=left[:size])
             try:
-                return self.launcher.submit(job, script, after=after)
-            except QueueFullError:
+                given = self.launcher.submit(part, self.write_script(part), after=waits)
+            except QueueFullError as error:
+                if 0 < error.takes < size:
+                    size = error.takes
+                    continue
                 if pause is None:
                     raise
-                if not waited:
+                if not told:
                     is_full()
-                waited = True
-            pause()
-            # a job that ended meanwhile may be forgotten, and nothing can wait for it
-            with suppress(MbtError):
-                alive = {queued.id for queued in self.launcher.queued("", after)} if after else ()
-                after = [name for name in after if name in alive]
+                told, size = True, len(left)
+                pause()
+                self._check_wanted()
+                # a job that ended meanwhile may be forgotten, and nothing can wait for it
+                with suppress(MbtError):
+                    queue = self.launcher.queued("", waits) if waits else ()
+                    waits = [name for name in waits if name in {queued.id for queued in queue}]
+                continue
+            yield SubmittedJob(
+                id=part.name,
+                launcher_id=given,
+                cells=tuple(job.cells),
+                finishes=job.shards == 1,
+                after=tuple(name for name in waits if name),
+                shards=job.shards,
+                tasks=(part.tasks[0], part.tasks[-1]),
+            )
+            left = left[size:]
+            # at most as many tasks run at once as of a whole array
+            waits, size = [*waits, given], min(size, len(left))
+
+    def _check_wanted(self) -> None:
+        if (self.record / CANCELLED).exists():
+            raise StageError(
+                f"`mbt cancel {self.plan.study}` was called, and nothing more is submitted",
+                hint=f"{self.again} submits the rest",
+            )
 
 
 def prepare(
@@ -418,17 +480,22 @@ def prepare(
         MbtError: The launcher's queue does not answer.
     """
     runs = machine.runs.resolve()
-    submissions = list(read_submissions(runs, plan.study).values())
+    records = dict(read_submissions(runs, plan.study))
     queued: dict[str, JobId] = {}
-    for kind in dict.fromkeys(s.launcher for s in submissions):
-        own = [s for s in submissions if s.launcher == kind]
+    alive: set[JobId] = set()
+    for kind in dict.fromkeys(s.launcher for s in records.values()):
+        own = {path: s for path, s in records.items() if s.launcher == kind}
         try:
-            alive = {job.id for job in queued_jobs(runs, plan.study, own).get(kind, ())}
+            queue = queued_jobs(runs, plan.study, own.values()).get(kind, ())
         except MbtError:
             if submits and kind == launcher.kind:
                 raise
             continue
-        jobs = [job for s in own for job in s.jobs if job.launcher_id in alive and job.finishes]
+        alive |= {JobId(kind, job.id) for job in queue}
+        own = _with_unrecorded(own, queue)
+        records |= own
+        jobs = [job for s in own.values() for job in s.jobs if job.finishes]
+        jobs = [job for job in jobs if JobId(kind, job.launcher_id) in alive]
         queued.update({a: JobId(kind, job.launcher_id) for job in jobs for a in job.cells})
     # read after the queue: a job that has left it meanwhile has made its cells
     made = {
@@ -457,7 +524,8 @@ def prepare(
     )
     gpus = launcher.gpus()
     placing = None if gpus is None else Placing(gpus, machine.environment)
-    kept = []
+    arrays = _Arrays(plan, records.values(), launcher, alive)
+    kept: list[Job] = []
     for planned in plan.jobs:
         cells = [address for address in planned.cells if address not in queued.keys() | made]
         if not cells:
@@ -465,23 +533,121 @@ def prepare(
         copy = str(folder / "manifest.toml")
         merges = planned.argv[1] == "merge"
         argv = command_for(cells, copy, merges=merges, replace=plan.replace)
-        kept.append(
-            Job(
-                id=planned.id,
-                argv=(*argv, "--presets", str(folder / "presets")),
-                cells=cells,
-                context=replace(context, folders=[cell_folder(runs, plan.study, a) for a in cells]),
-                needs=planned.needs,
-                gpus=_gpus(planned, manifest, placing),
-                nodes=planned.resources.nodes,
-                fills=planned.resources.fills,
-                shards=planned.shards,
-                trains=planned.kind == "train",
-                limit_seconds=planned.resources.limit_seconds,
-            )
+        job = Job(
+            id=planned.id,
+            argv=(*argv, "--presets", str(folder / "presets")),
+            cells=cells,
+            context=replace(context, folders=[cell_folder(runs, plan.study, a) for a in cells]),
+            needs=planned.needs,
+            gpus=_gpus(planned, manifest, placing),
+            nodes=planned.resources.nodes,
+            fills=planned.resources.fills,
+            shards=planned.shards,
+            trains=planned.kind == "train",
+            limit_seconds=planned.resources.limit_seconds,
         )
+        kept += [replace(job, part=part) for part in arrays.left(planned)]
     again = f"{plan.command()} | {submit}"
-    return NewSubmission(plan, manifest, presets, launcher, folder, kept, queued, again)
+    return NewSubmission(
+        *(plan, manifest, presets, launcher, folder, kept, queued, again), arrays.waiting
+    )
+
+
+class _Arrays:
+    """Arrays of earlier submissions whose shards no job has begun to merge.
+
+    Args:
+        plan: The plan to submit.
+        submissions: Every submission of the study, the oldest first.
+        launcher: Where the jobs will run.
+        alive: Jobs that wait or run.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        submissions: Iterable[Submission],
+        launcher: Launcher,
+        alive: Collection[JobId],
+    ) -> None:
+        found: dict[str, list[tuple[JobId, SubmittedJob, bool]]] = {}
+        for submission in submissions:
+            is_same = submission.fingerprint == plan.fingerprint
+            for job in submission.jobs:
+                for address in job.cells:
+                    if job.finishes:
+                        found.pop(address, None)
+                    else:
+                        given = JobId(submission.launcher, job.launcher_id)
+                        found.setdefault(address, []).append((given, job, is_same))
+        self.waiting = {
+            address: [given for given, *_ in parts if given in alive]
+            for address, parts in found.items()
+        }
+        """Cell to the arrays that wait or run."""
+        self._parts = found if launcher.splits_arrays else {}
+        own = {
+            given
+            for parts in self._parts.values()
+            for given, *_ in parts
+            if given.launcher == launcher.kind
+        }
+        ended = launcher.ended_jobs({given.id for given in own - set(alive)}) if own else {}
+        made = [one for one, end in ended.items() if end.outcome == "completed"]
+        self._asked = {*alive, *(JobId(launcher.kind, one) for one in made)}
+
+    def left(self, planned: PlannedJob) -> list[range | None]:
+        """The tasks of a job that no queued or completed array has; None for all of them."""
+        if planned.shards == 1:
+            return [None]
+        asked = {
+            number
+            for given, job, is_same in self._parts.get(planned.cells[0], ())
+            if is_same and job.shards == planned.shards and given in self._asked
+            for number in range(job.tasks[0], job.tasks[1] + 1)
+        }
+        if not asked:
+            return [None]
+        # numbers that follow each other differ from their place by the same
+        numbers = enumerate(n for n in range(1, planned.shards + 1) if n not in asked)
+        groups = [list(group) for _, group in groupby(numbers, lambda each: each[1] - each[0])]
+        return [range(group[0][1], group[-1][1] + 1) for group in groups]
+
+
+def _with_unrecorded(
+    records: Mapping[Path, Submission], queue: Iterable[QueuedJob]
+) -> dict[Path, Submission]:
+    """The submissions, with queued jobs that a process had no time to write down.
+
+    They are known by their scripts, and written down now.
+    """
+    found = dict(records)
+    known = {job.launcher_id for submission in found.values() for job in submission.jobs}
+    for queued in queue:
+        script = Path(queued.script)
+        record = script.parent.parent
+        if queued.id in known or record not in found:
+            continue
+        known.add(queued.id)
+        with suppress(MbtError, OSError):
+            jobs = read_plan((record / "plan.json").read_bytes(), str(record)).jobs
+            job = next((job for job in jobs if job.id == script.stem), None)
+            if job is not None:
+                lost = SubmittedJob(
+                    id=job.id,
+                    launcher_id=queued.id,
+                    cells=job.cells,
+                    finishes=job.shards == 1,
+                    shards=job.shards,
+                    tasks=(1, job.shards),
+                )
+                path = record / _JOB_LINES
+                lines = path.read_bytes() if path.exists() else b""
+                whole = lines[: lines.rfind(b"\n") + 1]  # a crash may have cut off the last one
+                write_atomically(path, whole + lost.model_dump_json().encode() + b"\n")
+                jobs_now = (*found[record].jobs, lost)
+                found[record] = found[record].model_copy(update={"jobs": jobs_now})
+    return found
 
 
 def _gpus(planned: PlannedJob, manifest: Manifest, placing: Placing | None) -> int:

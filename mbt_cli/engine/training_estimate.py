@@ -14,6 +14,7 @@ from mbt_cli.core.lineage_notes import TRAINING
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_memory import ModelShape, longest_row, memory_parts
+from mbt_cli.engine.beside import is_training
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.store.hub import HubAccess, cached_file
 from mbt_cli.store.lineage import Lineage
@@ -93,7 +94,7 @@ def estimate_trainings(states: States, sizes: Mapping[str, DataSize]) -> list[Pl
     """
     everything = list(states.all())
     trainings = [s for s in everything if s.cell.resolution.recipe is not None]
-    left = [s for s in trainings if s.status != "done" and s.cell.resolution.source is None]
+    left = [s for s in trainings if s.status != "done" and is_training(s.cell)]
     if not left:
         return []
     gpus = gpu_names()

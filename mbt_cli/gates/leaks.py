@@ -8,6 +8,7 @@ answer is given in document [5]`.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from mbt_cli.gates.words import Sentences
 
@@ -26,7 +27,8 @@ class Rule:
 
     Args:
         name: What the text gives away.
-        pattern: Lower-case words that show it.
+        words: A regular expression of lower-case words that show it, compiled when a text has one
+            of the needles: all of them would take 70 ms of the start of each command.
         needles: One of these occurs in every match, so that most texts are not searched.
         unless: Words in the same sentence that give them another meaning.
         unless_before: The same, but only between the beginning of the sentence and the match.
@@ -34,7 +36,7 @@ class Rule:
     """
 
     name: str
-    pattern: re.Pattern[str]
+    words: str
     needles: tuple[str, ...] = ()
     unless: re.Pattern[str] | None = None
     unless_before: re.Pattern[str] | None = None
@@ -46,7 +48,7 @@ class Rule:
             return None
         if self.unless_asked and self.unless_asked.search(question):
             return None
-        for match in self.pattern.finditer(lower):
+        for match in _compiled(self.words).finditer(lower):
             start, end = sentences.around(match.start(), _AROUND)
             if self.unless and self.unless.search(lower, start, max(end, match.end())):
                 continue
@@ -102,8 +104,11 @@ def _needles(words: str) -> tuple[str, ...]:
     return tuple(words.split("|"))
 
 
-def _pattern(*parts: str) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{part})" for part in parts))
+def _any_of(*parts: str) -> str:
+    return "|".join(f"(?:{part})" for part in parts)
+
+
+_compiled = cache(re.compile)
 
 
 _ANSWER = r"(?:answers?|solution)"
@@ -166,7 +171,7 @@ _NO_DOCUMENT = r"(?! (?:of|for|to|at|in|as|on|from|with|that (?:he|she|they))\b)
 RULES: tuple[Rule, ...] = (
     Rule(
         "the instructions",
-        _pattern(
+        _any_of(
             # nouns of the writing itself, which neither a question nor its documents have
             rf"\b(?:our|my|your|these|this) (?:\w+ )?(?:instructions?|guidelines|prompt"
             rf"|rubric|system message)\b{_NO_DOCUMENT}",
@@ -200,7 +205,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "an earlier text",
-        _pattern(
+        _any_of(
             rf"\b(?:text|sample|version|copy|piece|sheet|one),? (?:that |which )?{_US} (?:(?:am"
             rf"|are|was"
             r"|were|have been|had been) (?:given|sent|handed|shown|passed)|got|received)\b",
@@ -221,7 +226,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a given answer",
-        _pattern(
+        _any_of(
             r"\bthe (?:provided|supplied|submitted|incoming) (?:response|reply|reasoning|attempt"
             r"|output|thoughts?)\b",
             # the end is fixed, whatever the documents say
@@ -252,7 +257,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a pretence",
-        _pattern(
+        _any_of(
             # doubt that is made to order
             r"\b(?:insert|add|include|simulate|stage|fake|work in|sprinkle|put in) (?:an? |some "
             r"|the"
@@ -271,7 +276,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a given answer",
-        _pattern(
+        _any_of(
             # the gold answer, the ground truth, the answer key says
             rf"\b(?<!our )(?<!my ){_LABEL}(?:[- ](?:standard|correct|final)){{0,4}} {_ANSWER}\b",
             r"\bground[- ]truth\b|\bgold(?:en)? label\b",
@@ -290,7 +295,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a given answer",
-        _pattern(
+        _any_of(
             # the answer (that) was provided; the answer, as disclosed to us; the answer given is
             rf"\b{_OUTCOME}(?:,? (?:that|which))?(?: {_BE}){{0,4}}(?: (?:already|also|just"
             r"|explicitly"
@@ -322,7 +327,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a given answer",
-        _pattern(
+        _any_of(
             # we have been given the answer; being told that the answer is; they gave us the answer
             rf"\b(?:{_WERE}|being) (?:been )?(?:told|given|handed|shown|provided(?: with)?|informed"
             r"|supplied with)(?: of)?(?: that)? (?:what )?(?:the |its |this |our "
@@ -352,7 +357,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a known answer",
-        _pattern(
+        _any_of(
             r"\bkn(?:ow|ew|ows|own|owing)\b(?: already| from[\w ]{1,20}| in advance"
             r"| beforehand){0,4}"
             rf"(?: that| what)? (?:the |its )?(?:{_RIGHT} )+{_ANSWER}\b",
@@ -372,7 +377,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a given answer",
-        _pattern(
+        _any_of(
             # this matches the expected answer
             r"\b(?:match(?:es|ed|ing)?|agree(?:s|d|ing)?(?: exactly)? with|consistent with"
             r"|in (?:full )?"
@@ -404,7 +409,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a given answer",
-        _pattern(
+        _any_of(
             # the answer is fixed; the dataset says; the problem statement includes the answer
             rf"\b(?:the|its) (?:{_RIGHT} ){{0,4}}answer\b[^.!?\n]{{0,40}}\b(?:fixed|supplied"
             r"|specified"
@@ -470,7 +475,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "the required words",
-        _pattern(
+        _any_of(
             r"\b(?:exactly|precisely|exact|very|same|verbatim)\b[^.!?\n]{0,20}\b(?:words?|wording"
             r"|form"
             r"|format|phrasing|string|spelling)\b[^.!?\n]{0,25}\b(?:given|provided|required"
@@ -489,7 +494,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a pretence",
-        _pattern(
+        _any_of(
             r"\b(?:pretend|act|behave|write|proceed|reason|think)(?:s|ed|ing)? (?:as )(?:if"
             r"|though)\b"
             r"[^.!?\n]{0,40}\b(?:answer|know|knew|unknown|found it)\b",
@@ -501,7 +506,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a pretence",
-        _pattern(
+        _any_of(
             r"\bmake it (?:look|seem|appear|sound) (?:as if|as though|like)\b",
             r"\b(?:must|should|may|can|do|are to|need to|ought|allowed)(?: not|n't|not"
             r"| never)(?: to)?"
@@ -525,7 +530,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a student",
-        _pattern(
+        _any_of(
             # documents rarely speak of `the student` without a further noun; questions may
             rf"\bthe {_MAKER}(?:'s)? (?!(?:(?:'s )?(?:newspapers?|unions?|body|bodies|papers?"
             r"|councils?|population|films?|magazines?|section|life|cent(?:er|re)s?|movement"
@@ -547,7 +552,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "an earlier text",
-        _pattern(
+        _any_of(
             r"\b(?:the|this|that|your|my|as) (?:(?:original|earlier|previous|initial|rough|first"
             r"|given"
             rf"|provided|the) ){{0,4}}draft (?:{_SAYS})\b",
@@ -588,7 +593,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a draft",
-        _pattern(
+        _any_of(
             r"\b(?:in|as in|like|unlike|from|as for) (?:the|this|that|your|my) (?:(?:original"
             r"|earlier"
             r"|previous|initial|rough|first|given|provided) )?draft\b(?= ?(?:[,.;:]|the|this|we"
@@ -606,7 +611,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a solution",
-        _pattern(
+        _any_of(
             r"\b(?:the|this|our|your) (?:worked|provided|given|sample|model|supplied|official"
             r"|reference)"
             r" (?:solution|example)\b",
@@ -623,7 +628,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "the instructions",
-        _pattern(
+        _any_of(
             r"\bas (?:instructed|requested|told)\b(?= ?[.,;:]|$| to\b)|\b(?:as )?per (?:the "
             r"|your |our )?"
             r"(?:\w+ )?(?:instructions?|guidelines|request|prompt)\b"

@@ -1,10 +1,13 @@
-"""Send the requests of one cell to one model: backend, retries, restarts, and graceful stops."""
+"""Send the requests of one cell to its models: backends, retries, restarts, graceful stops."""
 
 import asyncio
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AsyncExitStack, ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,11 @@ from mbt_cli.core.chat import Endpoint, Json, Reply, Responder
 from mbt_cli.core.memory import return_freed_memory
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.progress import Progress
-from mbt_cli.errors import BackendError, MbtError
+from mbt_cli.errors import BackendError, MbtError, VerificationError
 from mbt_cli.inference.client import Client, open_client
 from mbt_cli.inference.hangs import HangWatch
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
-from mbt_cli.inference.loop import EMIT_SECONDS, AskReport, Emit, ProgramLoop
+from mbt_cli.inference.loop import EMIT_SECONDS, AskReport, Emit, OtherServer, ProgramLoop
 from mbt_cli.inference.origins import (
     check_one_model,
     check_origin,
@@ -35,6 +38,8 @@ from mbt_cli.inference.origins import (
 from mbt_cli.inference.queue import TRANSIENT, AdaptiveConcurrency, PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
     PROMPT_TOO_LONG,
+    BrokenReplyError,
+    ReplyTooLargeError,
     Sending,
     SendResult,
     ServerDiedError,
@@ -65,6 +70,7 @@ def ask(
 
     Raises:
         BackendError: The server did not start, died or hung too often, or refuses every request.
+        BudgetError: The next request could cost more than the budget leaves; all replies are kept.
         ArtifactError: The journal cannot be written.
         OtherServerError: The journal has replies of another endpoint or model.
         Interrupted: SIGINT came; every reply that had arrived is kept.
@@ -78,10 +84,13 @@ def ask(
                 f"{damaged} damaged record{'' if damaged == 1 else 's'} in `{journal}`, kept in "
                 f"`{index.damaged_file}`: sending the requests again"
             )
-        for kept in set_aside_origins(journal):
-            progress.note(f"a damaged record of a server is kept in `{kept}`")
         loop = ProgramLoop(batch, index, file, progress, emit)
         report = loop.report
+        for name in batch.models():
+            for kept in set_aside_origins(journal, name):
+                progress.note(f"a damaged record of a server is kept in `{kept}`")
+            if name:
+                report.others[name] = _other_recorded(journal, name)
         report.version, report.flags = recorded_server(journal)
         if batch.origin is not None and (recorded := recorded_origins(journal)):
             check_one_model(recorded, str(journal.parent))
@@ -113,49 +122,108 @@ def ask(
                 progress.note(f"unusable values in replies: {found}")
         except MbtError:
             if not index.has_final(TRANSIENT):
-                forget_origin(journal, writer)  # nothing of this endpoint is kept
+                for name in batch.models():
+                    forget_origin(journal, writer, name)  # nothing of this endpoint is kept
             raise
         finally:
             loop.close()
+            for one in batch.models().values():
+                if one.meter is not None:
+                    one.meter.close()
         return report
 
 
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """A model that is asked, and where.
+
+    Args:
+        name: The model; empty for the stage's own.
+        batch: The requests to it.
+        origin: Where its replies come from, unless mbt started the server.
+    """
+
+    name: str
+    batch: RequestBatch
+    source: Endpoint | Responder
+    origin: Origin | None = None
+
+
 def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) -> None:
-    """Open the backend, check that it is the one that answered before, and send everything."""
-    batch, report = loop.batch, loop.report
-    with batch.open(replace(batch.place, told=loop.progress.waiting)) as source:
-        report.version = source.version
-        report.flags = () if isinstance(source, Responder) else source.flags
-        record_server(journal, writer, report.version, report.flags)
-        if isinstance(source, Responder):
+    """Open the backends, check that they are those that answered before, and send everything."""
+    with ExitStack() as opened:
+        models = loop.batch.models().items()
+        channels = [_open(loop, name, one, opened, journal, writer) for name, one in models]
+        (first, *others) = channels
+        source = first.source
+        if isinstance(source, Responder) and not source.is_outside and not others:
             _answer_in_process(loop, source)
             return
-        if source.note:
-            loop.progress.note(source.note)
-        loop.batch = replace(batch, run=batch.run.for_replicas(source.replicas))
-        if batch.origin is not None:
-            listed = listed_model(source, source.model or batch.model_id)
-            if source.context is None:
-                source = replace(source, context=context_of(listed))
-            now = _origin(batch, source, listed)
-            earlier = recorded_origins(journal)
-            check_origin(earlier, now, str(journal.parent))
-            report.origin = now.merged(earlier)
-            if report.origin.is_model_partly_unknown:
-                loop.progress.note(
-                    f"earlier replies in `{journal}` came while `{source.base_url}` listed no "
-                    "model: it cannot be compared with the present one"
-                )
-            record_origin(journal, writer, report.origin)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_send_over_http(loop, source, stop))
-        if report.origin is not None and report.origin.model:
-            now = _origin(batch, source, listed_model(source, source.model or batch.model_id))
-            if report.origin.other_model(now):
-                # nobody knows which replies are whose: neither model may add to them
-                record_origin(journal, f"{writer}-changed", now)
-            check_origin([report.origin], now, str(journal.parent))
+            runner.run(_send_over_http(loop, channels, stop))
+        for channel in channels:
+            _check_unchanged(channel, journal, writer)
         return_freed_memory()
+
+
+def _open(
+    loop: ProgramLoop,
+    name: str,
+    batch: RequestBatch,
+    opened: ExitStack,
+    journal: Path,
+    writer: str,
+) -> _Channel:
+    """Open a model's backend, and check that it is the one that answered before."""
+    place = replace(batch.place, told=loop.progress.waiting)
+    source = opened.enter_context(batch.open(place))
+    report = loop.report.others[name] if name else loop.report
+    report.version = source.version
+    report.flags = () if isinstance(source, Responder) else source.flags
+    record_server(journal, writer, report.version, report.flags, name)
+    if isinstance(source, Responder):
+        if source.holds_terminal:
+            opened.enter_context(loop.progress.paused())
+        return _Channel(name, batch, source)
+    if source.note:
+        loop.progress.note(source.note)
+    batch = replace(batch, run=batch.run.for_replicas(source.replicas))
+    if batch.origin is not None:
+        listed = listed_model(source, source.model or batch.model_id)
+        if source.context is None:
+            source = replace(source, context=context_of(listed))
+        now = _origin(batch, source, listed)
+        earlier = recorded_origins(journal, name)
+        check_origin(earlier, now, str(journal.parent))
+        report.origin = now.merged(earlier)
+        if report.origin.is_model_partly_unknown:
+            loop.progress.note(
+                f"earlier replies in `{journal}` came while `{source.base_url}` listed no "
+                "model: it cannot be compared with the present one"
+            )
+        record_origin(journal, writer, report.origin, name)
+    return _Channel(name, batch, source, report.origin)
+
+
+def _check_unchanged(channel: _Channel, journal: Path, writer: str) -> None:
+    """Check that an endpoint still serves the model that it served at the start."""
+    origin, source, batch = channel.origin, channel.source, channel.batch
+    if origin is None or not origin.model or isinstance(source, Responder):
+        return
+    now = _origin(batch, source, listed_model(source, source.model or batch.model_id))
+    if origin.other_model(now):
+        # nobody knows which replies are whose: neither model may add to them
+        record_origin(journal, f"{writer}-changed", now, channel.name)
+    check_origin([origin], now, str(journal.parent))
+
+
+def _other_recorded(journal: Path, model: str) -> OtherServer:
+    """What a journal says of the server of a model that plays a role."""
+    found = OtherServer(*recorded_server(journal, model))
+    if recorded := recorded_origins(journal, model):
+        check_one_model(recorded, str(journal.parent))
+        found.origin = recorded[0].merged(recorded[1:])
+    return found
 
 
 def _origin(batch: RequestBatch, source: Endpoint, listed: Mapping[str, Json]) -> Origin:
@@ -169,51 +237,207 @@ def _origin(batch: RequestBatch, source: Endpoint, listed: Mapping[str, Json]) -
 
 
 def _answer_in_process(loop: ProgramLoop, responder: Responder) -> None:
-    """Answer one request after another.
+    """Answer the requests in their order, with as many threads as the responder takes."""
 
-    A LookupError of the responder (it has no reply to this request) becomes the failure
-    `no_reply`; any other exception is a bug and propagates.
-    """
-    try:
+    def answer(pending: PendingRequest) -> SendResult:
+        return _answered(responder, pending, pending.attempts)
+
+    meter = loop.batch.meter
+
+    def settle(pending: PendingRequest, result: SendResult) -> None:
+        if meter is not None:
+            meter.settle(pending, result)
+        loop.settle(pending, result, time.monotonic())
+        loop.emit_results()
+
+    def requests() -> Iterator[PendingRequest]:
         while pending := loop.next_request(float("inf")):
+            if meter is not None:
+                limit = _written_limit(loop.batch, pending)
+                if not meter.reserve(pending, limit):
+                    raise meter.refusal(pending, limit)
             loop.report.sent += 1
             pending.attempts += 1
-            started = time.monotonic()
-            sending = Sending(pending.seed, pending.attempts)
-            try:
-                completion = responder.respond(pending.sent_request)
-                sending = replace(sending, seconds=time.monotonic() - started)
-                result = result_of(completion, sending)
-            except LookupError as error:
-                words = str(error.args[0]) if error.args else ""
-                result = failed("no_reply", words, sending, can_retry=False)
-            loop.settle(pending, result, started)
-            loop.emit_results()
+            yield pending
+
+    try:
+        if responder.threads == 1:
+            for pending in requests():
+                settle(pending, answer(pending))
+            return
+        _answer_in_threads(requests(), answer, settle, responder.threads)
     finally:
         loop.sync()
 
 
-async def _send_over_http(loop: ProgramLoop, endpoint: Endpoint, stop: StopRequest) -> None:
-    """Send everything to an endpoint.
+def _written_limit(batch: RequestBatch, pending: PendingRequest) -> int | None:
+    """The most tokens of a reply in this process; None if no number is said."""
+    limit = batch.played(pending.request.role).max_tokens
+    return limit if isinstance(limit, int) else None
+
+
+def _answered(responder: Responder, pending: PendingRequest, attempts: int) -> SendResult:
+    """The responder's reply.
+
+    A LookupError of the responder (it has no reply to this request) becomes the failure
+    `no_reply`, a VerificationError `no_verdict`; any other exception is a bug and propagates.
+    """
+    started = time.monotonic()
+    sending = Sending(pending.seed, attempts)
+    try:
+        completion = responder.respond(pending.sent_request)
+    except LookupError as error:
+        words = str(error.args[0]) if error.args else ""
+        return failed("no_reply", words, sending, can_retry=False)
+    except VerificationError as error:
+        return failed("no_verdict", error.message, sending, can_retry=False)
+    except TimeoutError:
+        return failed("timeout", "", sending, can_retry=False)
+    except BrokenReplyError as error:
+        return failed("malformed_reply", str(error), sending, can_retry=True)
+    except ReplyTooLargeError as error:
+        return failed("reply_too_large", str(error), sending, can_retry=False)
+    return result_of(completion, replace(sending, seconds=time.monotonic() - started))
+
+
+def _answer_in_threads(
+    requests: Iterator[PendingRequest],
+    answer: Callable[[PendingRequest], SendResult],
+    settle: Callable[[PendingRequest, SendResult], None],
+    threads: int,
+) -> None:
+    """Answer requests side by side; each is settled in this thread once it is answered."""
+    waiting: dict[Future[SendResult], PendingRequest] = {}
+    pool = ThreadPoolExecutor(threads)
+    try:
+        while True:
+            while len(waiting) < 2 * threads and (pending := next(requests, None)) is not None:
+                waiting[pool.submit(answer, pending)] = pending
+            if not waiting:
+                return
+            for done in wait(waiting, return_when=FIRST_COMPLETED).done:
+                settle(waiting.pop(done), done.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+async def _send_over_http(
+    loop: ProgramLoop, channels: Sequence[_Channel], stop: StopRequest
+) -> None:
+    """Send everything to the models, each by its own channel.
 
     Raises:
-        ServerDiedError: The server died; unanswered requests are back in the queue.
-        BackendError: No request can succeed, or the endpoint is unreachable.
+        ServerDiedError: A server died; unanswered requests are back in the queues.
+        BackendError: No request can succeed, or an endpoint is unreachable.
         ArtifactError: The journal cannot be written.
         Interrupted: SIGINT came.
         Stopped: another signal to stop came.
     """
-    drain_seconds = loop.batch.run.drain_seconds
-    async with open_client(endpoint, loop.batch) as client:
-        dispatcher = _Dispatcher(loop, client, endpoint.alive)
-        with stopping(stop, lambda: dispatcher.stop(stop.drain_seconds(drain_seconds))):
+    async with AsyncExitStack() as opened:
+        dispatchers: list[_Dispatcher] = []
+        for channel in channels:
+            source, batch = channel.source, channel.batch
+            if isinstance(source, Responder):
+                client: Client | _InProcess = _InProcess(source, batch)
+                run = batch.run.model_copy(update={"concurrency": source.threads})
+                batch = replace(batch, run=run)
+                alive: Callable[[], None] | None = None
+            else:
+                client = await opened.enter_async_context(open_client(source, batch))
+                alive = source.alive
+            dispatchers.append(_Dispatcher(loop, client, alive, batch, channel.name))
+        for dispatcher in dispatchers:
+            dispatcher.peers = [one for one in dispatchers if one is not dispatcher]
+
+        def stop_all() -> None:
+            for channel, dispatcher in zip(channels, dispatchers, strict=True):
+                dispatcher.stop(stop.drain_seconds(channel.batch.run.drain_seconds))
+
+        with stopping(stop, stop_all):
             try:
-                await dispatcher.send_all()
+                await _all_of([dispatcher.send_all() for dispatcher in dispatchers])
             except ServerDiedError:
                 if stop.signal is None:  # what stops a job often stops its server as well
                     raise
     if stop.signal:
         raise stop.error()
+
+
+async def _all_of(sending: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all; the first error ends the others."""
+    if len(sending) == 1:
+        await sending[0]
+        return
+    tasks = [asyncio.create_task(one) for one in sending]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _InProcess:
+    """A backend in this process as one of several channels; as `Client`."""
+
+    def __init__(self, responder: Responder, batch: RequestBatch) -> None:
+        self._responder, self._batch = responder, batch
+
+    @property
+    def address(self) -> str:
+        """For messages."""
+        return "this process"
+
+    @property
+    def vitals(self) -> None:
+        """Nothing can hang."""
+        return None
+
+    @property
+    def heard(self) -> float:
+        return time.monotonic()
+
+    async def connect(self) -> None:
+        """It is always there."""
+
+    async def probe(self, fields: Mapping[str, Json]) -> bool:
+        return True
+
+    def too_long(self, pending: PendingRequest) -> SendResult | None:
+        return None
+
+    def most_tokens(self, pending: PendingRequest) -> int | None:
+        return _written_limit(self._batch, pending)
+
+    async def send(self, pending: PendingRequest) -> SendResult:
+        attempts = pending.attempts + 1
+        return await _in_thread(lambda: _answered(self._responder, pending, attempts))
+
+
+async def _in_thread(answer: Callable[[], SendResult]) -> SendResult:
+    """Answer in a thread of its own, which does not keep the process when a run is stopped."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[SendResult] = loop.create_future()
+
+    def settle(result: SendResult | None, error: BaseException | None) -> None:
+        if found.cancelled():
+            return
+        if result is not None:
+            found.set_result(result)
+        elif error is not None:
+            found.set_exception(error)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = answer()
+        except BaseException as raised:  # noqa: BLE001  raised again where it is awaited
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: the run was stopped
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await found
 
 
 _TASKS_AT_ONCE = 256
@@ -233,11 +457,22 @@ class _Dispatcher:
     coroutine per request and no barrier between batches.
     """
 
-    def __init__(self, loop: ProgramLoop, client: Client, alive: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        loop: ProgramLoop,
+        client: Client | _InProcess,
+        alive: Callable[[], None] | None,
+        batch: RequestBatch,
+        name: str,
+    ) -> None:
+        self.peers: Sequence[_Dispatcher] = ()  # those of the other models
         self._loop = loop
+        self._name = name
+        self._queue = loop.queues[name]
         self._client = client
-        self._run = loop.batch.run
-        self._hangs = HangWatch(client, loop.batch.run, loop.progress)
+        self._run = batch.run
+        self._meter = batch.meter
+        self._hangs = HangWatch(client, batch.run, loop.progress)
         self._alive = alive
         self._concurrency = AdaptiveConcurrency(self._run.concurrency)
         self._taken: dict[asyncio.Task[None], PendingRequest] = {}
@@ -278,8 +513,8 @@ class _Dispatcher:
         )
         try:
             await self._until_done(everything, watch)
-        except ServerDiedError:
-            self._loop.queue.put_back([*self._taken.values(), *self._held_back])
+        except (ServerDiedError, asyncio.CancelledError):
+            self._queue.put_back([*self._taken.values(), *self._held_back])
             raise
         finally:
             for task in (*workers, watch):
@@ -319,8 +554,12 @@ class _Dispatcher:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             self._check_alive()
-            self._loop.progress.waiting(self._why_nothing_is_sent())
+            why = self._why_nothing_is_sent()
+            if why or not self._name:  # the stage's own model clears what others have said
+                self._loop.progress.waiting(why)
             await asyncio.to_thread(self._loop.sync)
+            if self._meter is not None:
+                await asyncio.to_thread(self._meter.sync)
 
     def _admit(self, most: int | None) -> None:
         """Let at most this many requests be in flight, and none while all fail alike."""
@@ -387,6 +626,8 @@ class _Dispatcher:
             return f"{self._unreachable}; {tried} to connect failed"
         if silence := self._hangs.why(len(self._in_flight)):
             return silence
+        if self._meter is not None and self._meter.waits and not self._in_flight:
+            return "other processes of the study have reserved the rest of its budget"
         left = self._asked_to_wait[0] - asyncio.get_running_loop().time()
         if left > 0 and not self._in_flight:
             asked = self._asked_to_wait[1]
@@ -424,11 +665,23 @@ class _Dispatcher:
                     self._refuse(pending, too_long, clock())
                     del self._taken[task]
                     continue
+                if self._meter is not None:
+                    limit = self._client.most_tokens(pending)
+                    if not self._meter.reserve(pending, limit):
+                        await self._meter.reserved(pending, limit)
+                        if self._stopping.is_set():
+                            self._meter.release(pending)
+                            return
                 self._in_flight.add(task)
                 self._loop.report.sent += 1
                 pending.replies_seen = self._good_replies
                 pending.opening = self._openings
-                result = await self._client.send(pending)
+                try:
+                    result = await self._client.send(pending)
+                except BackendError:
+                    if self._meter is not None:
+                        self._meter.release(pending)  # no provider bills what it refuses
+                    raise
                 if _kind(result.reply) == "timeout":
                     await self._hangs.prove_alive()  # otherwise it is not this request that failed
                 self._settle(pending, result, clock())
@@ -446,14 +699,17 @@ class _Dispatcher:
         loop = self._loop
         while not self._stopping.is_set():
             holds = self._holds_others_back()
-            pending = loop.next_request(clock(), tasks=0 if holds else _TASKS_AT_ONCE)
+            most = 0 if holds else _TASKS_AT_ONCE
+            pending = loop.next_request(clock(), model=self._name, tasks=most)
+            for peer in self.peers:  # a program may ask several models
+                peer.wake_for_news()
             if pending is not None:
-                self._wake(loop.queue.ready)
+                self._wake(self._queue.ready)
                 return pending
             if loop.is_finished:
                 self._wake(len(self._idle))
                 return None
-            if loop.has_tasks and not holds:
+            if loop.has_tasks and not holds and loop.may_start(self._name):
                 await asyncio.sleep(0)  # the journal answers many tasks: let other coroutines run
             else:
                 await self._wait_for_request()
@@ -464,9 +720,15 @@ class _Dispatcher:
         loop = asyncio.get_running_loop()
         news = loop.create_future()
         self._idle.add(news)
-        due = self._loop.queue.next_due
+        due = self._queue.next_due
         await asyncio.wait((news,), timeout=None if due is None else max(0.0, due - loop.time()))
         self._idle.discard(news)
+
+    def wake_for_news(self) -> None:
+        """Let idle workers take what another model's replies have brought, or end."""
+        loop = self._loop
+        starts = int(loop.has_tasks and loop.may_start(self._name))
+        self._wake(len(self._idle) if loop.is_finished else max(self._queue.ready, starts))
 
     def _wake(self, workers: int) -> None:
         for _ in range(min(workers, len(self._idle))):
@@ -475,6 +737,8 @@ class _Dispatcher:
                 news.set_result(None)
 
     def _settle(self, pending: PendingRequest, result: SendResult, now: float) -> None:
+        if self._meter is not None:
+            self._meter.settle(pending, result)
         pending.attempts += 1
         pending.charged += 1
         wait_seconds = self._backoff(pending, result)
@@ -507,7 +771,7 @@ class _Dispatcher:
                 return
             if not self._good_replies:
                 self._retried.add(pending)
-            self._loop.queue.put_later(pending, now + wait_seconds)
+            self._queue.put_later(pending, now + wait_seconds)
             return
         self._retried.discard(pending)
         self._release(now)
@@ -534,7 +798,7 @@ class _Dispatcher:
         if self._holds_others_back() or not (self._held_back or self._idle):
             return
         for pending in self._held_back:
-            self._loop.queue.put_later(pending, now)
+            self._queue.put_later(pending, now)
         self._held_back.clear()
         self._wake(len(self._idle))
 

@@ -13,7 +13,7 @@ import ssl
 import time
 import urllib.request
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -24,17 +24,32 @@ import httptools
 import orjson
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from mbt_cli.core.chat import TEMPLATE_FIELDS, Endpoint, Json, Post, Vitals, plain_text
+from mbt_cli.core.chat import (
+    TEMPLATE_FIELDS,
+    Endpoint,
+    Json,
+    Message,
+    Post,
+    Request,
+    Vitals,
+    plain_text,
+    template_arguments,
+)
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.secrets import hold
+from mbt_cli.core.tool_calls import protocol_messages
+from mbt_cli.errors import BackendError
 from mbt_cli.inference.queue import PendingRequest, RequestBatch
 from mbt_cli.inference.replies import (
     PROMPT_TOO_LONG,
     BrokenReplyError,
+    NotConnectedError,
     ReplyTooLargeError,
     Sending,
     SendResult,
     failed,
+    first_token_of,
+    likelihood_of,
     result_of_body,
     result_of_status,
 )
@@ -62,7 +77,6 @@ class Client:
         self._batch = batch
         self._post = post
         self._proxy = proxy
-        self._sends_seed = batch.sends_seed and endpoint.sends_seed
 
     @property
     def address(self) -> str:
@@ -116,15 +130,19 @@ class Client:
         Raises:
             BackendError: No request at all can succeed (401, 403, 404, a redirect, no quota).
         """
-        seed = pending.seed if self._sends_seed else None
-        body = self.body(pending)
+        request = pending.request
+        seed = pending.seed if self._sends_seed(pending) else None
+        scored = 0
         started = time.monotonic()
 
         def sending() -> Sending:
             return Sending(seed, pending.attempts + 1, time.monotonic() - started)
 
         try:
-            status, headers, content = await self._post(body)
+            if request.wants == "likelihood":
+                (status, headers, content), scored = await self._likelihood(request)
+            else:
+                status, headers, content = await self._post(self.body(pending))
         except TimeoutError:
             # not retried in this run: a limit below a slow reply's length multiplies the load
             return failed("timeout", "", sending(), can_retry=False)
@@ -134,9 +152,19 @@ class Client:
             # not retried: the same request has the same reply
             return failed("reply_too_large", str(error), sending(), can_retry=False)
         except OSError as error:
-            message = self._unreachable(_words_of(error))
-            return failed("connection", message, sending(), can_retry=True, unreachable=True)
+            return failed(
+                "connection",
+                self._unreachable(_words_of(error)),
+                sending(),
+                can_retry=True,
+                unreachable=True,
+                was_sent=not isinstance(error, NotConnectedError),
+            )
         if status == 200:
+            if request.wants == "top_logprobs":
+                return first_token_of(content, sending())
+            if request.wants == "likelihood":
+                return likelihood_of(content, sending(), scored)
             return result_of_body(content, sending())
         return result_of_status(
             status,
@@ -146,6 +174,38 @@ class Client:
             address=self._endpoint.base_url,
             key_name=self._endpoint.key_name,
         )
+
+    async def _likelihood(self, request: Request) -> tuple["_Answer", int]:
+        """Have a text scored after its prompt; returns the answer and the tokens of the text.
+
+        Prompt and text become tokens apart, so that what is scored are the tokens of the text alone
+        whatever stands before it. An answer with an error may be that to an earlier request.
+        """
+        *turns, last = request.messages
+        name = self._endpoint.model or self._batch.played(request.role).model_id
+        prompt: list[int] = []
+        tokens: list[int] = []
+        for part in (_prompt_to_tokenize(turns, request), _text_to_tokenize(last["content"])):
+            answer = await self._post({"model": name, **part})
+            status, _, content = answer
+            if status == 404:
+                raise BackendError(
+                    f"`{self._endpoint.base_url}` has no `/tokenize`: it does not give the "
+                    "log-probabilities of given texts",
+                    hint="serve the model with vLLM; see `mbt help beliefs`",
+                )
+            if status != 200:
+                return answer, 0
+            tokens = _tokens_in(content)
+            prompt += tokens
+        scored = {
+            "model": name,
+            "prompt": prompt,
+            "max_tokens": 1,
+            "temperature": 0,
+            "prompt_logprobs": 0,
+        }
+        return await self._post(scored), len(tokens)
 
     async def probe(self, fields: Mapping[str, Json]) -> bool:
         """Send a short completion; whether it was answered."""
@@ -171,32 +231,56 @@ class Client:
         detail = f"{words:,} words or more tokens, and the context holds {context:,} tokens"
         return failed(PROMPT_TOO_LONG, detail, Sending(attempts=pending.attempts), can_retry=False)
 
+    def _sends_seed(self, pending: PendingRequest) -> bool:
+        asked = self._batch.played(pending.request.role)
+        if pending.request.wants != "text":
+            return False
+        return asked.sends_seed and self._endpoint.sends_seed
+
     def _unreachable(self, words: str) -> str:
         if _NO_TLS.search(words):
             words += " (the server speaks http: begin `base_url` with http://)"
         return f"{self._endpoint.base_url}: {words}"
 
+    def most_tokens(self, pending: PendingRequest) -> int | None:
+        """The most tokens of its reply; None if nothing limits them."""
+        if pending.request.wants != "text":
+            return 1
+        batch = self._batch.played(pending.request.role)
+        limit: int | str | None = batch.max_tokens
+        if pending.content_attempt and batch.retry_max_tokens:
+            limit = batch.retry_max_tokens
+        if limit == "rest":
+            limit = self._endpoint.rest_limit or self._endpoint.context
+        return limit if isinstance(limit, int) else None
+
     def body(self, pending: PendingRequest) -> dict[str, Json]:
         """The JSON body; the manifest's `request` table overrides everything except the model."""
-        endpoint, batch, request = self._endpoint, self._batch, pending.request
+        endpoint, request = self._endpoint, pending.request
+        batch = self._batch.played(request.role)
         body: dict[str, Json] = dict(endpoint.extra_body)
         limit: int | str | None = batch.max_tokens
         if pending.content_attempt and batch.retry_max_tokens:
             limit = batch.retry_max_tokens
         if limit == "rest":
             limit = endpoint.rest_limit
+        if request.wants == "top_logprobs":
+            limit = 1
         text = plain_text(request.messages)
         if limit is not None:
             body[endpoint.token_limit_field if text is None else "max_tokens"] = limit
         body.update(request.body)
         body["model"] = endpoint.model or batch.model_id
         if text is None:
-            body["messages"] = request.messages
+            has_tools = "tools" in body
+            body["messages"] = (
+                protocol_messages(request.messages) if has_tools else request.messages
+            )
         else:
             body["prompt"] = text
             for field in TEMPLATE_FIELDS:  # there is no chat template
                 body.pop(field, None)
-        if self._sends_seed:
+        if self._sends_seed(pending):
             body["seed"] = pending.seed
         if not endpoint.supports_schema:
             body.pop("response_format", None)
@@ -271,11 +355,51 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
     return lower.get(f"{parts.scheme}_proxy") or lower.get("all_proxy") or None
 
 
-_CHAT, _TEXT = "/chat/completions", "/completions"
+_CHAT, _TEXT, _TOKENIZE = "/chat/completions", "/completions", "/tokenize"
 
 
 def _path(body: Mapping[str, Json]) -> str:
+    if "add_special_tokens" in body:
+        return _TOKENIZE
     return _TEXT if "prompt" in body else _CHAT
+
+
+def _address(url: str, path: str) -> str:
+    """The address of a path; vLLM has `/tokenize` beside `/v1`."""
+    return (url.removesuffix("/v1") if path == _TOKENIZE else url) + path
+
+
+def _prompt_to_tokenize(turns: Sequence[Message], request: Request) -> Mapping[str, Json]:
+    """The body that makes a prompt tokens, up to where the model's reply begins."""
+    if (text := plain_text(turns)) is not None:
+        return {"prompt": text, "add_special_tokens": True}
+    arguments = template_arguments(request.body)
+    own = {"chat_template_kwargs": arguments} if arguments else {}
+    return {
+        "messages": turns,
+        "add_generation_prompt": True,
+        "add_special_tokens": False,  # the chat template has them
+        **own,
+    }
+
+
+def _text_to_tokenize(text: str) -> Mapping[str, Json]:
+    return {"prompt": text, "add_special_tokens": False}
+
+
+def _tokens_in(content: bytes) -> list[int]:
+    """The tokens in a response of `/tokenize`.
+
+    Raises:
+        BrokenReplyError: There are none.
+    """
+    try:
+        tokens = orjson.loads(content)["tokens"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise BrokenReplyError("no tokens in the response of `/tokenize`") from error
+    if not isinstance(tokens, list) or not all(isinstance(one, int) for one in tokens):
+        raise BrokenReplyError("the tokens of `/tokenize` are not numbers")
+    return tokens
 
 
 _IN_FLIGHT_BYTES = 128 << 20
@@ -401,7 +525,7 @@ async def aiohttp_transport(
             async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
                 try:
                     async with session.post(
-                        url + _path(body),
+                        _address(url, _path(body)),
                         data=orjson.dumps(body),
                         proxy=proxy,
                         allow_redirects=False,
@@ -409,11 +533,13 @@ async def aiohttp_transport(
                         content = await inflow.read(response.content.iter_any())
                         return response.status, response.headers, content
                 except aiohttp.ConnectionTimeoutError as error:
-                    raise ConnectionError(str(error)) from error
+                    raise NotConnectedError(str(error)) from error
                 except aiohttp.ClientPayloadError as error:
                     raise BrokenReplyError(str(error)) from error
                 except aiohttp.ClientConnectorError as error:
-                    raise ConnectionError(error.os_error.strerror or str(error.os_error)) from error
+                    raise NotConnectedError(
+                        error.os_error.strerror or str(error.os_error)
+                    ) from error
                 except aiohttp.ClientError as error:
                     raise ConnectionError(str(error) or type(error).__name__) from error
 
@@ -451,7 +577,9 @@ class _Pool:
         parts = urlsplit(url)
         self._name = parts.hostname or ""
         self._port = parts.port or 80
-        self._heads = {path: _head(url + path, headers) for path in (_CHAT, _TEXT)}
+        self._heads = {
+            path: _head(_address(url, path), headers) for path in (_CHAT, _TEXT, _TOKENIZE)
+        }
         self._run = run
         self._inflow = inflow
         self._address: str | None = None  # that takes connections
@@ -509,10 +637,10 @@ class _Pool:
                     self._address = await _answering(await self._looked_up())
                 return await self._connect(self._address)
         except TimeoutError as error:
-            raise ConnectionError(f"no connection within {limit:g} s") from error
-        except OSError:
+            raise NotConnectedError(f"no connection within {limit:g} s") from error
+        except OSError as error:
             self._address = None
-            raise
+            raise NotConnectedError(_words_of(error)) from error
 
     async def _looked_up(self) -> list[AddrInfoType]:
         """Addresses of the host: looked up once for all requests, again after a failure."""

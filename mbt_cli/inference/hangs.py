@@ -6,16 +6,31 @@ a completion of one token: a server that works answers it, or counts other token
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from mbt_cli.core.chat import Vitals
+from mbt_cli.core.chat import Json, Vitals
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.progress import Progress
-from mbt_cli.inference.client import Client
 from mbt_cli.inference.replies import ServerDiedError
 
 _PROBE_SECONDS = 300.0
 _LOOK_SECONDS = 5.0
+
+
+class Watched(Protocol):
+    """What tells whether an endpoint lives; see `Client`."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def vitals(self) -> Vitals | None: ...
+
+    @property
+    def heard(self) -> float: ...
+
+    async def probe(self, fields: Mapping[str, Json]) -> bool: ...
 
 
 class HangWatch:
@@ -27,7 +42,7 @@ class HangWatch:
         progress: Is told when nothing comes from a server that mbt did not start.
     """
 
-    def __init__(self, client: Client, run: RunSettings, progress: Progress) -> None:
+    def __init__(self, client: Watched, run: RunSettings, progress: Progress) -> None:
         self._client = client
         self._run = run
         self._progress = progress
@@ -86,14 +101,11 @@ class HangWatch:
             await asyncio.gather(self._proof, return_exceptions=True)
 
     async def _prove(self, vitals: Vitals) -> None:
-        heard, work = self._client.heard, await asyncio.to_thread(vitals.work_done)
-        limit = self._run.server_probe_seconds
-        if limit is None:
-            limit = _PROBE_SECONDS if work else self._run.request_timeout_seconds
-        end = time.monotonic() + limit
+        heard, began = self._client.heard, time.monotonic()
+        work = await asyncio.to_thread(vitals.work_done)
         probe = asyncio.create_task(self._client.probe(vitals.probe))
         try:
-            while (left := end - time.monotonic()) > 0:
+            while (left := began + (limit := self._limit(work)) - time.monotonic()) > 0:
                 await asyncio.wait({probe}, timeout=min(left, _LOOK_SECONDS, limit / 4))
                 # any byte is a sign: that of another reply, or a refusal
                 if (probe.done() and probe.result()) or self._client.heard > heard:
@@ -101,7 +113,8 @@ class HangWatch:
                 now = await asyncio.to_thread(vitals.work_done)
                 if work and now and now != work:
                     break
-                work = work or now
+                if now is not None and not work:
+                    work = now
                 if probe.done():
                     await asyncio.sleep(min(1.0, limit / 4))
                     probe = asyncio.create_task(self._client.probe(vitals.probe))
@@ -111,6 +124,13 @@ class HangWatch:
             probe.cancel()
             await asyncio.gather(probe, return_exceptions=True)
         self._proof = None
+
+    def _limit(self, work: str | None) -> float:
+        """Seconds that the answer may take, by what the server says of its work."""
+        if self._run.server_probe_seconds is not None:
+            return self._run.server_probe_seconds
+        # one that counts nothing may work at long replies, while the question waits behind them
+        return self._run.request_timeout_seconds if work == "" else _PROBE_SECONDS
 
     async def _until_heard(self, in_flight: Callable[[], int]) -> None:
         heard = self._client.heard

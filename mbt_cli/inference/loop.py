@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from mbt_cli.core.chat import Reply, Request
 from mbt_cli.core.origin import Origin
-from mbt_cli.core.programs import Ask, Result, Step, Steps, Task
+from mbt_cli.core.programs import Ask, Result, Step, Steps, Task, step_of
 from mbt_cli.core.progress import Progress
 from mbt_cli.inference.journal import (
     JournalIndex,
@@ -47,8 +47,20 @@ _STEP_CHARACTERS = 1 << 16
 """A step with longer texts counts as several."""
 EMIT_SECONDS = 0.005
 """How long results are emitted, and parsed, between two replies."""
+_READ_CHARACTERS = 200
+_MOST_READY = 64
+"""Requests that wait for one model, from which another one without any starts no tasks."""
 _SEGMENT_BYTES = 16 << 20
 """Size from which a new temporary file is begun."""
+
+
+@dataclass(slots=True)
+class OtherServer:
+    """The server of a model that plays a role; as in `AskReport`."""
+
+    version: str | None = None
+    flags: tuple[str, ...] = ()
+    origin: Origin | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +80,7 @@ class AskReport:
         version: The server's version; null if it is not known.
         flags: The flags the server was started with.
         origin: The endpoint, if mbt did not start it and it is known.
+        others: The servers of the other models that it asks, by model.
     """
 
     sent: int = 0
@@ -82,6 +95,7 @@ class AskReport:
     flags: tuple[str, ...] = ()
     unusable: Counter[str] = field(default_factory=Counter)
     origin: Origin | None = None
+    others: dict[str, OtherServer] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +138,10 @@ class _Branch:
     missing: int = 0
 
 
+_Awaited = tuple[_Branch, int, Step, Ask]
+"""Who waits for a reply: the branch, its slot, and the step with what was asked."""
+
+
 class ProgramLoop:
     """Runs the programs of one batch.
 
@@ -140,14 +158,15 @@ class ProgramLoop:
         emit: Emit | None,
     ) -> None:
         self.batch = batch
-        self.queue = RequestQueue()
+        self.queues = {name: RequestQueue() for name in batch.models()}
+        """Model to its queue; the stage's own has no name."""
         self.report = AskReport()
         self._index = index
         self._writer = writer
         self.progress = progress
         self._emit = emit
         self._tasks: Iterator[Task] | None = iter(batch.tasks())
-        self._waiting: dict[bytes, tuple[PendingRequest, list[tuple[_Branch, int, Step]]]] = {}
+        self._waiting: dict[bytes, tuple[PendingRequest, list[_Awaited]]] = {}
         self._settled: set[bytes] = set()  # here, though the next run sends them again
         self._results: deque[_TaskRun] = deque()
         self._held_steps = 0
@@ -163,20 +182,26 @@ class ProgramLoop:
         """Whether every task has its result."""
         return self._tasks is None and not self._waiting
 
-    def next_request(self, now: float, *, tasks: int | None = None) -> PendingRequest | None:
-        """The next request to send, after starting at most this many `tasks`.
+    def may_start(self, model: str = "") -> bool:
+        """Whether a model without a request may start tasks: not while others have many ready."""
+        return all(q.ready < _MOST_READY for name, q in self.queues.items() if name != model)
+
+    def next_request(
+        self, now: float, *, model: str = "", tasks: int | None = None
+    ) -> PendingRequest | None:
+        """The next request to send to a model, after starting at most this many `tasks`.
 
         The limit lets other coroutines run while the journal answers many tasks.
         """
-        while (pending := self.queue.take(now)) is None:
-            if tasks == 0 or not self._start_task():
+        while (pending := self.queues[model].take(now)) is None:
+            if tasks == 0 or not self.may_start(model) or not self._start_task():
                 return None
             tasks = None if tasks is None else tasks - 1
         return pending
 
     def has_request(self) -> bool:
         """Start tasks until there is a request to send; False if the journal answers all."""
-        while not self.queue:
+        while not any(self.queues.values()):
             if not self._start_task():
                 return False
         return True
@@ -196,7 +221,7 @@ class ProgramLoop:
         if following is not None:
             self.report.retried += 1
             pending.content_attempt, pending.charged = following, 0
-            self.queue.put_later(pending, now)
+            self.queues[self.batch.model_of(request)].put_later(pending, now)
             return False
         prompt_tokens, completion_tokens = reply.prompt_tokens or 0, reply.completion_tokens or 0
         self.report.prompt_tokens += prompt_tokens
@@ -208,8 +233,8 @@ class ProgramLoop:
         standing = self._index.standing(request.key)
         if standing and self.batch.attempt_to_send(standing, request.seed) is not None:
             self._settled.add(digest)
-        for branch, slot, step in self._waiting.pop(digest)[1]:
-            self._answer(branch, slot, step, reply)
+        for awaited in self._waiting.pop(digest)[1]:
+            self._answer(*awaited, reply)
         return True
 
     def send_in_next_run(self, pending: PendingRequest, refusal: Reply) -> None:
@@ -289,12 +314,14 @@ class ProgramLoop:
     def _ask(self, branch: _Branch, slot: int, ask: Ask, path: tuple[int, ...]) -> None:
         """Answer a request from the journal, or queue it."""
         request = self.batch.request(branch.run.task, ask, path)
-        step = Step(path, ask.name, request, _NO_REPLY)
+        made_of = (step_of(reply, branch.run.steps) for reply in ask.built_on)
+        parents = tuple(dict.fromkeys(parent.path for parent in made_of if parent is not None))
+        step = Step(path, ask.name, request, _NO_REPLY, ask.role, parents, ask.trainable)
         branch.run.steps.append(step)
         digest = digest_of(request.key)
         if same := self._waiting.get(digest):
             self.report.reused += 1
-            same[1].append((branch, slot, step))
+            same[1].append((branch, slot, step, ask))
             return
         attempt: int | None = 0
         standing = self._index.standing(request.key)
@@ -302,15 +329,20 @@ class ProgramLoop:
             attempt = self.batch.attempt_to_send(standing, request.seed)
             if attempt is None or digest in self._settled:
                 self.report.reused += 1
-                self._answer(branch, slot, step, self._index.reply(request.key) or _NO_REPLY)
+                known = self._index.reply(request.key) or _NO_REPLY
+                self._answer(branch, slot, step, ask, known)
                 return
         branch.run.sends = True
         pending = PendingRequest(request, attempt or 0, is_new=_is_new(standing))
-        self._waiting[digest] = pending, [(branch, slot, step)]
-        self.queue.put(pending)
+        self._waiting[digest] = pending, [(branch, slot, step, ask)]
+        self.queues[self.batch.model_of(request)].put(pending)
 
-    def _answer(self, branch: _Branch, slot: int, step: Step, reply: Reply) -> None:
+    def _answer(self, branch: _Branch, slot: int, step: Step, ask: Ask, reply: Reply) -> None:
         step.reply = reply
+        if ask.reads is not None:
+            found = None if reply.failure or not reply.text else ask.reads(reply.text)
+            step.is_unread = found is None
+            step.read = None if found is None else str(found)[:_READ_CHARACTERS]
         self.report.failed += self.batch.has_failed(reply)
         self._fill(branch, slot, reply)
 
@@ -368,6 +400,56 @@ def first_requests(batch: RequestBatch) -> Iterator[Request]:
 
     for task in batch.tasks():
         yield from first(task, task.steps, ())
+
+
+def requests_so_far(
+    batch: RequestBatch, reply_of: Callable[[Request], Reply | None]
+) -> Iterator[tuple[Request, bool]]:
+    """The requests that every task makes as far as replies are known, each with whether it is.
+
+    Programs run over the known replies, as a resumed run does.
+
+    Args:
+        batch: The requests.
+        reply_of: The known reply to a request, None if it has none yet.
+    """
+    for task in batch.tasks():
+        found: list[tuple[Request, bool]] = []
+        _replayed(batch, reply_of, task, task.steps, (), found)
+        yield from found
+
+
+def _replayed(
+    batch: RequestBatch,
+    reply_of: Callable[[Request], Reply | None],
+    task: Task,
+    steps: Steps,
+    path: tuple[int, ...],
+    found: list[tuple[Request, bool]],
+) -> tuple[bool, Any]:
+    """Run a program over known replies; returns whether it ended, and its value."""
+    replies: list[Any] | None = None
+    yields = 0
+    while True:
+        try:
+            items = next(steps) if replies is None else steps.send(replies)
+        except StopIteration as stop:
+            return True, stop.value
+        replies, is_whole = [], True
+        for slot, item in enumerate(items):
+            place = (*path, yields, slot)
+            if isinstance(item, Ask):
+                request = batch.request(task, item, place)
+                value: Any = reply_of(request)
+                ended = value is not None
+                found.append((request, ended))
+            else:
+                ended, value = _replayed(batch, reply_of, task, item, place, found)
+            is_whole &= ended
+            replies.append(value)
+        if not is_whole:
+            return False, None
+        yields += 1
 
 
 _NO_REPLY = Reply(failure="not_asked", attempts=0)

@@ -9,18 +9,17 @@ they meet (MBT_NODES_ADDRESS, a port of the first node) and a key (MBT_NODES_KEY
 import contextlib
 import json
 import os
-import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import NoReturn
 
 from mbt_cli.core.gpus import nodes_of
+from mbt_cli.core.job_folders import temporary_folder
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import UsageError
 from mbt_cli.inference import ranks
@@ -80,7 +79,7 @@ def join(environment: Mapping[str, str]) -> NoReturn:
     host, _, port = environment[ADDRESS].rpartition(":")
     key = environment[KEY].encode()
     own = {name: value for name, value in environment.items() if name != KEY}
-    with _temporary_folder(environment):
+    with temporary_folder(environment):
         while True:
             lifeline = _connected((host, int(port)), key)
             if lifeline is not None:
@@ -115,17 +114,3 @@ def _take_part(lifeline: Connection, environment: Mapping[str, str]) -> None:
         lifeline.send_bytes(json.dumps(said).encode())
     finally:
         process.stop()
-
-
-@contextmanager
-def _temporary_folder(environment: Mapping[str, str]) -> Iterator[None]:
-    """Make TMPDIR for a while, if the job's script made it on the first node alone."""
-    folder = Path(environment.get("TMPDIR") or os.curdir)
-    if folder.is_dir():
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -28,38 +29,45 @@ from mbt_cli.inference.replies import token_count
 _SECONDS = 10.0
 _MOST_BYTES = 8 << 20
 _NOT_LISTED = "(not listed)"
+_PACE = "pace-"
 _TELLS_THE_MODEL = ("id", "root", "parent")
 _TELLS_THE_CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
 _TELLS_THE_WEIGHTS = ("n_params", "size", "n_vocab", "n_embd")
 
 
-def recorded_origins(journal: Path) -> list[Origin]:
-    """The origins of the replies in a journal.
+def recorded_origins(journal: Path, model: str = "") -> list[Origin]:
+    """The origins of the replies in a journal, of the cell's own model or of another one.
 
     Writers without a reply are left out, and damaged records too: `set_aside_origins` reports them.
 
     Raises:
         ArtifactError: A record cannot be read.
     """
-    return [origin for _, origin in _records(journal) if origin is not None]
+    return [origin for _, origin in _records(journal, model) if origin is not None]
 
 
-def set_aside_origins(journal: Path) -> list[Path]:
+def set_aside_origins(journal: Path, model: str = "") -> list[Path]:
     """Rename damaged records of origins to `.damaged`; returns their new paths.
 
     The server of these replies is then unknown, as in journals of older versions.
     """
     kept = []
-    for path, origin in _records(journal):
+    for path, origin in _records(journal, model):
         if origin is None:
             kept.append(path.rename(path.with_suffix(".damaged")))
     return kept
 
 
-def _records(journal: Path) -> Iterator[tuple[Path, Origin | None]]:
+def _of(model: str) -> str:
+    """How the names of files begin that are about a model other than the cell's own."""
+    return f"model-{model}-" if model else ""
+
+
+def _records(journal: Path, model: str) -> Iterator[tuple[Path, Origin | None]]:
     """Each record of a writer that has added replies; None in place of a damaged one."""
-    for path in sorted(journal.glob("origin-*.json")):
-        if not _has_replies(journal, path.stem.removeprefix("origin-")):
+    begin = f"{_of(model)}origin-"
+    for path in sorted(journal.glob(f"{begin}*.json")):
+        if not _has_replies(journal, path.stem.removeprefix(begin)):
             continue
         try:
             yield path, Origin.model_validate_json(path.read_bytes())
@@ -127,16 +135,18 @@ def check_one_model(recorded: Sequence[Origin], cell: str) -> None:
             )
 
 
-def record_origin(journal: Path, writer: str, origin: Origin) -> None:
+def record_origin(journal: Path, writer: str, origin: Origin, model: str = "") -> None:
     """Write the origin of the replies that a writer adds, before its first one.
 
     Raises:
         ArtifactError: The journal cannot be written.
     """
-    _write(journal / f"origin-{writer}.json", origin.model_dump_json(indent=2).encode())
+    _write(journal / f"{_of(model)}origin-{writer}.json", origin.model_dump_json(indent=2).encode())
 
 
-def record_server(journal: Path, writer: str, version: str | None, flags: Sequence[str]) -> None:
+def record_server(
+    journal: Path, writer: str, version: str | None, flags: Sequence[str], model: str = ""
+) -> None:
     """Write which server gives the replies that a writer adds: a later run may need no server.
 
     Raises:
@@ -144,20 +154,54 @@ def record_server(journal: Path, writer: str, version: str | None, flags: Sequen
     """
     if version or flags:
         record = orjson.dumps({"version": version, "flags": flags})
-        _write(journal / f"server-{writer}.json", record)
+        _write(journal / f"{_of(model)}server-{writer}.json", record)
 
 
-def recorded_server(journal: Path) -> tuple[str | None, tuple[str, ...]]:
+def recorded_server(journal: Path, model: str = "") -> tuple[str | None, tuple[str, ...]]:
     """Version and flags of the server that gave the newest replies of a journal."""
+    begin = f"{_of(model)}server-"
 
     def place(path: Path) -> tuple[bool, int]:
-        return path.stem != "server-imported", path.stat().st_mtime_ns
+        return path.stem != f"{begin}imported", path.stat().st_mtime_ns
 
-    for path in sorted(journal.glob("server-*.json"), key=place, reverse=True):
+    for path in sorted(journal.glob(f"{begin}*.json"), key=place, reverse=True):
         with suppress(OSError, ValueError, LookupError, TypeError):
             record = orjson.loads(path.read_bytes())
             return record["version"], tuple(record["flags"])
     return None, ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What servers have answered in which time; times of several servers are added up.
+
+    Args:
+        completion_tokens: Tokens of replies.
+        seconds: Seconds from opening the journal to the last reply.
+    """
+
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+
+def record_pace(journal: Path, writer: str, pace: Pace) -> None:
+    """Write how fast a writer received replies, for the speed of the whole cell.
+
+    Raises:
+        ArtifactError: The journal cannot be written.
+    """
+    _write(journal / f"{_PACE}{writer}.json", orjson.dumps(pace))
+
+
+def recorded_pace(journal: Path) -> Pace:
+    """The pace of all writers that have recorded theirs."""
+    tokens, seconds = 0, 0.0
+    for path in sorted(journal.glob(f"{_PACE}*.json")):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            record = orjson.loads(path.read_bytes())
+            own = int(record["completion_tokens"]), float(record["seconds"])
+            tokens, seconds = tokens + own[0], seconds + own[1]
+    return Pace(tokens, seconds)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -175,9 +219,9 @@ def _write(path: Path, content: bytes) -> None:
         raise unwritable(path, error) from error
 
 
-def forget_origin(journal: Path, writer: str) -> None:
+def forget_origin(journal: Path, writer: str, model: str = "") -> None:
     """Remove the record of a writer that has added no reply."""
-    (journal / f"origin-{writer}.json").unlink(missing_ok=True)
+    (journal / f"{_of(model)}origin-{writer}.json").unlink(missing_ok=True)
 
 
 def listed_model(endpoint: Endpoint, name: str) -> Mapping[str, Json]:

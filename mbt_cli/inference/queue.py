@@ -5,21 +5,22 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
-from mbt_cli.core.chat import Endpoint, Json, Reply, Request, Responder
+from mbt_cli.core.chat import TEMPLATE_FIELDS, Endpoint, Json, Reply, Request, Responder
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.programs import Ask, Task
 from mbt_cli.core.request_keys import request_key, request_seed, retry_seed
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.inference.journal import Standing
+from mbt_cli.inference.replies import SendResult
 
 STOPPED_EARLY = "stopped_early"
 """Begins the failure of a request that is sent again because the run stopped early."""
 TRANSIENT = (
     STOPPED_EARLY,
-    *("timeout", "connection", "malformed_reply"),
+    *("timeout", "connection", "malformed_reply", "no_verdict"),
     *("http_408", "http_409", "http_425", "http_429", "http_5"),
 )
 """Prefixes of failures that may not recur when the same request is sent later."""
@@ -29,7 +30,7 @@ _FIRST_STEP = (0, 0)
 
 @dataclass(frozen=True)
 class RequestBatch:
-    """The requests of one cell to one model.
+    """The requests of one cell to its model, and to those that play the roles of its program.
 
     Args:
         tasks: Returns all tasks, not started and in the same order at each call.
@@ -51,6 +52,10 @@ class RequestBatch:
         sends_seed: Whether the sampling is seedable.
         model_id: The endpoint's name for the model, for backends that do not set one.
         origin: Name of an endpoint that mbt does not start (`Backend.origin`).
+        model: The model's name in the manifest.
+        roles: Role to the requests of the model that plays it; their tasks are not used.
+        goes_on: Whether programs may ask more than their first requests.
+        meter: Counts what its requests cost; None if they cost nothing and nobody counts.
     """
 
     tasks: Callable[[], Iterable[Task]]
@@ -72,26 +77,59 @@ class RequestBatch:
     sends_seed: bool = True
     model_id: str = ""
     origin: str | None = None
+    model: str = ""
+    roles: Mapping[str, "RequestBatch"] = field(default_factory=dict)
+    goes_on: bool = False
+    meter: "MeterOfRequests | None" = None
+
+    def played(self, role: str) -> "RequestBatch":
+        """The requests of the model that plays a role: this one, if no other does."""
+        return self.roles.get(role, self)
+
+    def model_of(self, request: Request) -> str:
+        """The model that a request goes to; empty for the stage's own."""
+        name = self.played(request.role).model
+        return "" if name == self.model else name
+
+    def models(self) -> Mapping[str, "RequestBatch"]:
+        """Each model that is asked, the stage's own first, under the name of `model_of`."""
+        found = {"": self}
+        for batch in self.roles.values():
+            if batch.model != self.model:
+                found.setdefault(batch.model, replace(batch, roles=self.roles))
+        return found
 
     def request(self, task: Task, ask: Ask, path: tuple[int, ...]) -> Request:
         """One request of a task, with its seed and key.
 
         `path`, its place in the task's program, enters the seed, except for the first request.
         """
-        purpose, sampling, body = self.purpose, self.sampling, self.body
+        asked = self.played(ask.role)
+        purpose, sampling, body = self.purpose, asked.sampling, asked.body
         if path != _FIRST_STEP:
             purpose = f"{purpose} step {'.'.join(map(str, path))}"
         if ask.body:
             sampling, body = {**sampling, **ask.body}, {**body, **ask.body}
         seed = request_seed(self.study_seed, purpose, task.question_id, task.sample)
+        if ask.wants != "text":
+            # nothing is drawn: whoever asks the same of a model shares the reply
+            seed = 0
+            if ask.wants == "likelihood":
+                body = {name: body[name] for name in TEMPLATE_FIELDS if name in body}
+                sampling = dict(body)
+            else:
+                sampling = {**sampling, "max_tokens": 1}
+            sampling["wants"] = ask.wants
         return Request(
-            key=request_key(self.identity, ask.messages, sampling, seed),
+            key=request_key(asked.identity, ask.messages, sampling, seed),
             question_id=task.question_id,
             sample=task.sample,
             messages=ask.messages,
             seed=seed,
             body=body,
             purpose=self.purpose,
+            role=ask.role if ask.role in self.roles else "",
+            wants=ask.wants,
         )
 
     def has_failed(self, reply: Reply) -> bool:
@@ -123,6 +161,31 @@ class RequestBatch:
         return attempt + 1 if retries else None
 
 
+Reserved = tuple[int, int, int]
+"""The most that a request can use: tokens of its prompt, tokens of its reply, and their price."""
+
+
+class MeterOfRequests(Protocol):
+    """Reserves and counts what requests cost; see `inference/meter.py`."""
+
+    @property
+    def waits(self) -> bool: ...
+
+    def reserve(self, pending: "PendingRequest", limit: int | None) -> bool: ...
+
+    async def reserved(self, pending: "PendingRequest", limit: int | None) -> None: ...
+
+    def refusal(self, pending: "PendingRequest", limit: int | None) -> Exception: ...
+
+    def settle(self, pending: "PendingRequest", result: SendResult) -> None: ...
+
+    def release(self, pending: "PendingRequest") -> None: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request whose reply is not final yet.
@@ -135,6 +198,7 @@ class PendingRequest:
         replies_seen: Good replies that the run had when the request was last sent.
         opening: Times that the endpoint had been reached by then.
         is_new: Whether no earlier run sent it, or it failed in a way that may not recur.
+        reserved: What is reserved for it while it is in flight.
     """
 
     request: Request
@@ -144,6 +208,7 @@ class PendingRequest:
     replies_seen: int = 0
     opening: int = 0
     is_new: bool = True
+    reserved: Reserved | None = None
 
     @property
     def seed(self) -> int:

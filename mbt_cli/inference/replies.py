@@ -1,21 +1,24 @@
 """Parse responses: a chat completion or an error becomes a Reply with a typed failure.
 
 Reasoning is read from `reasoning`, `reasoning_content`, thinking parts of a list content, or an
-inline think block, in that order. The text itself is never altered. Values of another type than the
+inline think block, in that order. The text itself is never altered, but for calls of tools, which
+follow it in the form of `core/tool_calls.py`. Values of another type than the
 protocol's are null, and counted.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 
-from mbt_cli.core.chat import Json, Reply
+from mbt_cli.core.chat import FirstToken, Json, Likelihood, Reply
 from mbt_cli.core.rows import SERVER_ENDED
 from mbt_cli.core.secrets import mask, without_secrets
+from mbt_cli.core.tool_calls import call_block
 from mbt_cli.core.traces import think_block
 from mbt_cli.errors import BackendError
 
@@ -102,6 +105,8 @@ class _Values:
 def _reply_of(completion: Json, sending: Sending, values: _Values) -> Reply:
     choice, message = _choice_of(completion)
     text, thinking = _content_of(message.get("content"), values)
+    if calls := _calls_of(message.get("tool_calls"), values):
+        text = "\n".join([*([text] if text else []), *calls])
     finish_reason = values.word(choice.get("finish_reason"), "finish_reason")
     usage = values.fields(completion.get("usage"), "usage")
     details = values.fields(
@@ -110,6 +115,7 @@ def _reply_of(completion: Json, sending: Sending, values: _Values) -> Reply:
     reasoning_tokens = details.get("reasoning_tokens")
     if reasoning_tokens is None:
         reasoning_tokens = usage.get("reasoning_tokens")
+    cached_tokens = _cached_tokens(usage)
     stated = [values.text(message.get(name), name) for name in ("reasoning", "reasoning_content")]
     reasoning = stated[0] or stated[1] or thinking or inline_reasoning(text or "")
     refusal = values.text(message.get("refusal"), "refusal")
@@ -123,11 +129,32 @@ def _reply_of(completion: Json, sending: Sending, values: _Values) -> Reply:
         prompt_tokens=values.count(usage.get("prompt_tokens"), "usage.prompt_tokens"),
         completion_tokens=values.count(usage.get("completion_tokens"), "usage.completion_tokens"),
         reasoning_tokens=values.count(reasoning_tokens, "usage.reasoning_tokens"),
+        cached_tokens=values.count(cached_tokens, "usage.cached_tokens"),
         seed=sending.seed,
         attempts=sending.attempts,
         seconds=sending.seconds,
         failure=failure,
     )
+
+
+_CACHED_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_CACHED = ("prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_tokens")
+
+
+def _cached_tokens(usage: Mapping[str, Json]) -> Json:
+    """Prompt tokens from the provider's cache: as OpenAI says it, then DeepSeek and others.
+
+    Example:
+        >>> _cached_tokens({"prompt_tokens_details": {"cached_tokens": 7}})
+        7
+        >>> _cached_tokens({"prompt_cache_hit_tokens": 5, "prompt_cache_miss_tokens": 2})
+        5
+    """
+    for name in _CACHED_DETAILS:
+        details = usage.get(name)
+        if isinstance(details, Mapping) and details.get("cached_tokens") is not None:
+            return details["cached_tokens"]
+    return next((usage[name] for name in _CACHED if usage.get(name) is not None), None)
 
 
 def inline_reasoning(text: str) -> str | None:
@@ -194,6 +221,17 @@ def _content_of(content: Json, values: _Values) -> tuple[str | None, str | None]
     return text, thinking or None
 
 
+def _calls_of(calls: Json, values: _Values) -> list[str]:
+    """The calls of tools that a server cut out of the text, as text again."""
+    found = []
+    for call in calls if isinstance(calls, list) else ():
+        function = values.fields(values.fields(call, "tool_calls").get("function"), "tool_calls")
+        if (name := values.text(function.get("name"), "tool_calls")) is not None:
+            block = call_block(name, function.get("arguments", {}))
+            found.append(values.text(block, "tool_calls") or "")
+    return found
+
+
 def _thinking_of(thinking: Json, values: _Values) -> str:
     if not isinstance(thinking, list):
         return values.text(thinking, "thinking") or ""
@@ -257,6 +295,10 @@ class ServerDiedError(BackendError):
     """The server died; unanswered requests are back in the queue."""
 
 
+class NotConnectedError(ConnectionError):
+    """No connection: the server has not received the request."""
+
+
 class BrokenReplyError(Exception):
     """A response that broke off, or that is not HTTP."""
 
@@ -274,8 +316,9 @@ class SendResult:
         can_retry: Whether the same request may succeed if it is sent again now.
         refused: Whether the server asked for fewer requests or to wait (429, Retry-After).
         unreachable: Whether nothing came back: no connection, or it broke.
-        wait_seconds: The server's Retry-After.
+        wait_seconds: How long the headers of the server ask to wait.
         unusable: Names of unusable values, with what is stored instead.
+        was_sent: Whether the server may have received the request.
     """
 
     reply: Reply
@@ -284,6 +327,7 @@ class SendResult:
     unreachable: bool = False
     wait_seconds: float | None = None
     unusable: tuple[str, ...] = ()
+    was_sent: bool = True
 
 
 def masked(reply: Reply) -> Reply:
@@ -357,7 +401,7 @@ def result_of_status(
     if status in _TOO_LONG_STATUS and _TOO_LONG.search(words):
         reason = PROMPT_TOO_LONG
     can_retry = status in _PASSING_STATUS or status >= 500
-    wait_seconds = _seconds(headers.get("Retry-After")) if can_retry else None
+    wait_seconds = _asked_wait(status, headers) if can_retry else None
     return SendResult(
         _failure(reason, words, sending),
         can_retry=can_retry,
@@ -367,10 +411,17 @@ def result_of_status(
 
 
 def failed(
-    reason: str, words: str, sending: Sending, *, can_retry: bool, unreachable: bool = False
+    reason: str,
+    words: str,
+    sending: Sending,
+    *,
+    can_retry: bool,
+    unreachable: bool = False,
+    was_sent: bool = True,
 ) -> SendResult:
     """The result of a request without a reply, for a reason named by mbt."""
-    return SendResult(_failure(reason, words, sending), can_retry, unreachable=unreachable)
+    reply = _failure(reason, words, sending)
+    return SendResult(reply, can_retry, unreachable=unreachable, was_sent=was_sent)
 
 
 def _failure(reason: str, words: str, sending: Sending) -> Reply:
@@ -397,6 +448,51 @@ def _is_out_of_quota(content: Json) -> bool:
     )
 
 
+_LIMITED = ("Requests", "Tokens")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
+_UNIT_SECONDS = (86_400, 3_600, 60, 1, 0.001)
+
+
+def _asked_wait(status: int, headers: Mapping[str, str]) -> float | None:
+    """Seconds that the headers ask to wait: Retry-After, or when a used up rate limit resets.
+
+    Example:
+        >>> _asked_wait(429, {"Retry-After-Ms": "1500"})
+        1.5
+        >>> used_up = {"X-Ratelimit-Remaining-Tokens": "0", "X-Ratelimit-Reset-Tokens": "1m2.5s"}
+        >>> _asked_wait(429, used_up)
+        62.5
+    """
+    if (milliseconds := _seconds(headers.get("Retry-After-Ms"))) is not None:
+        return milliseconds / 1000
+    if (seconds := _seconds(headers.get("Retry-After"))) is not None or status != 429:
+        return seconds
+    resets = [
+        _duration(headers.get(f"X-Ratelimit-Reset-{what}", ""))
+        for what in _LIMITED
+        if headers.get(f"X-Ratelimit-Remaining-{what}", "").strip() == "0"
+    ]
+    # rounded up: what is nearly reset would be refused again
+    return max((max(found, 1.0) for found in resets if found is not None), default=None)
+
+
+def _duration(text: str) -> float | None:
+    """Seconds of `6m0s`, `12ms` or `20`; null for anything else.
+
+    Example:
+        >>> _duration("1h2m3s"), _duration("12ms"), _duration("20"), _duration("soon")
+        (3723.0, 0.012, 20.0, None)
+    """
+    found = _DURATION.fullmatch(text.strip())
+    try:
+        if found is None or not found[0]:
+            return _seconds(text or None)
+        parts = zip(found.groups(), _UNIT_SECONDS, strict=True)
+        return float(sum(float(value) * unit for value, unit in parts if value))
+    except ValueError:  # such as several points
+        return None
+
+
 def _seconds(retry_after: str | None) -> float | None:
     """Seconds of a Retry-After header, a number or a date; null if it is neither, or negative."""
     if retry_after is None:
@@ -410,3 +506,100 @@ def _seconds(retry_after: str | None) -> float | None:
             return None
         seconds = (date - datetime.now(UTC)).total_seconds()
     return seconds if seconds >= 0 else None
+
+
+# Log-probabilities
+
+
+def first_token_of(body: bytes, sending: Sending) -> SendResult:
+    """The likeliest first tokens of a response with status 200, as `FirstToken`.
+
+    Example:
+        >>> top = [{"token": "A", "logprob": -0.5}, {"token": "B", "logprob": -1.5}]
+        >>> choice = {"message": {}, "logprobs": {"content": [{**top[0], "top_logprobs": top}]}}
+        >>> first_token_of(orjson.dumps({"choices": [choice]}), Sending()).reply.text
+        '{"token":"A","top":[["A",-0.5],["B",-1.5]]}'
+    """
+    return _scores_of(body, sending, _first_token)
+
+
+def likelihood_of(body: bytes, sending: Sending, tokens: int) -> SendResult:
+    """The last tokens of the prompt of a response with status 200, as `Likelihood`.
+
+    Args:
+        body: Of a text completion with vLLM's `prompt_logprobs`.
+        sending: How the request was sent.
+        tokens: How many.
+    """
+    return _scores_of(body, sending, lambda choice: _likelihood(choice, tokens))
+
+
+NO_LOGPROBS = "no_logprobs"
+"""Begins the failure of a request for log-probabilities whose response has none."""
+
+
+def _scores_of(
+    body: bytes, sending: Sending, read: Callable[[Mapping[str, Json]], Mapping[str, Any]]
+) -> SendResult:
+    values = _Values()
+    completion: Json = None
+    try:
+        completion = _json_of(body)
+        choice, _ = _choice_of(completion)
+        scores = read(choice)
+    except (ValueError, RecursionError) as error:
+        words = str(error) if isinstance(error, _MalformedError) else "the body is not JSON"
+        return failed("malformed_reply", words, sending, can_retry=True)
+    except (KeyError, TypeError, IndexError, AttributeError):
+        words = f"the response has no usable ones: {server_words(completion)}"
+        return failed(NO_LOGPROBS, words, sending, can_retry=False)
+    usage = values.fields(completion.get("usage"), "usage")
+    reply = Reply(
+        text=orjson.dumps(scores).decode(),
+        finish_reason="stop",
+        prompt_tokens=values.count(usage.get("prompt_tokens"), "usage.prompt_tokens"),
+        completion_tokens=values.count(usage.get("completion_tokens"), "usage.completion_tokens"),
+        cached_tokens=values.count(_cached_tokens(usage), "usage.cached_tokens"),
+        seed=sending.seed,
+        attempts=sending.attempts,
+        seconds=sending.seconds,
+    )
+    return SendResult(reply, unusable=tuple(values.unusable))
+
+
+def _first_token(choice: Mapping[str, Json]) -> FirstToken:
+    first = choice["logprobs"]["content"][0]
+    top = [(_word(one["token"]), _logprob(one["logprob"])) for one in first["top_logprobs"]]
+    if not top:
+        raise KeyError("top_logprobs")
+    return {"token": _word(first["token"]), "top": sorted(top, key=lambda one: -one[1])}
+
+
+def _likelihood(choice: Mapping[str, Json], tokens: int) -> Likelihood:
+    every = choice["prompt_logprobs"]
+    if len(every) <= tokens:
+        raise KeyError("prompt_logprobs")
+    own = []
+    for one in every[-tokens:]:
+        (entry,) = one.values() if len(one) == 1 else [_of_prompt(one)]
+        own.append((_word(entry.get("decoded_token") or ""), _logprob(entry["logprob"])))
+    return {"tokens": [text for text, _ in own], "logprobs": [value for _, value in own]}
+
+
+def _of_prompt(entries: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The token that the prompt has, of several: servers put it first."""
+    entry: Mapping[str, Json] = next(iter(entries.values()))
+    return entry
+
+
+def _word(value: Json) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return _without_surrogates(value)
+
+
+def _logprob(value: Json) -> float:
+    """A log-probability; rounding may make it a little more than 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value < 0.01:
+        raise TypeError("not a log-probability")
+    return min(float(value), 0.0)

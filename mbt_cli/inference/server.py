@@ -174,7 +174,9 @@ class ServerCommand:
             if it has none.
         causes: Known reasons why it does not start, the likeliest first.
         phases: Regular expressions for lines of its log, and what it does from such a line on.
-        ready_seconds: How long it may take to answer its first request.
+        downloads: Folder of the hub's cache into which it downloads its weights, if it does.
+        ready_seconds: How long it may take to answer its first request, from its start or from
+            the last byte of a download on.
     """
 
     command: Sequence[str]
@@ -185,6 +187,7 @@ class ServerCommand:
     work: str = ""
     causes: Sequence[Cause] = ()
     phases: Sequence[tuple[str, str]] = ()
+    downloads: Path | None = None
     ready_seconds: float = 1200.0
 
 
@@ -281,6 +284,28 @@ def reserved_port(wanted: int | None = None) -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
+_DOWNLOADING = "downloading the weights"
+_CLOCK_SECONDS = 60.0
+"""How much the clock of a file server may be behind."""
+
+
+def _downloaded(folder: Path, since: float) -> int | None:
+    """Bytes that a download into a folder has written since a time; None if none runs.
+
+    Servers print nothing meanwhile. A file of huggingface_hub ends in `.incomplete` until it is
+    there as a whole.
+    """
+    total, is_running = 0, False
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                if stat.st_mtime >= since - _CLOCK_SECONDS:
+                    total += stat.st_size
+                    is_running = is_running or path.suffix == ".incomplete"
+    return total if is_running else None
+
+
 def _starting(model: str, phase: str, seconds: float) -> str:
     return f"the server of {model} starts{f': {phase}' if phase else ''} ({seconds:,.0f} s)"
 
@@ -294,27 +319,36 @@ class _Started:
         self._port = port
         self._key = key
         environment = {**place.environment, **command.environment, "MBT_SERVER_KEY": key}
+        self._since = time.time()
         self.process = ServerProcess(command.command, environment, place.log)
 
     def wait_until_ready(self) -> None:
         seconds = self._place.ready_timeout_seconds or self._command.ready_seconds
-        began = changed = time.monotonic()
-        phase, pause = "", 0.05
+        began = changed = counted = time.monotonic()
+        phase, pause, most = "", 0.05, 0
         while not self._is_healthy():
             self.raise_if_ended()
             now = time.monotonic()
-            if (found := self._phase()) != phase:
+            fetched = self._downloaded()
+            if fetched is not None and fetched > most:
+                most, counted = fetched, now  # as long as bytes arrive, no time runs out
+            if (found := self._phase() if fetched is None else _DOWNLOADING) != phase:
                 phase, changed = found, now
-            if now > began + seconds:
+            if now > counted + seconds:
                 raise self._not_ready(seconds, phase, now - changed)
-            self._place.told(_starting(self._command.model, phase, now - began))
+            size = "" if fetched is None else f", {fetched / 1e9:,.1f} GB so far"
+            self._place.told(_starting(self._command.model, f"{phase}{size}", now - began))
             time.sleep(pause)
             pause = min(_SLOWEST_POLL_SECONDS, pause * 1.5)
         self._place.told(
             _starting(self._command.model, "its first reply", time.monotonic() - began)
         )
-        self._probe(max(1.0, began + seconds - time.monotonic()))
+        self._probe(max(1.0, counted + seconds - time.monotonic()))
         self._place.told("")
+
+    def _downloaded(self) -> int | None:
+        folder = self._command.downloads
+        return None if folder is None else _downloaded(folder, self._since)
 
     def _phase(self) -> str:
         """What the last line of its log that says so tells that it does."""
@@ -327,7 +361,7 @@ class _Started:
     def _not_ready(self, seconds: float, phase: str, phase_seconds: float) -> BackendError:
         last = f"; for {phase_seconds:,.0f} seconds it did this: {phase}" if phase else ""
         hint = "raise `server_ready_timeout_seconds` in `[run]`"
-        if "download" in phase:
+        if phase == _DOWNLOADING:
             hint = f"fetch the weights before: mbt data fetch MANIFEST; or {hint}"
         return self._error(f"the server was not ready after {seconds:g} seconds{last}", hint)
 
@@ -340,13 +374,13 @@ class _Started:
     def vitals(self) -> Vitals:
         return Vitals(self._command.probe, self._work_done, self._hang)
 
-    def _work_done(self) -> str:
+    def _work_done(self) -> str | None:
         if not self._command.work:
             return ""
         try:
             status, content = _exchange(self._port, "GET", "/metrics", key=self._key)
         except (OSError, http.client.HTTPException):
-            return ""
+            return None
         lines = content.decode(errors="replace").splitlines() if status == 200 else []
         return "\n".join(line for line in lines if re.match(self._command.work, line))
 

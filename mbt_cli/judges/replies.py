@@ -258,3 +258,23 @@ def gold_answers_text(row: Mapping[str, Any]) -> str:
     """The gold answer and its aliases for a prompt, one per line."""
     aliases = [alias for alias in row["gold_aliases"] or [] if alias != row["gold_answer"]]
     return "\n".join(f"- {text}" for text in (row["gold_answer"], *aliases))
+
+
+def written(value: Json) -> str:
+    r"""What a question has to say for a placeholder, or that it says nothing.
+
+    Example:
+        >>> written(None), written([{"title": "Lemma", "points": 3}, "Rest"])
+        ('(none given)', '- title: Lemma; points: 3\n- Rest')
+    """
+    if isinstance(value, list):
+        return "\n".join(f"- {_entry(one)}" for one in value) or "(none given)"
+    if isinstance(value, Mapping):
+        return _entry(value) or "(none given)"
+    return str(value).strip() if value not in (None, "") else "(none given)"
+
+
+def _entry(value: Json) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {one}" for key, one in value.items())
+    return str(value)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from mbt_cli.core.findings import Finding, absent, ok, pip_line
-from mbt_cli.core.gpus import GPUs
+from mbt_cli.core.gpus import GPUs, stated_gpus
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.plugin import VARIABLE, Settings, Variable
 from mbt_cli.errors import MbtError
@@ -42,7 +42,6 @@ _DEAD_AFTER_SECONDS = _LAUNCH_SECONDS + 300.0
 _MOST_FAILURES = 20
 _NO_JOBS = "No in-progress managed jobs"
 """What `sky jobs queue` says, as an error, before the first job and when its controller sleeps."""
-_SHOWN_SHARE = 0.99
 _ENDED: Mapping[str, Literal["completed", "failed", "cancelled"]] = {
     "SUCCEEDED": "completed",
     "CANCELLED": "cancelled",
@@ -204,11 +203,7 @@ class SkypilotLauncher(Launcher):
 
     def gpus(self) -> GPUs | None:
         own = self.gpu_job
-        if not own.gpus:
-            return None
-        # an 80 GB GPU shows a little less than 80 GiB
-        memory = None if own.gpu_memory_gb is None else own.gpu_memory_gb * _SHOWN_SHARE
-        return GPUs(own.gpus, memory, 1, "the preset")
+        return stated_gpus(own.gpus, own.gpu_memory_gb)
 
     def render(self, job: Job) -> str:
         """The YAML of a SkyPilot task."""

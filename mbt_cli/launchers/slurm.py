@@ -4,19 +4,21 @@ The settings of a cluster come first, then the launcher, then the parts of a scr
 of the scripts is in slurm/job.sh, slurm/nodes.sh and slurm/ray.sh.
 """
 
+import os
+import pwd
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from mbt_cli.core.findings import Finding, absent, answer_of, ok
-from mbt_cli.core.gpus import GPUs
+from mbt_cli.core.gpus import GPUs, stated_gpus
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.names import nearest
 from mbt_cli.core.plugin import Settings, Variable
@@ -46,12 +48,13 @@ _NO_GRES = "none"
 _SET_BY_MBT = (
     *("array", "comment", "dependency", "job-name", "nodes", "no-requeue", "ntasks"),
     *("ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal"),
+    *("error", "test-only", "wait", "wrap"),
 )
 _NAMED = ("partition", "qos", "account", "time", "constraint", "mem")
 _KEY_OF_OPTION = {
     **{name: name for name in (*_NAMED, "gres")},
     "cpus-per-task": "cpus",
-    "gpus-per-node": "gpus",
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu"), "gpus"),
 }
 
 
@@ -203,8 +206,8 @@ def _limited(resources: SlurmResources, job: Job, signal_seconds: int) -> SlurmR
 
 
 _SECONDS = 30
-_SHOWN_SHARE = 0.99
 _SUBMIT_SECONDS = 60
+_LIMITS_SECONDS = 10
 _LONGEST_SIGNAL_SECONDS = 65_535
 _NO_SLURM = "check with `sinfo` that Slurm runs; `mbt submit --local 1` runs jobs on this machine"
 _FAILED = (
@@ -213,11 +216,23 @@ _FAILED = (
 )
 _OVER = (*_FAILED, "COMPLETED", "CANCELLED")
 _ON_NODES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
-_STUCK = ("DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue")
-"""Reasons of jobs that wait until a person does something; a failed start has one in words."""
-_FULL = ("SubmitJob", "submission rate too high", "temporarily unable to accept job")
+_STUCK = re.compile(
+    r"DependencyNeverSatisfied|JobHoldMaxRequeue|.*[Hh]eld.*|BadConstraints|"
+    r"Partition(?:Time|Node)Limit|(?:QOS|Assoc)(?:Max\w+Per(?:Job|Node)|Min)\w*|"
+    r"Invalid(?:Account|QOS)|(?:Account|QOS)NotAllowed"
+)
+"""Reasons of jobs that wait until a person does something: they are held, or ask for more than the
+partition, the account or the quality of service ever gives one job."""
+_FULL = (
+    *("SubmitJob", "submission rate too high", "temporarily unable to accept job"),
+    *("job queue full", "Job creation temporarily disabled"),
+)
 """Parts of what `sbatch` says at a limit of jobs in the queue, such as
 `QOSMaxSubmitJobPerUserLimit` and `AssocMaxSubmitJobLimit`."""
+_NO_ANSWER = f"no answer for {_SUBMIT_SECONDS} s"
+_NO_CONTROLLER = ("Socket timed out", "Unable to contact slurm controller", _NO_ANSWER)
+"""Parts of what `sbatch` says if the controller is slow: it may have taken the job."""
+_TOO_MANY_TASKS = "Invalid job array specification"
 _MOST_NAMED = 1_000
 """Jobs that a command can name: its line is limited, and `squeue` reads the whole queue anyway."""
 
@@ -226,6 +241,7 @@ class SlurmLauncher(Launcher):
     """Submit jobs with `sbatch`."""
 
     job_id_variable = "SLURM_JOB_ID"
+    splits_arrays = True
     places = "clusters"
     tables: ClassVar[Mapping[str, type[Settings]]] = {"job": SlurmResources}
 
@@ -261,6 +277,9 @@ class SlurmLauncher(Launcher):
     """Tasks of an array that run at once."""
     max_dependencies: int = Field(default=40, ge=2)
     """Jobs that one job waits for; more are joined by small jobs in between."""
+
+    _joins: dict[str, dict[str, frozenset[str]]] = PrivateAttr(default_factory=dict)
+    """Job to the small jobs that join what it waits for."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
@@ -338,27 +357,30 @@ class SlurmLauncher(Launcher):
 
     def gpus(self) -> GPUs | None:
         own = self.gpu_job
-        if not own.gpus:
-            return None
-        # an 80 GB GPU shows a little less than 80 GiB
-        memory = None if own.gpu_memory_gb is None else own.gpu_memory_gb * _SHOWN_SHARE
-        return GPUs(own.gpus, memory, own.nodes, "the preset")
+        return stated_gpus(own.gpus, own.gpu_memory_gb, own.nodes)
 
     def render(self, job: Job) -> str:
-        resources = _limited(self.resources_for(job), job, self.signal_seconds)
+        resources = self._limited_resources(job)
         if job.trains and self.container and resources.nodes > 1:
             raise MbtError(
                 f"job `{job.id}` trains on {resources.nodes} nodes, and calls `srun` from inside "
                 "the `container`",
                 hint="add `[train_job] nodes = 1` to the preset, or remove `container`",
             )
+        heads = [words[:1] for words in self.setup]
         blocks = {
-            "directives": _directives(self, job, resources),
+            # a bare `#` begins a comment
+            "directives": [
+                "#SBATCH " + option.replace("#", r"\#") for option in _options(self, job, resources)
+            ],
             "settings": _settings(self, job),
-            "modules": _site_commands([f"module load {shlex.quote(m)}" for m in self.modules]),
+            "modules": [
+                *(_FIND_MODULE if self.modules or ["module"] in heads else []),
+                *_site_commands([["module", "load", each] for each in self.modules]),
+            ],
             "environment": [
                 *_exports({**job.context.environment, **self.environment}),
-                *_site_commands([shlex.join(words) for words in self.setup]),
+                *_site_commands(self.setup),
             ],
             "threads": self._threads(job, resources),
             "nodes": _join_nodes(self, resources, job),
@@ -368,6 +390,13 @@ class SlurmLauncher(Launcher):
             head, _, name = line.partition("#@ ")
             lines.extend(blocks[name.strip()] if not head and name else [line])
         return "\n".join(lines) + "\n"
+
+    def _limited_resources(self, job: Job) -> SlurmResources:
+        return _limited(self.resources_for(job), job, self.signal_seconds)
+
+    def _sbatch(self, job: Job, script: Path, after: Sequence[str]) -> str:
+        options = _options(self, job, self._limited_resources(job))
+        return _sbatch(script, options, after)
 
     def _threads(self, job: Job, resources: SlurmResources) -> list[str]:
         """The threads of each process of a training; a server chooses its own."""
@@ -381,7 +410,7 @@ class SlurmLauncher(Launcher):
         ]
 
     def notes(self, jobs: Sequence[Job]) -> Sequence[str]:
-        """Names jobs that book more GPUs than they use, or too little memory."""
+        """Names jobs that book more GPUs than they use or too little memory, and queue limits."""
         idle, unsaid = [], []
         for job in jobs:
             resources = self.resources_for(job)
@@ -407,30 +436,59 @@ class SlurmLauncher(Launcher):
                 "cluster's default memory, because `mem` is not an amount: write that of a node, "
                 'such as `mem = "960G"`'
             )
-        return lines
+        return [*lines, *self._note_of_limits(jobs)]
+
+    def _note_of_limits(self, jobs: Sequence[Job]) -> Iterator[str]:
+        """What a limit of the queue means for these jobs."""
+        tasks: dict[tuple[str | None, ...], int] = {}
+        for job in jobs:
+            own = self.resources_for(job)
+            key = own.partition, own.qos, own.account
+            tasks[key] = tasks.get(key, 0) + len(job.tasks)
+        for (partition, qos, account), count in tasks.items():
+            own = SlurmResources(partition=partition, qos=qos, account=account)
+            full = [limit for limit in _limits(own) if count > limit.room()]
+            if full:
+                least = min(full, key=lambda limit: limit.most)
+                yield (
+                    f"note: these are {count:,} jobs, tasks of arrays counted, and the queue takes "
+                    f"{least.most:,} at a time ({least.name}): with `--wait`, mbt submits the "
+                    "others as soon as it takes them"
+                )
+                return
 
     def submit(self, job: Job, script: Path, *, after: Sequence[str]) -> str:
         """Run `sbatch`; the job waits for `after`, by way of small jobs if those are too many.
 
         Raises:
+            QueueFullError: The queue takes no more jobs, or not so many tasks.
             MbtError: There is no `sbatch`, or it refuses.
         """
-        waits, joins = list(after), 0
+        joins = self._joins.setdefault(job.name, {})  # of an earlier attempt too
+        joined = frozenset[str]().union(*joins.values())
+        waits = [*(one for one in after if one not in joined), *joins]
         while len(waits) > self.max_dependencies:
-            joins += 1
             first, waits = waits[: self.max_dependencies], waits[self.max_dependencies :]
-            name = f"{job.id}-wait-{joins}"
-            join = replace(job, id=name, argv=("true",), cells=(), gpus=0, shards=1)
+            name = f"{job.name}-wait-{len(joins) + 1}"
+            join = replace(job, id=name, argv=("true",), cells=(), gpus=0, shards=1, part=None)
             path = script.with_name(f"{name}.sh")
             path.write_text(self.render(join), encoding="utf-8")
-            waits.append(_sbatch(path, first))
-        return _sbatch(script, waits)
+            given = self._sbatch(join, path, first)
+            joins[given] = frozenset(first)
+            waits.append(given)
+        try:
+            return self._sbatch(job, script, waits)
+        except QueueFullError as error:
+            if len(job.tasks) > 1:
+                own = self.resources_for(job)
+                error.takes = _takes(len(job.tasks), own, self.array_limit)
+            raise
 
     @classmethod
     def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
         named = sorted(ids) if not label and len(ids) <= _MOST_NAMED else ()
         jobs = (f"--jobs={','.join(named)}",) if named else ()
-        shown = "%F\t%A\t%T\t%r\t%k"
+        shown = "%F\t%A\t%T\t%r\t%k\t%o"
         done = _answer(("squeue", "--noheader", "--array", *jobs, f"--format={shown}"))
         if isinstance(done, FileNotFoundError):
             raise MbtError("no `squeue` here", hint="ask on a login node of the cluster")
@@ -445,10 +503,11 @@ class SlurmLauncher(Launcher):
             fields = line.split("\t")
             if len(fields) != len(shown.split("\t")) or fields[2] in _OVER:
                 continue
-            job, task, state, reason, comment = fields
+            job, task, state, reason, comment, script = fields
             if comment == label if label else job in ids or task in ids:
-                is_stuck = reason in _STUCK or "held" in reason
-                found.append(QueuedJob(job, state in _ON_NODES, reason, task, is_stuck))
+                is_stuck = _STUCK.fullmatch(reason) is not None
+                is_running = state in _ON_NODES
+                found.append(QueuedJob(job, is_running, reason, task, is_stuck, script))
         return found
 
     @classmethod
@@ -522,33 +581,168 @@ def _answer(
         return None
 
 
-def _array_hint() -> str:
-    """What to type where an array has more tasks than the cluster allows."""
-    done = _answer(("scontrol", "show", "config"))
-    shown = done.stdout if isinstance(done, subprocess.CompletedProcess) else ""
-    found = re.search(r"MaxArraySize\s*=\s*(\d+)", shown)
-    most = f"at most {int(found[1]) - 1} tasks" if found else "fewer tasks"
-    return f"the cluster allows {most} in an array: plan with a larger `--max-rows`"
+def _said(*command: str) -> str:
+    """What a command prints; empty if it is missing, fails or does not answer."""
+    done = _answer(command, _LIMITS_SECONDS)
+    if not isinstance(done, subprocess.CompletedProcess) or done.returncode:
+        return ""
+    return done.stdout
 
 
-def _sbatch(script: Path, after: Sequence[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A limit of jobs in the queue, where each task of an array is one.
+
+    Args:
+        most: The most jobs.
+        name: As Slurm names it, and whose it is.
+        counted: Options of `squeue` that show the jobs that count.
+    """
+
+    most: int
+    name: str
+    counted: tuple[str, ...] = ()
+
+    def room(self) -> int:
+        """How many more jobs it allows now."""
+        return max(0, self.most - _in_queue(*self.counted))
+
+
+def _in_queue(*options: str) -> int:
+    shown = _said("squeue", "--noheader", "--array", "--format=%F", *options)
+    return sum(line.strip().isdigit() for line in shown.splitlines())
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _limits(resources: SlurmResources) -> Iterator[_Limit]:
+    """The limits that `sacctmgr` tells of the user, in this account and quality of service."""
+    config = _said("scontrol", "show", "config")
+    if (cluster := re.search(r"ClusterName\s*=\s*(\S+)", config)) is None:
+        return
+    tell = ("sacctmgr", "--noheader", "--parsable2", "show")
+    account, user = resources.account, _user()
+    if account is None:
+        account = _said(*tell, "user", user, "format=DefaultAccount").strip()
+    own = ("assoc", f"user={user}", f"cluster={cluster[1]}", f"account={account}")
+    fields = "format=Partition,DefaultQOS,QOS,MaxSubmitJobs,GrpSubmitJobs"
+    names = {resources.qos} if resources.qos else set[str]()
+    for line in _said(*tell, *own, fields).splitlines() if account else ():
+        partition, default, allowed, *limits = line.split("|")
+        if partition not in ("", resources.partition):
+            continue
+        if not names:
+            names.add(default or (allowed if "," not in allowed else "normal"))
+        for name, most in zip(("MaxSubmitJobs", "GrpSubmitJobs"), limits, strict=False):
+            if most.isdigit():
+                counted = (f"--user={user}", f"--account={account}")
+                yield _Limit(int(most), f"{name} of the account {account}", counted)
+    shown = ("scontrol", "--oneliner", "show", "partition")
+    partition = resources.partition or ""
+    for line in _said(*shown, *([partition] if partition else [])).splitlines():
+        found = re.search(r"\bQoS=(\S+)", line)
+        if found and found[1] != "N/A" and (partition or " Default=YES" in line):
+            names.add(found[1])
+    fields = "format=Name,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,GrpSubmitJobs"
+    for line in _said(*tell, "qos", fields).splitlines() if names else ():
+        name, *limits = line.split("|")
+        if name not in names or len(limits) != 3:
+            continue
+        kinds = {
+            "MaxSubmitJobsPerUser": [f"--user={user}"],
+            "MaxSubmitJobsPerAccount": [f"--account={account}"] if account else [],
+            "GrpSubmitJobs": [],
+        }
+        for (kind, among), most in zip(kinds.items(), limits, strict=True):
+            if most.isdigit():
+                yield _Limit(int(most), f"{kind} of the QOS {name}", (*among, f"--qos={name}"))
+
+
+def _takes(tasks: int, resources: SlurmResources, at_once: int) -> int:
+    """How many tasks of an array, refused as a whole, the queue would take now.
+
+    Few tasks are not a part of their own, since the parts of an array run one after the other.
+    """
+    config = _said("scontrol", "show", "config")
+    sizes = [int(size) - 1 for size in re.findall(r"MaxArraySize\s*=\s*(\d+)", config)]
+    sizes += [int(size) for size in re.findall(r"max_array_tasks=(\d+)", config)]
+    if sizes and tasks > min(sizes):
+        return max(1, min(sizes))
+    limits = list(_limits(resources))
+    limits += [_Limit(int(n), "") for n in re.findall(r"MaxJobCount\s*=\s*(\d+)", config)]
+    room = min((limit.room() for limit in limits), default=tasks)
+    least = min([at_once, *(limit.most // 2 for limit in limits)])
+    if room >= tasks:  # by a limit that is not known
+        room = tasks // 2
+        least = at_once if _in_queue(f"--user={_user()}") else 1
+    return room if room >= max(least, 1) else 0
+
+
+def _sbatch(script: Path, options: Sequence[str], after: Sequence[str]) -> str:
     # a job that failed has made some of its cells, and the next one makes what it can of them
     wait = (f"--dependency=afterany:{':'.join(after)}", "--kill-on-invalid-dep=yes")
-    # a cluster may set SBATCH_EXPORT=NONE, which overrides the script, and jobs would lack HF_TOKEN
-    command = ("sbatch", "--parsable", "--export=ALL", *(wait if after else ()), str(script))
-    done = _answer(command, _SUBMIT_SECONDS)
-    if isinstance(done, FileNotFoundError):
-        raise MbtError("no `sbatch` here", hint="submit on a login node, or run here: --local 1")
-    if done is None:
-        raise MbtError(f"`sbatch` has not answered for {_SUBMIT_SECONDS} s")
-    refused = f"`sbatch` refused `{script}`: {done.stderr.strip()}"
-    if done.returncode and any(word in done.stderr for word in _FULL):
+    # variables such as SBATCH_ACCOUNT and SBATCH_EXPORT override the script, but not the command
+    own = ("--parsable", "--export=ALL", *options)
+    command = ("sbatch", *own, *(wait if after else ()), str(script))
+    try:
+        done = subprocess.run(
+            command,
+            env=_outside_of_jobs(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=_SUBMIT_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise MbtError(
+            "no `sbatch` here", hint="submit on a login node, or run here: --local 1"
+        ) from None
+    except subprocess.TimeoutExpired as late:
+        told = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else ""
+        done = subprocess.CompletedProcess(command, 1, "", told.strip() or _NO_ANSWER)
+    if not done.returncode:
+        # a site's own `sbatch` may say more
+        if given := re.findall(r"^(\d+)(?:;\S*)?$", done.stdout, re.MULTILINE):
+            return str(given[-1])
+        raise MbtError(
+            f"`sbatch` took `{script}` and named no job: {done.stdout.strip()[:500]}",
+            hint="find the job with `squeue`, cancel it, and tell the administrators",
+        )
+    said = done.stderr.strip()
+    is_slow = any(word in said for word in _NO_CONTROLLER)
+    if is_slow and (taken := _taken(script)):
+        return taken
+    refused = f"`sbatch` refused `{script}`: {said}"
+    if is_slow or _TOO_MANY_TASKS in said or any(word in said for word in _FULL):
         raise QueueFullError(refused)
-    if done.returncode and "Invalid job array specification" in done.stderr:
-        raise MbtError(refused, hint=_array_hint())
-    if done.returncode:
-        raise MbtError(refused)
-    return done.stdout.strip().partition(";")[0]
+    raise MbtError(refused)
+
+
+_STAY = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"})
+_OF_A_JOB = re.compile("(?:SLURM|SLURMD|SRUN|PMI|PMIX)_.*|.*_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL")
+
+
+def _outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what the job around `mbt submit` says about itself, if there is one.
+
+    A new job would inherit its number as a task, its CPUs and its GPUs.
+    """
+    if "SLURM_JOB_ID" not in environment:
+        return dict(environment)
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _STAY or not _OF_A_JOB.fullmatch(name)
+    }
+
+
+def _taken(script: Path) -> str | None:
+    """The job that runs a script: a slow controller may have taken it and not answered."""
+    shown = _said("squeue", "--noheader", f"--user={_user()}", "--format=%F\t%o")
+    pairs = (line.split("\t") for line in shown.splitlines() if line.count("\t") == 1)
+    return next((job for job, command in pairs if command == str(script)), None)
 
 
 def _remembered(job_ids: Collection[str]) -> Mapping[str, EndedJob]:
@@ -583,27 +777,27 @@ def _ends(states: Iterable[tuple[str, str]]) -> dict[str, EndedJob]:
     return found
 
 
-def _directives(preset: SlurmLauncher, job: Job, resources: SlurmResources) -> list[str]:
+def _options(preset: SlurmLauncher, job: Job, resources: SlurmResources) -> list[str]:
+    """The options of `sbatch`, for the head of the script and for the command."""
     context = job.context
-    log = str(context.record / "logs" / job.id)
+    log = str(context.record / "logs" / job.name)
     if re.search(r"""[\s"'\\#%]""", log):  # Slurm splits at spaces and has its own quoting
         raise MbtError(
             f"no #SBATCH line can name `{log}`: it contains a space, a quote, `#` or `%`",
             hint="set MBT_RUNS to a folder without them",
         )
     options = [
-        f"--job-name={context.study}/{job.id}",
+        f"--job-name={context.study}/{job.name}",
         f"--comment={context.label}",
         *resources.options(),
-        f"--output={log}-{'%A_%a' if job.shards > 1 else '%j'}.log",
+        f"--output={log}-{'%A_%a' if len(job.tasks) > 1 else '%j'}.log",
         "--open-mode=append",
         f"--signal=B:USR1@{preset.signal_seconds}",
         "--requeue",
     ]
-    if job.shards > 1:
-        options.append(f"--array=1-{job.shards}%{preset.array_limit}")
-    # a bare `#` begins a comment
-    return ["#SBATCH " + option.replace("#", r"\#") for option in options]
+    if len(job.tasks) > 1:
+        options.append(f"--array=1-{len(job.tasks)}%{preset.array_limit}")
+    return options
 
 
 def _settings(preset: SlurmLauncher, job: Job) -> list[str]:
@@ -611,12 +805,13 @@ def _settings(preset: SlurmLauncher, job: Job) -> list[str]:
     is_mbt = job.argv[0] == "mbt"
     argv = [*(preset.mbt or context.mbt), *job.argv[1:]] if is_mbt else job.argv
     return [
-        f"job={shlex.quote(job.id)}",
+        f"job={shlex.quote(job.name)}",
         f"workdir={shlex.quote(str(context.workdir))}",
         f"record={shlex.quote(str(context.record))}",
         f"cache={shlex.quote(str(context.cache))}",
         f"first_tmpdir={shlex.quote(preset.environment.get('TMPDIR', ''))}",
-        f"max_idle_requeues={preset.max_idle_requeues} tasks={job.shards}",
+        f"max_idle_requeues={preset.max_idle_requeues}",
+        f"shards={job.shards} before={job.tasks.start - 1}",
         _bash_array("folders", [str(folder) for folder in context.folders]),
         _bash_array("command", [*_around(preset), *argv]),
     ]
@@ -640,20 +835,41 @@ def _exports(environment: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
-def _site_commands(commands: Sequence[str]) -> list[str]:
-    """Commands of the cluster, which may read unset variables."""
-    return ["set +u", *commands, "set -u"] if commands else []
+_FIND_MODULE = (
+    "# bash alone inherits `module`, not from zsh or tcsh",
+    'for place in "${MODULESHOME:-/usr/share/Modules}/init/bash" \\',
+    "  /usr/share/lmod/lmod/init/bash /etc/profile.d/{modules,lmod,z00_lmod}.sh; do",
+    "  if type module >/dev/null 2>&1; then break; fi",
+    "  # shellcheck disable=SC1090  # a file of the cluster",
+    '  if [ -r "$place" ]; then set +u; source "$place" || true; set -u; fi',
+    "done",
+)
+
+
+def _site_commands(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Commands of the cluster, which may read unset variables and fail within.
+
+    One that fails as a whole stops the job.
+    """
+    lines = [f"{typed} || gave_up {shlex.quote(typed)}" for typed in map(shlex.join, commands)]
+    return ["set +u", *lines, "set -u"] if lines else []
 
 
 def _join_nodes(preset: SlurmLauncher, resources: SlurmResources, job: Job) -> list[str]:
     """Commands that connect the nodes of an allocation with several."""
-    cpus = 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # srun does not inherit it'
+    # without a number, a step gets all CPUs of the job
+    cpus = (
+        "# srun does not inherit it",
+        'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then',
+        '  export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+        "fi",
+    )
     if resources.nodes == 1:
-        return [cpus] if preset.starts_with_srun else []
+        return list(cpus) if preset.starts_with_srun else []
     head = [
         'head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
         'export MASTER_ADDR="$head_node" MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))',
-        cpus,
+        *cpus,
     ]
     if job.trains:
         return [*head, f"export MBT_PROCESSES=$((SLURM_JOB_NUM_NODES * {resources.gpus}))"]

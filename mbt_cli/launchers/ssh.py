@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PrivateAttr
 
 from mbt_cli.core.findings import Finding, absent
+from mbt_cli.core.gpus import GPUs, stated_gpus
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.plugin import VARIABLE, Variable
 from mbt_cli.errors import MbtError
@@ -68,6 +69,9 @@ class SshLauncher(Launcher):
     hosts: dict[Destination, Gpus] = Field(min_length=1)
     """Each host as `ssh` knows it, with its number of GPUs, or the indices of those to use:
     `{ gpu-a = 8, "me@10.0.0.2" = [0, 1] }`."""
+    gpu_memory_gb: float | None = Field(default=None, gt=0)
+    """Memory of each GPU as `nvidia-smi` shows it in GiB, such as 80, of the smallest if they
+    differ; mbt places models by it on the host with the most GPUs."""
     small_jobs: int = Field(default=2, ge=1)
     """Jobs without a GPU that run at once on a host."""
     python: str = ""
@@ -92,6 +96,23 @@ class SshLauncher(Launcher):
     def _gpus(self) -> Iterator[tuple[str, list[int]]]:
         for name, gpus in self.hosts.items():
             yield name, gpus if isinstance(gpus, list) else list(range(gpus))
+
+    def gpus(self) -> GPUs | None:
+        return stated_gpus(max(len(own) for _, own in self._gpus()), self.gpu_memory_gb)
+
+    def notes(self, jobs: Sequence[Job]) -> Sequence[str]:
+        """Names the hosts on which some jobs do not fit."""
+        needs = [job.gpus for job in jobs if job.gpus]
+        small = [
+            f"{name} ({len(own)})" for name, own in self._gpus() if 0 < len(own) < max([0, *needs])
+        ]
+        if not small:
+            return ()
+        return (
+            f"note: jobs with a model use up to {max(needs)} GPUs, and never run where there are "
+            f"fewer: {', '.join(small)}; write a smaller number or list in `hosts` to use these "
+            "too",
+        )
 
     def render(self, job: Job) -> str:
         most = max(len(gpus) for _, gpus in self._gpus())
@@ -208,11 +229,16 @@ class SshLauncher(Launcher):
 
     @classmethod
     def ended(cls, job_id: str) -> EndedJob | None:
-        for _, found in ssh_runner.conditions([job_id]):
-            match found.state:
+        return cls.ended_jobs([job_id]).get(job_id)
+
+    @classmethod
+    def ended_jobs(cls, job_ids: Collection[str]) -> Mapping[str, EndedJob]:
+        found = {}
+        for job_id, one in ssh_runner.conditions(job_ids):
+            match one.state:
                 case "completed" | "failed" | "cancelled":
-                    return EndedJob(found.state, found.why)
-        return None
+                    found[job_id] = EndedJob(one.state, one.why)
+        return found
 
     @classmethod
     def gone(cls, job_id: str) -> bool:

@@ -1,14 +1,11 @@
 """Reference generated from the code: Markdown for `mbt help`, and the JSON Schema of manifests."""
 
-import ast
 import inspect
 import json
 import re
-import textwrap
 from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -18,8 +15,9 @@ from pydantic_core.core_schema import ModelSchema
 from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.chat import Json
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
+from mbt_cli.core.harness import Harness, MetricTable
 from mbt_cli.core.model_settings import RunSettings, Sampling
-from mbt_cli.core.plugin import Grows, RunOnly
+from mbt_cli.core.plugin import Grows, RunOnly, field_docs
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Plugin
 from mbt_cli.manifest.presets import PresetFolders, shipped
@@ -32,13 +30,16 @@ from mbt_cli.registry import (
     FIGURES,
     JUDGES,
     LAUNCHERS,
+    PROGRAMS,
     SCORES,
     TABLES,
     TRAINERS,
 )
 from mbt_cli.stages.base import InputReference, Stage
+from mbt_cli.stages.curriculum import PassRates
 from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.kinds import STAGES
+from mbt_cli.stages.rollout import RoleModel
 from mbt_cli.verifiers.rewards import REWARDS
 
 Words = Mapping[str, str]
@@ -113,11 +114,15 @@ def _lines(
 
 
 def _table_inside(field: FieldInfo) -> type[BaseModel] | None:
-    """The settings class of a field, which may be optional; None if it has another type."""
+    """The settings class of a field, which may be optional or a list; None for another type."""
     kinds = [
-        kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not _NONE
+        kind
+        for kind in get_args(field.annotation) or (field.annotation,)
+        if kind is not _NONE and kind is not ...
     ]
     kind = kinds[0] if len(kinds) == 1 else None
+    if get_origin(kind) in (list, tuple):
+        kind = get_args(kind)[0]
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
@@ -191,7 +196,13 @@ def _default(field: FieldInfo, is_needed: bool, doc: str) -> str:
     return f"default `{json.dumps(value)}`"
 
 
-_ELSEWHERE = {"InputReference": "input", "Gates": "gates"} | {
+_ELSEWHERE = {
+    "InputReference": "input",
+    "Gates": "gates",
+    "PassRates": "keep",
+    "MetricTable": "harnesses.metrics",
+    "RoleModel": "roles",
+} | {
     table.__name__: f"presets.{kind}.{name}"
     for kind, launcher in LAUNCHERS.shipped.items()
     for name, table in launcher.tables.items()
@@ -229,6 +240,18 @@ def _tables() -> Iterator[str]:
         "## `judges`: `[judges.NAME]`\n\nA judge of a `kind` with its settings. With default "
         "settings it needs no table: use its kind in `matrix = { judge = [KIND] }`."
     )
+    yield _section("harnesses", "`[harnesses.NAME]`, an evaluation program of others", Harness)
+    yield _section("harnesses.metrics", "a metric of a harness as a table", MetricTable)
+    yield (
+        "## `programs`: `[programs.NAME]`\n\nHow a model works on one question: a program of a "
+        "`kind` with its settings, which a rollout stage names, `program = NAME`. With default "
+        "settings it needs no table: use its kind."
+    )
+    yield (
+        '## `system_prompts`: `[system_prompts]`\n\nNames of system messages, `skeptic = "You '
+        'doubt what you read."`. A rollout stage names one, `system_prompt = NAME`, or several as '
+        "an axis; `none` is the prompt as it is."
+    )
 
 
 def _stages() -> Iterator[str]:
@@ -256,6 +279,8 @@ def _stages() -> Iterator[str]:
     begin = "- `from` (text; required): `hub:ORG/NAME`, a file, a folder or a pattern with `*`."
     yield _joined("## `source`: `source` as a table", "", "\n".join([begin, *lines]))
     yield _section("gates", "checks of a teacher's text", Gates)
+    yield _section("roles", "a model that plays a role of a program, as a table", RoleModel)
+    yield _section("keep", "which questions a `train` stage asks, by pass rate", PassRates)
 
 
 def _kinds_of_tables() -> Iterator[str]:
@@ -263,6 +288,7 @@ def _kinds_of_tables() -> Iterator[str]:
         "backends": (BACKENDS, "backend = {{ kind = \"{}\" }}", ()),
         "benchmarks": (BENCHMARKS, "kind = \"{}\"", BenchmarkFiles.model_fields),
         "judges": (JUDGES, "kind = \"{}\"", ()),
+        "programs": (PROGRAMS, "kind = \"{}\"", ()),
     }  # fmt: skip
     for name, (family, written, shared) in families.items():
         for kind, cls in family.kinds().items():
@@ -465,36 +491,3 @@ class Documented(GenerateJsonSchema):
             if name in docs:
                 described.setdefault("description", docs[name])
         return made
-
-
-def field_docs(cls: type[object]) -> dict[str, str]:
-    """Field name to the docstring under it, inherited ones too.
-
-    Pydantic can do this when it makes a class, which costs every command a third of a second.
-
-    Example:
-        >>> from mbt_cli.core.model_settings import Sampling
-        >>> field_docs(Sampling)["temperature"]
-        'Softmax temperature; 0 is greedy.'
-    """
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if issubclass(base, BaseModel) and base is not BaseModel:
-            own = inspect.get_annotations(base)
-            found = {name: doc for name, doc in found.items() if name not in own}
-            found |= _own_docs(base)
-    return found
-
-
-def _own_docs(cls: type[object]) -> dict[str, str]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(tree, ast.ClassDef)
-    return {
-        field.target.id: inspect.cleandoc(doc.value.value)
-        for field, doc in pairwise(tree.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(doc, ast.Expr)
-        and isinstance(doc.value, ast.Constant)
-        and isinstance(doc.value.value, str)
-    }

@@ -3,29 +3,50 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mbt_cli.core.judge_scales import CORRECTNESS
+from mbt_cli.core.addresses import STEP
+from mbt_cli.core.judge_scales import CORRECTNESS, POINTS
+from mbt_cli.core.measures import METADATA
 from mbt_cli.core.names import nearest
-from mbt_cli.core.secrets import HELD, hold, mask
-from mbt_cli.errors import ManifestError, MissingInputError, Problem, UsageError
+from mbt_cli.core.prices import Price
+from mbt_cli.core.secrets import HELD, MASK, hold, mask
+from mbt_cli.core.written_secrets import masked_keys
+from mbt_cli.errors import (
+    Interrupted,
+    ManifestError,
+    MbtError,
+    MissingInputError,
+    Problem,
+    Stopped,
+)
 from mbt_cli.manifest.cell import Cell
-from mbt_cli.manifest.expand import expand, without_missing_sources
+from mbt_cli.manifest.expand import expand, follows_source, no_steps, without_missing_sources
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
 from mbt_cli.manifest.schema import Document, read_document
 from mbt_cli.manifest.self_preference import with_related_judges
-from mbt_cli.manifest.toml import manifest_text, read_manifest_tree, with_lines
+from mbt_cli.manifest.toml import (
+    manifest_text,
+    read_manifest_tree,
+    with_lines,
+    written_lines,
+)
 from mbt_cli.manifest.trained_questions import with_trained_questions
 from mbt_cli.plugins import use_study_plugins
+from mbt_cli.stages.ask import AsksModel
+from mbt_cli.stages.checkpoints import ALL_STEPS
 from mbt_cli.stages.labels import label_problems
 from mbt_cli.stages.score import ScoreStage, missing_judge
-from mbt_cli.store.questions import check_split
+from mbt_cli.store.cells import published_steps
+from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.questions import SplitReader, check_split, unknown_splits
 from mbt_cli.store.records import data_files
 
 
@@ -37,6 +58,10 @@ class Manifest:
         cells: Address to cell, inputs before the cells that read them.
         left_out: Addresses of optional cells whose source does not exist.
         tree: The merged text, as a dictionary.
+        waiting: Stages that have no cells until a training publishes its first checkpoint.
+        load: Loads the manifest again, with the steps that are published by then.
+        prices: Model to its price.
+        warnings: What changes nothing, and was probably meant to.
     """
 
     path: Path
@@ -44,6 +69,21 @@ class Manifest:
     cells: Mapping[str, Cell]
     left_out: Sequence[str] = ()
     tree: Mapping[str, Any] = field(default_factory=dict)
+    waiting: Sequence[str] = ()
+    load: Callable[[], "Manifest"] | None = field(default=None, compare=False, repr=False)
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    warnings: Sequence[Problem] = ()
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a cell reads the checkpoint of a step."""
+        return self.has_open_steps or any(STEP in c.resolution.axes for c in self.cells.values())
+
+    @property
+    def has_open_steps(self) -> bool:
+        """Whether trainings and sources may bring further cells."""
+        own = any(ALL_STEPS in cell.resolution.steps for cell in self.cells.values())
+        return bool(self.waiting) or own or any(map(follows_source, self.document.blocks))
 
     @property
     def study(self) -> str:
@@ -77,23 +117,38 @@ class Manifest:
 _OF_STUDY = ("seed", "max_failed_share")
 
 
-def load_manifest(path: Path, *, presets: PresetFolders, overrides: Sequence[str] = ()) -> Manifest:
+def load_manifest(
+    path: Path,
+    *,
+    presets: PresetFolders,
+    overrides: Sequence[str] = (),
+    runs: Path | None = None,
+) -> Manifest:
     """Read, merge, check and expand a manifest.
 
     Its stages are expanded once its tables are right: names in a wrong table would only cause
     more problems.
 
+    Args:
+        path: The manifest.
+        presets: Where its presets are.
+        overrides: Values of `--set`.
+        runs: The runs folder, where trainings publish the checkpoints of their steps.
+
     Raises:
         ManifestError: It is wrong; holds every problem found.
         UsageError: The file does not exist, or an override is not KEY=VALUE.
     """
+    load = partial(load_manifest, path, presets=presets, overrides=overrides, runs=runs)
     try:
-        return _loaded(path, presets, overrides)
+        return replace(_loaded(path, presets, overrides, runs), load=load)
     except ManifestError as error:
         raise with_lines(error, overrides) from None
 
 
-def _loaded(path: Path, presets: PresetFolders, overrides: Sequence[str]) -> Manifest:
+def _loaded(
+    path: Path, presets: PresetFolders, overrides: Sequence[str], runs: Path | None
+) -> Manifest:
     tree = _with_data_paths(read_manifest_tree(path, overrides), path.parent)
     _check_head(path, tree)
     problems = Problems()
@@ -110,23 +165,34 @@ def _loaded(path: Path, presets: PresetFolders, overrides: Sequence[str]) -> Man
     for name in document.models:
         if (backend := resolver.backend(name)) is not None:
             hold(os.environ, named=backend.secret_variables())
-    _check_secrets(text, problems)
+    for harness in document.harnesses.values():
+        hold(os.environ, named=harness.key_env)
+    _check_secrets(path, overrides, problems)
     stop_if_wrong()
-    drafts = expand(document, problems)
+    published = partial(published_steps, runs, document.study.name) if runs else no_steps
+    warnings = Problems()
+    drafts, waiting = expand(document, problems, published, warnings)
     with_cells = {draft.stage for draft in drafts}
-    drafts, left_out = without_missing_sources(drafts)
+    drafts, left_out = without_missing_sources(drafts, document.benchmarks)
     cells = [cell for draft in drafts if (cell := resolver.cell(draft)) is not None]
     for block in document.blocks:
         if block.name not in with_cells:
             resolver.check_without_cells(block)
-    _check_splits(cells, problems)
+    metadata = _check_splits(document, cells, problems)
     by_address = {cell.address: cell for cell in cells}
     if not problems:
         _check_judges(by_address, problems)
+        _check_breakdowns(by_address, metadata, problems)
     _check_labels(by_address, problems)
+    prices = resolver.prices()
+    _check_prices(document, cells, prices, problems)
     stop_if_wrong()
     whole = with_trained_questions(with_related_judges(by_address))
-    return Manifest(path, document, whole, left_out, tree)
+    _warn_of_samples(document, warnings)
+    warned = with_lines(ManifestError(str(path), warnings.all(overrides)), overrides).problems
+    return Manifest(
+        path, document, whole, left_out, tree, waiting, prices=prices, warnings=tuple(warned)
+    )
 
 
 def _with_data_paths(tree: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
@@ -154,6 +220,8 @@ def _with_data_paths(tree: Mapping[str, Any], folder: Path) -> Mapping[str, Any]
                 table["files"] = {split: found(file) for split, file in table["files"].items()}
             if "difficulty" in table:
                 table["difficulty"] = found(table["difficulty"])
+            if isinstance(shots := table.get("shots"), dict) and "file" in shots:
+                table["shots"] = {**shots, "file": found(shots["file"])}
         made[name] = table
     return {**tree, "benchmarks": made}
 
@@ -197,23 +265,36 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
-def _check_secrets(text: str, problems: Problems) -> None:
+def _check_secrets(path: Path, overrides: Sequence[str], problems: Problems) -> None:
     """Secrets written into the manifest, which artifacts, jobs and reports quote."""
-    for line in text.splitlines():
+    is_wrong = bool(problems)
+    for place, line in written_lines(path, overrides):
+        shown = masked_keys(mask(line.strip()), MASK)
         if (name := HELD.name_in(line)) is not None:
             what = (
-                f"`{mask(line.strip())}` holds the value of `{name}`: remove it, and name the "
+                f"`{shown}` holds the value of `{name}`: remove it, and name the "
                 "variable in the model's backend, with `api_key_env` or `headers_env`"
             )
-            problems.add("file", what)
+            problems.add("file", what, place)
+        elif shown != line.strip() and not is_wrong:  # the table that has it may be wrong already
+            what = (
+                f"`{shown}` has the shape of a key: remove it, and renew the key if others saw it"
+            )
+            how = "the backend's `api_key_env` names the variable that holds it"
+            problems.add("file", f"{what}; {how}", place)
 
 
 def _check_files(document: Document, problems: Problems) -> None:
-    """The local files of benchmarks."""
+    """The local files of benchmarks; those that only optional stages read may be missing."""
     for name, benchmark in document.benchmarks.items():
+        readers = [one.envelope for one in document.blocks if name in one.benchmarks()]
+        if readers and all(one.optional for one in readers):
+            continue
         files = {f"files.{split}": file for split, file in benchmark.files.items()}
         if benchmark.difficulty is not None:
             files["difficulty"] = benchmark.difficulty
+        if benchmark.shots is not None and benchmark.shots.file is not None:
+            files["shots.file"] = benchmark.shots.file
         for key, file in files.items():
             try:
                 data_files(Path(file).expanduser())
@@ -232,39 +313,140 @@ def _check_columns(document: Document, problems: Problems) -> None:
                 problems.add(f"benchmarks.{name}.columns.{field_name}", what)
 
 
-def _check_splits(cells: Sequence[Cell], problems: Problems) -> None:
-    """Splits that a benchmark does not have, as far as that is known without reading data."""
+def _warn_of_samples(document: Document, warnings: Problems) -> None:
+    """Benchmarks whose `limit` leaves fewer questions than `sample` draws."""
+    for name, benchmark in document.benchmarks.items():
+        limit, sample = benchmark.limit, benchmark.sample
+        limits = limit if isinstance(limit, Mapping) else {"": limit}
+        counts = sample if isinstance(sample, Mapping) else {"": sample}
+        for split in dict.fromkeys((*limits, *counts)):
+            most, drawn = limits.get(split, limits.get("")), counts.get(split, counts.get(""))
+            if most is not None and drawn is not None and drawn >= most:
+                what = f"draws {drawn} of the first {most} questions (`limit`), so it draws all"
+                where = f"benchmarks.{name}.sample" + (
+                    f".{split}" if isinstance(sample, Mapping) else ""
+                )
+                warnings.add(where, f"{what}: lower it, or leave one of the two out")
+
+
+def _check_breakdowns(
+    cells: Mapping[str, Cell], metadata: Mapping[tuple[str, str], set[str]], problems: Problems
+) -> None:
+    """Breakdowns by metadata that no benchmark of a score stage has, where that is known."""
+    found: dict[tuple[str, int, str], list[set[str] | None]] = {}
+    for cell in cells.values():
+        if isinstance(cell.stage, ScoreStage):
+            axes = cell.resolution.axes
+            keys = metadata.get((axes.get("benchmark", ""), axes.get("split", "")))
+            for number, by in enumerate(cell.stage.by):
+                if by.startswith(METADATA):
+                    found.setdefault((cell.stage.name, number, by), []).append(keys)
+    for (stage, number, by), of_cells in found.items():
+        wanted = by.removeprefix(METADATA).partition(".")[0]
+        known = {key for keys in of_cells for key in keys or ()}
+        if all(keys is not None and wanted not in keys for keys in of_cells):
+            what = f"`{by}`: no benchmark of this stage has it in its metadata"
+            near = nearest(f"{METADATA}{wanted}", [f"{METADATA}{key}" for key in known])
+            problems.add(f"stage.{stage}.by.{number}", f"{what}; {near}")
+
+
+def _check_splits(
+    document: Document, cells: Sequence[Cell], problems: Problems
+) -> dict[tuple[str, str], set[str]]:
+    """Splits that a benchmark does not have, and local data that cannot be questions.
+
+    Returns:
+        Benchmark and split to the keys of their metadata, where they are known.
+    """
+    metadata: dict[tuple[str, str], set[str]] = {}
+    used: dict[str, list[str]] = {}
     for cell in cells:
         benchmark, split = cell.resolution.benchmark, cell.resolution.axes.get("split")
         if cell.kind != "questions" or benchmark is None or split is None:
             continue
+        name = cell.resolution.axes["benchmark"]
+        used.setdefault(name, []).append(split)
+        where, source = f"benchmarks.{name}", benchmark.splits.get(split, split)
+        reader = SplitReader(
+            benchmark, split, benchmark.question, benchmark.generate, HubAccess(offline=True)
+        )
         try:
             check_split(benchmark, split, generate=benchmark.generate)
+            where = f"{where}.files.{source if source in benchmark.files else split}"
+            reader.check()
+            if reader.metadata is not None:
+                metadata[name, split] = reader.metadata
         except MissingInputError:
             continue  # a file that `_check_files` reports
-        except UsageError as error:
-            where = f"benchmarks.{cell.resolution.axes['benchmark']}"
-            hint = f"; {error.hint}" if error.hint else ""
-            problems.add(where, f"{error.message}{hint}")
+        except (Interrupted, Stopped):
+            raise
+        except MbtError as error:
+            first, *lines = error.message.split("\n")
+            what = " ".join([first, "; ".join(line.strip() for line in lines)]).rstrip()
+            problems.add(where, f"{what}; {error.hint}" if error.hint else what)
+    for name, splits in used.items():
+        benchmark = document.benchmarks[name]
+        for field_name, split, known in unknown_splits(
+            benchmark, splits, generate=benchmark.generate
+        ):
+            what = f"no split `{split}`; {nearest(split, known)}"
+            problems.add(f"benchmarks.{name}.{field_name}.{split}", what)
+    return metadata
 
 
 def _check_judges(cells: Mapping[str, Cell], problems: Problems) -> None:
     """Metrics of score stages whose judge has judged none of the stage's rollouts."""
     judged: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     stages: dict[str, ScoreStage] = {}
     for cell in cells.values():
         if isinstance(cell.stage, ScoreStage) and cell.stage.verdicts is not None:
             stages[cell.stage.name] = cell.stage
-            judges = [
-                cells[address].resolution.judge
+            found = [
+                cells[address].resolution
                 for address in cell.resolution.inputs.get("verdicts", ())
                 if address in cells
             ]
+            judges = [one.judge for one in found]
             judged.setdefault(cell.stage.name, set()).update(j.quantity for j in judges if j)
+            own = names.setdefault(cell.stage.name, set())
+            own.update(one.axes["judge"] for one in found if "judge" in one.axes)
     for name, stage in stages.items():
         for number, metric in enumerate(stage.metrics):
             if (what := missing_judge(metric, judged[name])) is not None:
                 problems.add(f"stage.{name}.metrics.{number}", f"{what}: add it to a judge stage")
+            elif (judge := getattr(metric, "judge", None)) and judge not in names[name]:
+                what = f"no judge `{judge}` in `{stage.verdicts}`; {nearest(judge, names[name])}"
+                problems.add(f"stage.{name}.metrics.{number}.judge", what)
+
+
+def _check_prices(
+    document: Document, cells: Sequence[Cell], prices: Mapping[str, Price], problems: Problems
+) -> None:
+    """Models of which a study with a budget cannot say what a request costs."""
+    if document.study.budget is None:
+        return
+    asked = {
+        model.name: model
+        for cell in cells
+        if isinstance(cell.stage, AsksModel) and cell.resolution.source is None
+        for model in cell.resolution.models.values()
+    }
+    for name, model in asked.items():
+        price = prices.get(name)
+        if price is None and model.backend.origin() is not None:
+            what = (
+                "is required, since the study has a budget: `price = { input = 2.5, output = 10 }` "
+                f"per million tokens, in {document.study.currency}; zeros for a server of your own"
+            )
+            problems.add(f"models.{name}.price", what)
+        is_limited = isinstance(model.sampling.limit, int) or model.backend.known_context()
+        if price is not None and not price.is_free and not is_limited:
+            what = (
+                "has no token limit, and the study has a budget: say `max_tokens` as a number in "
+                "its sampling, or its `context` in the backend"
+            )
+            problems.add(f"models.{name}.sampling", what)
 
 
 def _check_labels(cells: Mapping[str, Cell], problems: Problems) -> None:
@@ -280,7 +462,9 @@ def _check_labels(cells: Mapping[str, Cell], problems: Problems) -> None:
     for (name, human), scored in labelled.items():
         read = {a for cell in scored for a in cell.resolution.inputs.get("verdicts", ())}
         judges = [cells[address].resolution.judge for address in sorted(read) if address in cells]
-        scales = [judge.scale for judge in judges if judge and judge.quantity == CORRECTNESS]
+        measured = {judge.quantity for judge in judges if judge}
+        about = POINTS if POINTS in measured else CORRECTNESS
+        scales = [one.verdict_scale() for one in judges if one and one.quantity == about]
         axes = [cell.resolution.axes for cell in scored]
         for what in label_problems(human, axes, list(dict.fromkeys(scales)), known):
             problems.add(f"stage.{name}.human", what)

@@ -2,16 +2,24 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from mbt_cli.core.names import NAME_PATTERN, NAME_RULE, nearest
+from mbt_cli.core.addresses import STEP
+from mbt_cli.core.names import NAME_PATTERN, NAME_RULE, closest, nearest
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.schema import Block, Document, address_of
+from mbt_cli.manifest.schema import Block, Document, address_of, ordered_axes
 from mbt_cli.stages.base import InputRule, axis_text
+from mbt_cli.stages.checkpoints import ALL_STEPS, TRAINING
 from mbt_cli.stages.questions import QUESTIONS
+
+_TABLES = {"model": "models", "benchmark": "benchmarks", "harness": "harnesses"}
+"""Axis to the table of the manifest that holds its values."""
+TRAIN = "train"
+StepsOf = Callable[[str], Sequence[int]]
+"""The steps whose checkpoints a train cell has published, by its address."""
 
 
 @dataclass(eq=False)
@@ -23,6 +31,7 @@ class CellDraft:
         axes: Axis to value, in the order of addresses.
         fields: The stage's fields with variant and axes applied.
         inputs: Input field to the cells that it reads.
+        steps: Of a training, the steps whose checkpoints other cells read, or `all`.
     """
 
     stage: str
@@ -31,6 +40,7 @@ class CellDraft:
     axes: dict[str, str]
     fields: Mapping[str, Any]
     inputs: dict[str, tuple["CellDraft", ...]] = field(default_factory=dict)
+    steps: set[str] = field(default_factory=set)
 
     @property
     def address(self) -> str:
@@ -68,20 +78,41 @@ class InputMatching:
         document: The manifest's tables.
         problems: Collects the problems.
         cycle: Names of stages that read each other in a cycle, which are reported already.
+        steps_of: The steps that a training has published.
+
+    Attributes:
+        stages: Stage to its cells.
+        steps: Address to cell, for the checkpoints of single steps.
+        waiting: Stages without cells until a training publishes its first checkpoint.
     """
 
-    def __init__(self, document: Document, problems: Problems, cycle: Collection[str]) -> None:
+    def __init__(
+        self,
+        document: Document,
+        problems: Problems,
+        cycle: Collection[str],
+        steps_of: StepsOf,
+    ) -> None:
         self._document = document
         self._problems = problems
         self._cycle = cycle
+        self._steps_of = steps_of
         self._names: Mapping[str, Collection[str]] = {
             "benchmark": document.benchmarks,
             "model": {*document.models, *_models_of_sources(document.blocks)},
+            "harness": document.harnesses,
         }
         self._matches: dict[tuple[str, str, str], list[CellDraft]] = {}
         self._indexes: dict[tuple[Any, ...], Mapping[Any, Any]] = {}
         self.stages: dict[str, list[CellDraft]] = {}
         self.questions: dict[str, CellDraft] = {}
+        self.steps: dict[str, CellDraft] = {}
+        self.waiting: set[str] = set()
+
+    def waits(self, reference: Reference) -> bool:
+        """Whether cells of a reference are known only once a training publishes a checkpoint."""
+        is_open = ALL_STEPS in reference.where.get(STEP, ())
+        return is_open or any(stage in self.waiting for stage in reference.stages)
 
     def axis_values(self, where: str, axis: str, written: Any) -> list[str]:
         """The values of an axis, with `@group` replaced by its names."""
@@ -138,6 +169,8 @@ class InputMatching:
         rule = block.kind.inputs[name]
         if rule.judges:
             return self._judging(block, draft, name, reference)
+        if rule.per_questions:
+            return self._of_questions(block, draft, name, reference)
         found: list[CellDraft] = []
         for stage in reference.stages:
             matches = self._on_shared_axes(block, draft, name, reference, stage)
@@ -145,7 +178,7 @@ class InputMatching:
                 own = draft.inputs.get("rollouts", ())[:1]
                 matches = [d for d in matches if own and d.inputs.get("rollouts", ())[:1] == own]
             if not rule.many:
-                self._check_only_one(draft, name, stage, matches)
+                self._check_number(draft, name, stage, matches, several=rule.several)
             found.extend(matches)
         return tuple(found)
 
@@ -188,19 +221,29 @@ class InputMatching:
         return self.questions[address]
 
     def shots_of(self, axes: Mapping[str, str]) -> CellDraft | None:
-        """The questions from which a benchmark draws worked examples; None if it has none."""
+        """The questions from which a benchmark draws worked examples; None without a split."""
         benchmark = self._document.benchmarks.get(axes["benchmark"])
-        if benchmark is None or benchmark.shots is None:
+        if benchmark is None or benchmark.shots is None or benchmark.shots.split is None:
             return None
         return self.questions_of({**axes, "split": benchmark.shots.split})
 
     def _is_valid_value(self, where: str, axis: str, value: str) -> bool:
         if not re.match(NAME_PATTERN, value):
-            self._problems.add(where, f"`{value}` is not a valid axis value: {NAME_RULE}")
+            rule = NAME_RULE
+            if value.startswith("["):
+                rule = 'each text of a list stands in quotes: `--set \'KEY=["a", "b"]\'`'
+            elif "/" in value and axis == "prompt":
+                rule = (
+                    "a path needs a name, which `[stage.variants]` gives it in place of the "
+                    f'matrix: `mine = {{ prompt = "{value}" }}`'
+                )
+            self._problems.add(where, f"`{value}` is not a valid axis value: {rule}")
             return False
         known = self._names.get(axis)
         if known is not None and value not in known:
-            self._problems.add(where, f"no {axis} `{value}`; {nearest(value, known)}")
+            is_new = axis in _TABLES and closest(value, known) is None
+            new = f"; add a table `[{_TABLES[axis]}.{value}]`" if is_new else ""
+            self._problems.add(where, f"no {axis} `{value}`; {nearest(value, known)}{new}")
             return False
         return True
 
@@ -208,14 +251,79 @@ class InputMatching:
         of_stage = self.where(f"stage.{block.name}.where", block.envelope.where)
         found: list[CellDraft] = []
         for stage in reference.stages:
-            drafts = self._drafts_of(stage, reference)
-            for axis in reference.where if drafts else ():
+            drafts, wanted = self._drafts_of(stage, reference), dict(reference.where)
+            steps = wanted.get(STEP, set())
+            if steps and drafts and drafts[0].kind == TRAIN:
+                if STEP not in drafts[0].axes:
+                    others = {axis: v for axis, v in wanted.items() if axis != STEP}
+                    own = {axis: v for axis, v in of_stage.items() if axis != STEP}
+                    read = [d for d in drafts if _allows(others, own, d)]
+                    where = f"stage.{block.name}.{name}.where.{STEP}"
+                    drafts = list(self._at_steps(where, read, steps)) if read else drafts
+                if ALL_STEPS in steps:
+                    del wanted[STEP]
+            for axis in wanted if drafts else ():
                 if axis not in drafts[0].joined_axes:
                     where = f"stage.{block.name}.{name}.where.{axis}"
                     what = f"`{stage}` has no axis `{axis}`; {nearest(axis, drafts[0].axes)}"
                     self._problems.add(where, what)
-            found.extend(d for d in drafts if _allows(reference.where, of_stage, d))
+            found.extend(d for d in drafts if _allows(wanted, of_stage, d))
+        if not found and not block.kind.inputs[name].many:
+            self._check_values(block, name, reference, of_stage)
         return found
+
+    def _check_values(
+        self, block: Block, name: str, reference: Reference, of_stage: Mapping[str, set[str]]
+    ) -> None:
+        """Values of `where` that no cell of the stages has, with those that there are."""
+        drafts = [d for stage in reference.stages for d in self._drafts_of(stage, reference)]
+        tables = {f"{name}.where": reference.where, "where": of_stage}
+        for key, table in tables.items():
+            for axis, values in table.items():
+                known = {d.joined_axes[axis] for d in drafts if axis in d.joined_axes}
+                if axis == STEP or not known or values & known:
+                    continue
+                value = min(values, default="")
+                what = f"no cell of {', '.join(f'`{stage}`' for stage in reference.stages)} has"
+                where = f"stage.{block.name}.{key}.{axis}"
+                self._problems.add(where, f"{what} `{value}`; {nearest(value, known)}")
+
+    def _at_steps(
+        self, where: str, trainings: Sequence[CellDraft], steps: set[str]
+    ) -> Iterator[CellDraft]:
+        """The cells of the checkpoints of some steps, made when they are first needed."""
+        for step in sorted(steps - {ALL_STEPS}):
+            if not (step.isascii() and step.isdecimal() and int(step) and step == str(int(step))):
+                what = f"`{step}` is not a step: write whole numbers from 1, or `{ALL_STEPS}`"
+                self._problems.add(where, what)
+                return
+        for training in trainings:
+            if training.fields.get("source") or (
+                training.block is not None and training.block.envelope.source is not None
+            ):
+                what = (
+                    f"`{training.stage}` has a `source`, so it publishes no steps: give it the "
+                    f'axis `{STEP}` and a source such as "runs/x-{{{STEP}}}"'
+                )
+                self._problems.add(where, what)
+                return
+            training.steps |= steps
+            found = {int(step) for step in steps - {ALL_STEPS}}
+            if ALL_STEPS in steps:
+                found |= set(self._steps_of(training.address))
+            for number in sorted(found):
+                axes = ordered_axes({**training.axes, STEP: str(number)})
+                address = address_of(training.stage, axes)
+                if address not in self.steps:
+                    self.steps[address] = CellDraft(
+                        training.stage,
+                        training.kind,
+                        training.block,
+                        axes,
+                        training.fields,
+                        {TRAINING: (training,)},
+                    )
+                yield self.steps[address]
 
     def _drafts_of(self, stage: str, reference: Reference) -> list[CellDraft]:
         if stage != QUESTIONS:
@@ -248,13 +356,19 @@ class InputMatching:
             self._indexes[key] = by_values
         return list(self._indexes[key].get(tuple(draft.axes[a] for a in shared), ()))
 
-    def _check_only_one(
-        self, draft: CellDraft, name: str, stage: str, found: Sequence[CellDraft]
+    def _check_number(
+        self,
+        draft: CellDraft,
+        name: str,
+        stage: str,
+        found: Sequence[CellDraft],
+        *,
+        several: bool,
     ) -> None:
         where = f"stage.{draft.stage}.{name}"
         if not found:
             self._problems.add(where, f"no cell of `{stage}` matches `{draft.address}`")
-        elif len(found) > 1:
+        elif len(found) > 1 and not several:
             over = [a for a in found[0].axes if len({d.axes.get(a) for d in found}) > 1]
             axes = ", ".join(f"`{a}`" for a in over)
             what = f"{len(found)} cells of `{stage}` match `{draft.address}`"
@@ -275,6 +389,29 @@ class InputMatching:
                 what = f"{len(matches)} cells of {reference} judge `{cell.address}`"
                 self._problems.add(where, f"{what}; choose a value of `judge` in `where`")
             found.extend(matches)
+        return tuple(found)
+
+    def _of_questions(
+        self, block: Block, draft: CellDraft, name: str, reference: Reference
+    ) -> tuple[CellDraft, ...]:
+        """The one cell about each of the questions that are read; reports where there is none."""
+        where = f"stage.{draft.stage}.{name}"
+        matches = [
+            other
+            for stage in reference.stages
+            for other in self._on_shared_axes(block, draft, name, reference, stage)
+        ]
+        found: list[CellDraft] = []
+        for asked in draft.inputs.get(QUESTIONS, ()):
+            own = [d for d in matches if all(d.axes.get(a) == v for a, v in asked.axes.items())]
+            if not own:
+                self._problems.add(where, f"no cell of {reference} is about `{asked.address}`")
+            elif len(own) > 1:
+                over = [a for a in own[0].axes if len({d.axes.get(a) for d in own}) > 1]
+                axes = ", ".join(f"`{a}`" for a in over) or "`variant`"
+                what = f"{len(own)} cells of {reference} are about `{asked.address}`"
+                self._problems.add(where, f"{what}; choose a value of {axes} in `where`")
+            found.extend(own)
         return tuple(found)
 
     def _is_readable(self, where: str, block: Block, stage: str, rule: InputRule) -> bool:

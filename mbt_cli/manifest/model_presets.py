@@ -1,5 +1,6 @@
 """Presets of models: by their name, or by that of the model."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,32 +29,77 @@ class ModelPreset:
 def preset_of(presets: PresetFolders, name: str) -> ModelPreset | None:
     """The preset of a model by what its table says; None if there is none.
 
-    `auto:NAME` is the preset whose `backend.model` is NAME; else the first table in presets/auto/
-    whose `names` fit the part of NAME after its last slash. So hosted models are known by how their
-    names begin, as `gpt-5` and `google/gemini-3-pro`; everything else is served here.
+    `auto:NAME` is the first that fits of: the table in presets/auto/ whose `ids` have NAME, with
+    the provider's id for it; the table whose `prefix` begins NAME, with what follows as the id; the
+    table whose `names` fit the part of NAME after its last slash, as `gpt-5` and
+    `google/gemini-3-pro`. Everything else is served here, by the preset whose `backend.model` is
+    NAME or by the table for every name.
     """
     if not name.startswith(AUTO):
         path = presets.find("models", name)
         return None if path is None else ModelPreset(path, read_toml(path))
     wanted = name.removeprefix(AUTO)
-    last = wanted.rpartition("/")[2]
     paths = [path for own in presets.names("auto") if (path := presets.find("auto", own))]
-    tables = {path: read_toml(path) for path in paths}
-    # the one for every name comes last
-    for own, table in sorted(tables.items(), key=lambda item: "*" in item[1]["names"]):
-        names, others = table.pop("names"), table.pop("except", [])
-        is_meant = any(fnmatch(last.lower(), one) for one in names)
-        if not is_meant or any(fnmatch(last.lower(), one) for one in others):
+    hosts = [_Host.of(path) for path in paths]
+    hosts.sort(key=lambda host: "*" in host.names)  # the one for every name comes last
+    for host in hosts:
+        if wanted.lower() in host.ids:
+            return host.filled(wanted, host.ids[wanted.lower()])
+    for host in hosts:
+        if host.prefix and wanted.startswith(host.prefix) and wanted != host.prefix:
+            return host.filled(wanted, wanted.removeprefix(host.prefix))
+    last = wanted.rpartition("/")[2]
+    for host in hosts:
+        if not host.fits(last.lower()):
             continue
-        if "*" in names:  # served here: the settings of its card, if a preset has them
+        if "*" in host.names:  # served here: the settings of its card, if a preset has them
             for known in presets.names("models"):
                 path = presets.find("models", known)
                 found = {} if path is None else read_toml(path)
                 model = str(found.get("backend", {}).get("model", ""))
                 if path is not None and model.lower() == wanted.lower():
                     return ModelPreset(path, found)
-        return ModelPreset(own, _filled(table, {"name": wanted, "last": last}))
+        return host.filled(wanted, last)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """A table in presets/auto/.
+
+    Args:
+        path: Its file.
+        table: The keys of a model.
+        names: Patterns of names.
+        others: Patterns of names that are not meant.
+        prefix: How names begin that are meant.
+        ids: Short name in lower case to the id at the host.
+    """
+
+    path: Path
+    table: dict[str, Any]
+    names: Sequence[str]
+    others: Sequence[str]
+    prefix: str
+    ids: Mapping[str, str]
+
+    @classmethod
+    def of(cls, path: Path) -> "_Host":
+        """The table of a file."""
+        table = read_toml(path)
+        names, others = table.pop("names", []), table.pop("except", [])
+        prefix, ids = table.pop("prefix", ""), table.pop("ids", {})
+        lower = {name.lower(): id for name, id in ids.items()}
+        return cls(path, table, names, others, prefix, lower)
+
+    def fits(self, last: str) -> bool:
+        """Whether the last part of a name is meant."""
+        is_meant = any(fnmatch(last, one) for one in self.names)
+        return is_meant and not any(fnmatch(last, one) for one in self.others)
+
+    def filled(self, name: str, last: str) -> ModelPreset:
+        """The preset for a name whose id is `last`."""
+        return ModelPreset(self.path, _filled(self.table, {"name": name, "last": last}))
 
 
 def _filled(table: dict[str, Any], words: dict[str, str]) -> dict[str, Any]:

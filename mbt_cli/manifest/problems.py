@@ -1,6 +1,8 @@
 """Problems of a manifest: key paths, values, and the nearest valid name."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from inspect import isabstract
 from typing import Any, get_args
@@ -8,11 +10,12 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from mbt_cli.core.names import NAME_PATTERN, NAME_RULE, closest, nearest
-from mbt_cli.core.plugin import SECRET
+from mbt_cli.core.plugin import SECRET, field_docs
 from mbt_cli.errors import Problem
 from mbt_cli.interfaces import Plugin
 from mbt_cli.plugins import FAMILIES, UNKNOWN_KIND
 
+VERSION_PATTERN = r"^\d+(\.\d+)*$"
 BAD_NAME = f"is not a valid name: {NAME_RULE}"
 
 _OTHER_TYPE = ("string_type", "list_type")
@@ -32,9 +35,28 @@ _TYPES = {
     **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
     **dict.fromkeys(("list_type", "tuple_type", "set_type"), "must be a list"),
+    **dict.fromkeys(("model_type", "dict_type"), "must be a table"),
     "finite_number": "must be a finite number",
     "string_type": "must be text in quotes",
 }
+_CHOICES = ("literal_error", "enum")
+_UNION_MEMBERS = frozenset(
+    {
+        *("str", "int", "float", "bool", "rest", "[key]"),
+        *("InputReference", "HeldOut", "PassRates", "MetricTable"),
+    }
+)
+_TABLES = {
+    "models": '{{ preset = "{value}" }}',
+    "backend": '{{ kind = "{value}" }}',
+    "sampling": "{{ temperature = {value}, max_tokens = 4096 }}",
+    "files": '{{ test = "{value}" }}',
+    "lora": "{{ r = {value} }}",
+    "where": '{{ model = "{value}" }}',
+    **dict.fromkeys(("programs", "judges", "benchmarks"), '{{ kind = "{value}" }}'),
+    "price": "{{ input = {value}, output = {value} }}",
+}
+"""Key of a table, or of a table of tables, to what was probably meant by a single value."""
 
 Names = Mapping[str, Any] | Iterable[str]
 """Valid keys, with their fields where those are tables themselves."""
@@ -52,9 +74,9 @@ class Problems:
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, where: str, what: str) -> None:
-        """Add a problem at key path `where`."""
-        self._found.setdefault((where, what), Problem(where, what))
+    def add(self, where: str, what: str, line: str = "") -> None:
+        """Add a problem at key path `where`, in a line if that does not follow from the path."""
+        self._found.setdefault((where, what), Problem(where, what, line))
 
     def add_validation(
         self,
@@ -63,6 +85,7 @@ class Problems:
         fields: Names,
         table: Any = None,
         *,
+        kind: type[BaseModel] | None = None,
         misspelled: Collection[str] = (),
     ) -> None:
         """Add everything that Pydantic found below key path `where`.
@@ -74,10 +97,12 @@ class Problems:
             error: What Pydantic found.
             fields: Valid keys of that table, for suggestions.
             table: The table as written.
+            kind: The class of that table, whose docstrings say what a required key is.
             misspelled: Valid keys whose misspelled forms are reported already.
         """
         details = [(_path(detail["loc"]), detail) for detail in error.errors(include_url=False)]
-        valid = {path: _keys_at(fields, table, path.split(".")[:-1]) for path, _ in details}
+        inside = {path: _table_at(fields, kind, table, path.split(".")[:-1]) for path, _ in details}
+        valid = {path: keys for path, (keys, _) in inside.items()}
         meant = set(misspelled)
         for path, detail in details:
             if detail["type"] == "extra_forbidden":
@@ -90,7 +115,12 @@ class Problems:
             if detail["type"] in _OTHER_TYPE and any(p.startswith(f"{path}.") for p in valid):
                 continue  # the value is of another member of the union, and wrong further down
             seen.add(path)
-            self.add(".".join(p for p in (where, path) if p), _message(detail, valid[path]))
+            full = ".".join(p for p in (where, path) if p)
+            if detail["type"] == "missing":
+                self.add(full, required(inside[path][1], str(detail["loc"][-1])))
+                continue
+            others = [other for at, other in details if at == path]
+            self.add(full, _message(others, valid[path], full))
 
     def all(self, overrides: Sequence[str] = ()) -> Sequence[Problem]:
         """All problems, in order; those in a value of `--set` name that option."""
@@ -113,14 +143,35 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 def _is_union_member(part: int | str) -> bool:
     return isinstance(part, str) and (
-        part in ("str", "int", "float", "bool", "rest", "InputReference", "HeldOut", "[key]")
+        part in _UNION_MEMBERS
         or part.startswith(("list[", "dict[", "literal[", "constrained-", "function-"))
     )
 
 
-def _keys_at(fields: Names, table: Any, path: Sequence[str]) -> Collection[str]:
-    """Valid keys of the table at a path below a table; none if they are not known."""
-    model: type[BaseModel] | None = None
+def required(kind: type[BaseModel] | None, key: str) -> str:
+    """That a key is required, and what it is by the docstring of its class.
+
+    Example:
+        >>> from mbt_cli.core.model_settings import Sampling
+        >>> required(Sampling, "temperature")
+        'is required: softmax temperature; 0 is greedy'
+    """
+    docs: Mapping[str, str] = {}
+    with suppress(OSError, TypeError):  # a plug-in whose source is not at hand
+        docs = {} if kind is None else field_docs(kind)
+    named = {field.alias or name: name for name, field in kind.model_fields.items()} if kind else {}
+    sentence = " ".join(docs.get(named.get(key, key), "").split()).partition(". ")[0].rstrip(".")
+    if not sentence:
+        return "is required"
+    is_name = sentence[:2].isupper() or sentence.startswith("`")
+    return f"is required: {sentence if is_name else sentence[:1].lower() + sentence[1:]}"
+
+
+def _table_at(
+    fields: Names, model: type[BaseModel] | None, table: Any, path: Sequence[str]
+) -> tuple[Collection[str], type[BaseModel] | None]:
+    """Valid keys and class of the table at a path below a table; none if they are not known."""
+    made = model
     for part in path:
         if isinstance(table, list):
             table = table[int(part)] if part.isdecimal() else None
@@ -128,13 +179,15 @@ def _keys_at(fields: Names, table: Any, path: Sequence[str]) -> Collection[str]:
             field = fields.get(part) if isinstance(fields, Mapping) else None
             models = _models_in(getattr(field, "annotation", None))
             if len(models) != 1:
-                return ()
-            model = models[0]
+                return (), None
+            made = model = models[0]
             fields = model.model_fields
             table = table.get(part) if isinstance(table, Mapping) else None
         if model is not None and issubclass(model, Plugin) and isabstract(model):
             fields = FAMILIES[model.family].fields_of(table)
-    return list(fields)
+            named = table.get("kind") if isinstance(table, Mapping) else None
+            made = FAMILIES[model.family].find(str(named))
+    return list(fields), made
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -143,36 +196,89 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
-def _message(detail: Any, fields: Collection[str]) -> str:
+def _message(details: Sequence[Any], fields: Collection[str], where: str) -> str:
+    """What is wrong with a value.
+
+    Args:
+        details: What Pydantic found about it: more than one where a union can be several things.
+        fields: Valid keys of the table that holds it.
+        where: Its key path.
+    """
+    # a value of the right type with a limit of its own says more than another member's type
+    detail = next((d for d in details if d["type"] not in _TYPES), details[0])
+    if detail["type"] in _CHOICES:
+        detail = details[0]
     kind, value = detail["type"], detail.get("input")
     last = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
         return f"unknown key; {nearest(last, fields)}" if fields else "unknown key"
-    if kind == "missing":
-        return "is required"
     if kind in (SECRET, UNKNOWN_KIND):
         return str(detail["msg"])
     written = str(value).lower() if isinstance(value, bool) else repr(value)
     text = value if isinstance(value, str) else written
     shown = text if len(text) <= 60 else text[:57] + "..."
-    if kind in ("model_type", "dict_type"):
-        return f"`{shown}`: must be a table"
     if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:
         return f"`{shown}`: {BAD_NAME}"
-    return f"`{shown}`: {_rule(kind, detail)}"
+    if kind not in (*_TYPES, *_CHOICES):
+        return f"`{shown}`: {_rule(detail)}"
+    rules = dict.fromkeys(_TYPES[d["type"]] for d in details if d["type"] in _TYPES)
+    choices = [name for d in details if d["type"] in _CHOICES for name in _choices(d)]
+    rule = " or ".join([first if not n else first.removeprefix("must be ")
+                        for n, first in enumerate(rules)])  # fmt: skip
+    if choices:
+        named = _either([*([rule.removeprefix("must be ")] if rule else []), *choices])
+        rule = f"must be {named}"
+        if isinstance(value, str) and (meant := closest(value, [c.strip("`") for c in choices])):
+            rule += f"; did you mean `{meant}`?"
+    return f"`{shown}`: {rule}{_example(value, rules, where)}"
 
 
-def _rule(kind: str, detail: Any) -> str:
+def _example(value: Any, rules: Mapping[str, None], where: str) -> str:
+    """What was probably meant by a value of another type, for people who are new to TOML."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, str) and rules.keys() & {"must be a whole number", "must be a number"}:
+        return ", without quotes" if _is_number(value) else ""
+    if not (isinstance(value, str) or is_number):
+        return ""
+    if "must be a list" in rules:
+        return f", such as `{json.dumps([value], ensure_ascii=False)}`"
+    *_, parent, last = ("", *where.split("."))
+    if "must be a table" in rules and (form := _TABLES.get(last, _TABLES.get(parent))):
+        is_fitting = is_number != ('"{value}"' in form)
+        return f", such as `{form.format(value=value)}`" if is_fitting else ""
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _choices(detail: Any) -> list[str]:
+    """The allowed values that Pydantic lists as `'a', 'b' or 'c'`, in backticks."""
+    listed = str((detail.get("ctx") or {})["expected"]).replace(" or ", ", ").split(", ")
+    return [f"`{one.strip(chr(39))}`" for one in listed]
+
+
+def _either(words: Sequence[str]) -> str:
+    """`a, b or c`."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _rule(detail: Any) -> str:
     """What a value must be, in words that do not speak of parsing."""
+    kind = detail["type"]
     limits = {
         name: f"{limit:g}" if isinstance(limit, float) else limit
         for name, limit in (detail.get("ctx") or {}).items()
     }
+    if limits.get("pattern") == VERSION_PATTERN:
+        return "must be numbers with dots, such as `0.2`"
     if kind in _LIMITS:
         return _LIMITS[kind].format(**limits)
-    if kind in _TYPES:
-        return _TYPES[kind]
-    if kind in ("literal_error", "enum"):
-        return f"must be {limits['expected']}"
     message = str(detail["msg"]).removeprefix("Value error, ")
     return f"{message[:1].lower()}{message[1:]}"

@@ -1,31 +1,41 @@
 """From drafts to cells: resolve every name in a stage."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from mbt_cli.core.addresses import STEP
+from mbt_cli.core.chat import Wants
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
+from mbt_cli.core.harness import Harness
+from mbt_cli.core.judge_scales import POINTS
 from mbt_cli.core.model_settings import RunSettings, Sampling, inferred_limit
-from mbt_cli.core.names import nearest
+from mbt_cli.core.names import NAME_PATTERN, nearest
+from mbt_cli.core.prices import Price
 from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import EXAMPLES, Template, parse_template
-from mbt_cli.interfaces import Backend, Figure, Judge, Table, Trainer
+from mbt_cli.interfaces import Backend, Benchmark, Judge, Program, Trainer
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
 from mbt_cli.manifest.model_presets import preset_of
 from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
-from mbt_cli.manifest.problems import Problems
+from mbt_cli.manifest.problems import Problems, required
 from mbt_cli.manifest.schema import Block, Document, ModelTable
+from mbt_cli.manifest.shown import shown_problems
 from mbt_cli.manifest.toml import merged, read_toml
-from mbt_cli.registry import BACKENDS, JUDGES, TRAINERS
+from mbt_cli.programs.single import Single
+from mbt_cli.registry import BACKENDS, JUDGES, PROGRAMS, TRAINERS
 from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage, axis_text
+from mbt_cli.stages.harness import HarnessStage, no_folder
+from mbt_cli.stages.judge import SELF
 from mbt_cli.stages.kinds import IMPLICIT
 from mbt_cli.stages.questions import QUESTIONS, SHOTS
 from mbt_cli.stages.report import ReportStage
-from mbt_cli.stages.rollout import RolloutStage
+from mbt_cli.stages.rollout import NO_SYSTEM_PROMPT, RolloutStage
 from mbt_cli.stages.score import ScoreStage
 from mbt_cli.stages.train import TrainStage, evaluation_problems
 from mbt_cli.trainers.known_keys import known_keys, wrong_setting
@@ -37,12 +47,12 @@ _ADAPTER = ".gguf"
 _IMPORTING = ("rollout", "synthesize", "rewrite")
 """Kinds of stages whose rows may come from a source."""
 
-_METRICS_NAMED = 3
-
-
-def _makes(kind: str, metric: str) -> bool:
-    """Whether a kind of score makes a metric: `mqi` also makes `mqi_level`."""
-    return metric == kind or metric.startswith((f"{kind}_", f"{kind}@"))
+_WANTED: Mapping[Wants, str] = {
+    "text": "replies",
+    "top_logprobs": "log-probabilities of first tokens",
+    "likelihood": "log-probabilities of given texts",
+}
+"""What models are asked for, in words."""
 
 
 class Resolver:
@@ -78,6 +88,7 @@ class Resolver:
         """Model to its inferred token limit, in words."""
         self._stages: dict[str, Stage | None] = {}
         self._judges: dict[str, Judge | None] = {}
+        self._programs: dict[str, Program | None] = {}
         self._templates: dict[tuple[str, frozenset[str]], Template | None] = {}
         self._trainings: dict[str, tuple[Recipe, Trainer] | None] = {}
 
@@ -90,11 +101,21 @@ class Resolver:
         source, source_map = source_of(draft), self._source_map(draft, stage, where)
         judge = self._judge(draft, where)
         is_made = source is None or draft.kind == "train"
-        models = self._models_of(draft, stage, where) if is_made else {}
+        asks_model = judge is None or self._asks_model(judge, stage, where)
+        models = self._models_of(draft, stage, where) if is_made and asks_model else {}
+        if models and judge is not None:
+            self._check_judging(judge, stage, models, draft, where)
+        elif not isinstance(stage, TrainStage):
+            self._check_gives("text", models or {}, where)
         templates = self._templates_of(stage, judge, where) if is_made else {}
+        program, program_prompts = self._program_of(draft, stage, where, is_made=is_made)
         benchmark = draft.axes.get("benchmark")
         if benchmark is not None and benchmark not in self._document.benchmarks:
             return None
+        if program is None or program_prompts is None:
+            return None
+        if models is not None and isinstance(stage, RolloutStage) and is_made:
+            models = self._with_roles(models, program, draft, stage, where)
         if models is None or templates is None or ("judge" in stage.axes and judge is None):
             return None
         if benchmark is not None and isinstance(stage, RolloutStage):
@@ -102,6 +123,11 @@ class Resolver:
             self._check_examples(templates, benchmark, where)
         for field, template in templates.items():
             self._check_text(stage, template, models, f"{where}.{field}")
+            if template.is_text and program != Single():
+                what = (
+                    f"`{template.name}` is plain text, and a program of several steps needs turns"
+                )
+                self._problems.add(f"{where}.{field}", f"{what}: use a prompt with `=== user ===`")
         if not any(EXAMPLES in template.placeholders for template in templates.values()):
             draft.inputs.pop(SHOTS, None)
         training = self._training(stage, where) if source is None else None
@@ -111,7 +137,15 @@ class Resolver:
         for field, what in stage.problems(kinds_read):
             self._problems.add(f"{where}.{field}", what)
         if stage.files_read():
-            for field, what in stage.axis_problems(self._axis_values(axes_read)):
+            values = self._axis_values(axes_read)
+            harnesses = [
+                one
+                for name, one in self._document.harnesses.items()
+                if name in {axes.get("harness") for axes in axes_read}
+            ]
+            if harnesses:
+                values = {**values, "metric": {n for one in harnesses for n in one.names()}}
+            for field, what in stage.axis_problems(values):
                 self._problems.add(f"{where}.{field}", what)
         if isinstance(stage, ScoreStage) and isinstance(stage.cluster, dict):
             known = self._document.benchmarks
@@ -121,13 +155,26 @@ class Resolver:
         if isinstance(stage, ScoreStage):
             self._check_samples(stage, draft, where)
         if isinstance(stage, ReportStage):
-            self._check_shown(stage, draft, where)
+            drafts_read = draft.inputs.get("scores", ())
+            drafts = {(d.stage, d.axes.get("variant")): d for d in drafts_read}
+            read = [self._stage(d) for d in drafts.values()]
+            scores = [score for score in read if isinstance(score, ScoreStage)]
+            named = {d.axes.get("harness") for d in drafts_read if d.kind == "harness"}
+            found = [one for name, one in self._document.harnesses.items() if name in named]
+            axes_of_scores = {axis for d in drafts_read for axis in (*d.axes, *_read_axes(d))}
+            if self._reads_steps():  # they come when a training publishes them
+                axes_of_scores.add(STEP)
+            for field, what in shown_problems(stage, scores, found, axes_of_scores):
+                self._problems.add(f"{where}.{field}", what)
+        harness = self._harness(draft, models, where)
+        if isinstance(stage, HarnessStage) and harness is None:
+            return None
         if isinstance(stage, TrainStage) and "model" in models:
-            for field, what in stage.model_problems(models["model"]):
+            for field, what in stage.model_problems(models["model"], is_made=source is None):
                 self._problems.add(f"models.{models['model'].name}.{field}", f"{what} ({where})")
         for field in stage.needed if source is None else ():
             if getattr(stage, field) is None:
-                self._problems.add(f"{where}.{field}", "is required")
+                self._problems.add(f"{where}.{field}", required(type(stage), field))
         resolution = Resolution(
             study=self._document.study.name,
             seed=self._document.study.seed,
@@ -150,10 +197,27 @@ class Resolver:
             },
             recipe=training[0] if training else None,
             trainer=training[1] if training else None,
+            harness=harness,
+            program=program,
+            program_prompts=program_prompts,
+            steps=tuple(sorted(draft.steps, key=lambda step: (len(step), step))),
             manifest=self._text,
             manifest_name=self._name,
+            currency=self._document.study.currency,
+            prices=self.prices() if isinstance(stage, ReportStage) else {},
         )
         return Cell(stage, resolution)
+
+    def _reads_steps(self) -> bool:
+        """Whether a stage has the axis of steps, or reads it."""
+        for block in self._document.blocks:
+            if STEP in block.envelope.matrix or STEP in block.envelope.where:
+                return True
+            for _, fields in block.variants():
+                wheres = [v.get("where") for v in fields.values() if isinstance(v, Mapping)]
+                if any(isinstance(where, Mapping) and STEP in where for where in wheres):
+                    return True
+        return False
 
     def _axis_values(self, cells: Iterable[Mapping[str, str]]) -> Mapping[str, Collection[str]]:
         """Axis to its values in these cells, with every model and benchmark of the manifest."""
@@ -174,6 +238,8 @@ class Resolver:
                 for key, values in block.envelope.matrix.items()
                 if values != []
             }
+            if any(not re.match(NAME_PATTERN, value) for value in firsts.values()):
+                continue  # reported as values of an axis
             filled = block.with_axes(fields, firsts)
             draft = CellDraft(block.name, block.kind_name, block, {}, filled)
             stage = self._stage(draft)
@@ -203,7 +269,7 @@ class Resolver:
             return kind.model_validate(table)
         except ValidationError as error:
             fields = {**kind.model_fields, **dict.fromkeys(more)}
-            self._problems.add_validation(where, error, fields, table)
+            self._problems.add_validation(where, error, fields, table, kind=kind)
             return None
 
     # Models
@@ -214,6 +280,11 @@ class Resolver:
             table = self._table(name)
             self._backends[name] = None if table is None else self._make_backend(name, table)
         return self._backends[name]
+
+    def prices(self) -> dict[str, Price]:
+        """Model to its price, for the models that have one."""
+        tables = {name: self._table(name) for name in self._document.models}
+        return {name: t.price for name, t in tables.items() if t is not None and t.price}
 
     def model(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
         """A model with its own sampling, or the one of the stage at key path `where`."""
@@ -230,6 +301,10 @@ class Resolver:
             name = draft.axes.get(role) or getattr(stage, role, None)
             if name is None:
                 continue
+            if name == SELF and name not in self._document.models:
+                name = self._own_model(draft, f"{where}.{role}")
+            if name is None:
+                return None
             if name not in self._document.models:
                 known = self._document.models
                 self._problems.add(f"{where}.{role}", f"no model `{name}`; {nearest(name, known)}")
@@ -240,6 +315,61 @@ class Resolver:
             found[role] = model
         return found
 
+    def _check_gives(self, wanted: Wants, models: Mapping[str, Model], where: str) -> None:
+        """A model is asked for what its backend gives, as far as that is known."""
+        for role, model in models.items():
+            gives = model.backend.gives()
+            if wanted in gives:
+                continue
+            what = (
+                f"the backend `{model.backend.kind}` of `{model.name}` gives no {_WANTED[wanted]}"
+            )
+            can = [f"`{kind}`" for kind, cls in BACKENDS.kinds().items() if wanted in cls.can_give]
+            end = f"{', '.join(sorted(can))} can; see `mbt help beliefs`"
+            self._problems.add(f"{where}.{role}", f"{what}; {end}")
+
+    def _check_judging(
+        self,
+        judge: Judge,
+        stage: Stage,
+        models: Mapping[str, Model],
+        draft: CellDraft,
+        where: str,
+    ) -> None:
+        wanted, has_peers = judge.wants(), bool(draft.inputs.get("peers"))
+        if "judge_model" in models:
+            asked, policy = models["judge_model"].name, draft.axes.get("model")
+            if what := judge.refuses(asked, policy, has_peers=has_peers):
+                self._problems.add(where, what)
+        has_graded = bool(draft.inputs.get("graded"))
+        if judge.graded_shown() and not has_graded:
+            what = "this judge shows graded rollouts: name the judge stage of them, such as"
+            self._problems.add(where, f'{what} `graded = {{ stage = "judged" }}`')
+        elif has_graded and not judge.graded_shown():
+            what = f"the judge `{judge.kind}` shows no graded rollouts with these settings"
+            self._problems.add(f"{where}.graded", f"{what}: leave it out, or set `graded_examples`")
+        for other in draft.inputs.get("graded", ()):
+            grader = self._judge(other, where)
+            if grader is not None and grader.quantity != POINTS:
+                what = f"`{other.address}` gives no points, which `{judge.kind}` would show"
+                self._problems.add(f"{where}.graded", what)
+        self._check_gives(wanted, models, where)
+        if wanted != "text" and getattr(stage, "votes", 1) > 1:
+            what = f"this judge reads {_WANTED[wanted]}, the same at every vote: leave it out"
+            self._problems.add(f"{where}.votes", what)
+
+    def _own_model(self, draft: CellDraft, where: str) -> str | None:
+        """The model that gave the replies of a cell's rollouts; None if that is not one."""
+        asked = draft.inputs.get("rollouts", ())
+        if any(one.inputs.get("checkpoints") for one in asked):
+            what = "`self`: these replies are of trained checkpoints, which do not judge yet"
+            self._problems.add(where, f"{what}; name a model")
+            return None
+        name = draft.axes.get("model")
+        if name is None:
+            self._problems.add(where, "`self`: these rollouts have no axis `model`; name a model")
+        return name
+
     def _make_model(self, name: str, choice: SamplingChoice | None, where: str) -> Model | None:
         backend, table = self.backend(name), self._table(name)
         if backend is None or table is None:
@@ -247,8 +377,10 @@ class Resolver:
         if choice is None:
             choice, where = table.sampling, f"models.{name}"
         if choice is None:
-            what = "is set neither here nor by the stage that uses the model"
-            self._problems.add(f"models.{name}.sampling", what)
+            what = "is required: `sampling = { temperature = 0.6, max_tokens = 4096 }`"
+            self._problems.add(
+                f"models.{name}.sampling", f"{what}, or the name of a `[sampling.NAME]`"
+            )
             return None
         sampling = self._sampling(choice, f"{where}.sampling")
         study = self._document.run.model_dump(exclude_unset=True)
@@ -259,14 +391,20 @@ class Resolver:
             context = backend.known_context()
             if context is None:
                 what = (
-                    "`inferred`: the context of this model is not known here: say a number of "
-                    'tokens, or "rest"'
+                    f"`inferred`: the context of this model is not known here (`{name}`): say a "
+                    'number of tokens, or "rest"'
                 )
                 self._problems.add(f"{where}.sampling.max_tokens", what)
                 return None
             limit = inferred_limit(context)
             self.inferred[name] = f"{limit} (inferred from a context of {context:,} tokens)"
             sampling = sampling.model_copy(update={"max_tokens": limit})
+        context = backend.known_context() if backend.limit_must_fit else None
+        if isinstance(sampling.max_tokens, int) and context and sampling.max_tokens >= context:
+            what = f"`{sampling.max_tokens}`: leaves no room for a prompt in the model's context of"
+            end = f'{context:,} tokens: write fewer, or `"rest"`'
+            self._problems.add(f"{where}.sampling.max_tokens", f"{what} {end}")
+            return None
         for key in sorted(backend.ignored_sampling & sampling.body().keys()):
             what = (
                 f"the backend `{backend.kind}` has no {key}: leave it out, or set it to its default"
@@ -317,9 +455,17 @@ class Resolver:
         try:
             return BACKENDS.make(written)
         except ValidationError as error:
-            self._problems.add_validation(
-                f"{where}.backend", error, BACKENDS.fields_of(written), written
-            )
+            found_wrong = Problems()
+            kind = BACKENDS.find(str(written.get("kind")))
+            known = BACKENDS.fields_of(written)
+            found_wrong.add_validation("", error, known, written, kind=kind)
+            for problem in found_wrong.all():  # where the manifest has it
+                own = (
+                    f"{where}."
+                    if problem.where.partition(".")[0] in fields
+                    else f"{where}.backend."
+                )
+                self._problems.add(f"{own}{problem.where}".rstrip("."), problem.what)
             return None
 
     def _adapter(self, name: str, backend: Mapping[str, Any], where: str) -> dict[str, Any] | None:
@@ -373,6 +519,123 @@ class Resolver:
             self._judges[name] = made
         return self._judges[name]
 
+    # Programs
+
+    def _program_of(
+        self, draft: CellDraft, stage: Stage, where: str, *, is_made: bool
+    ) -> tuple[Program | None, dict[str, Template] | None]:
+        """The program of a rollout and its templates by field; None if one of them is wrong."""
+        if not isinstance(stage, RolloutStage):
+            return Single(), {}
+        if not is_made:
+            for field in ("program", "roles"):
+                if getattr(stage, field) and field not in draft.axes:
+                    what = "has no meaning beside `source`: nothing is asked"
+                    self._problems.add(f"{where}.{field}", what)
+            return Single(), {}
+        if stage.program is None:
+            return Single(), {}
+        program = self._program(stage.program, f"{where}.{_program_key(draft)}")
+        if program is None:
+            return None, None
+        found: dict[str, Template] = {}
+        at = f"programs.{stage.program}"
+        for field, more in program.prompts.items():
+            if (name := getattr(program, field)) is None:
+                continue
+            placeholders = frozenset({"question", *more})
+            key = (str(name), placeholders)
+            if key not in self._templates:
+                read = self._read_template(str(name), placeholders, f"{at}.{field}")
+                self._templates[key] = read
+            if (template := self._templates[key]) is None:
+                return None, None
+            if template.is_text:
+                what = f"`{name}` is plain text: use a prompt with `=== user ===`"
+                self._problems.add(f"{at}.{field}", what)
+            found[field] = template
+        return program, found
+
+    def _program(self, name: str, where: str) -> Program | None:
+        """A program by the name of its table or by its kind."""
+        if name not in self._programs:
+            made = self._document.programs.get(name)
+            if made is None and PROGRAMS.find(name) is not None:
+                try:
+                    made = PROGRAMS.make({"kind": name})
+                except ValidationError as error:
+                    fields = PROGRAMS.fields_of({"kind": name})
+                    self._problems.add_validation(f"programs.{name}", error, fields)
+            elif made is None:
+                names = [*self._document.programs, *PROGRAMS.kinds()]
+                self._problems.add(where, f"no program `{name}`; {nearest(name, names)}")
+            self._programs[name] = made
+        return self._programs[name]
+
+    def _with_roles(
+        self,
+        models: dict[str, Model],
+        program: Program,
+        draft: CellDraft,
+        stage: RolloutStage,
+        where: str,
+    ) -> dict[str, Model] | None:
+        """The models with those of the program's roles; None if one of them is wrong."""
+        known = self._known_roles(draft, program)
+        found = dict(models)
+        for role, choice in stage.roles.items():
+            at = f"{where}.roles.{role}"
+            if role not in known:
+                have = f"; {nearest(role, known)}" if known else ""
+                named = (
+                    "no program of this stage" if stage.program else "a rollout without `program`"
+                )
+                self._problems.add(at, f"{named} has a role `{role}`{have}")
+                return None
+            if role not in program.roles:
+                continue  # another program of the stage has it
+            name = choice if isinstance(choice, str) else choice.model
+            if name not in self._document.models:
+                near = nearest(name, self._document.models)
+                self._problems.add(at, f"no model `{name}`; {near}")
+                return None
+            sampling = None if isinstance(choice, str) else choice.sampling
+            model = self.model(name, sampling, at)
+            if model is None:
+                return None
+            self._check_gives("text", {role: model}, where)
+            found[role] = model
+        if missing := sorted(program.needed_roles - stage.roles.keys()):
+            role = missing[0]
+            what = f"`{program.kind}` needs a model for `{role}` ({program.roles[role]})"
+            self._problems.add(f"{where}.roles", f'{what}: `roles = {{ {role} = "NAME" }}`')
+            return None
+        return found
+
+    def _known_roles(self, draft: CellDraft, program: Program) -> Collection[str]:
+        """The roles of all programs that the stage names."""
+        found = set(program.roles)
+        if draft.block is None:
+            return found
+        named = draft.block.envelope.matrix.get("program", [])
+        names = {axis_text(one) for one in (named if isinstance(named, list) else [named])}
+        for group in [name for name in names if name.startswith("@")]:
+            names |= set(self._document.groups.get(group[1:], ()))
+        names |= {str(f["program"]) for _, f in draft.block.variants() if "program" in f}
+        for name in names:
+            other = self._document.programs.get(name) or PROGRAMS.find(name)
+            found |= set() if other is None else set(other.roles)
+        return found
+
+    def _asks_model(self, judge: Judge, stage: Stage, where: str) -> bool:
+        """Whether a judge asks the judge model of its stage; reports one that is missing."""
+        if judge.rule(Benchmark.verifier) is not None or not judge.asks_model():
+            return False
+        if getattr(stage, "judge_model", None) is None:
+            what = f"is required: the judge `{judge.kind}` asks a model"
+            self._problems.add(f"{where}.judge_model", what)
+        return True
+
     def _templates_of(
         self, stage: Stage, judge: Judge | None, where: str
     ) -> dict[str, Template] | None:
@@ -382,8 +645,11 @@ class Resolver:
             for field in stage.prompts
             if (name := getattr(stage, field)) is not None
         ]
-        if judge is not None:
+        if judge is not None and judge.template:
             wanted.append(("judge", judge.template, judge.placeholders))
+        for field, placeholders in ({} if judge is None else judge.prompts).items():
+            if (name := getattr(judge, field)) is not None:
+                wanted.append((field, str(name), placeholders))
         found: dict[str, Template] = {}
         for field, name, placeholders in wanted:
             key = (name, placeholders)
@@ -393,7 +659,28 @@ class Resolver:
             if template is None:
                 return None
             found[field] = template
+        if isinstance(stage, RolloutStage) and "prompt" in found:
+            own = self._with_system(found["prompt"], stage, where)
+            return None if own is None else {**found, "prompt": own}
         return found
+
+    def _with_system(self, prompt: Template, stage: RolloutStage, where: str) -> Template | None:
+        """The prompt with the system message that the stage names; None if that is wrong."""
+        name = stage.system_prompt
+        if name is None or name == NO_SYSTEM_PROMPT:
+            return prompt
+        known = self._document.system_prompts
+        if name not in known:
+            what = f"no system prompt `{name}`; {nearest(name, [*known, NO_SYSTEM_PROMPT])}"
+            self._problems.add(f"{where}.system_prompt", what)
+            return None
+        try:
+            return prompt.with_system(known[name])
+        except ValueError as error:
+            at = f"{where}.prompt" if prompt.is_text else f"system_prompts.{name}"
+            what = f"`{prompt.name}` {error}" if prompt.is_text else str(error)
+            self._problems.add(at, what)
+            return None
 
     def _check_documents(
         self, templates: Mapping[str, Template], benchmark: str, where: str
@@ -414,37 +701,11 @@ class Resolver:
         fewest = min(samples, default=None)
         for number, metric in enumerate(stage.metrics):
             most = max(getattr(metric, "k", None) or (), default=0)
-            if fewest is not None and most > fewest:
+            if fewest is not None and most > fewest > 0:
                 what = f"`k` is {most}, and `{read[0].stage}` has {fewest} samples of a question"
                 self._problems.add(
                     f"{where}.metrics.{number}", f"{what}: raise `samples`, or lower `k`"
                 )
-
-    def _check_shown(self, stage: ReportStage, draft: CellDraft, where: str) -> None:
-        """A table or figure shows something that the scores make."""
-        scores = draft.inputs.get("scores", ())
-        written = [metric for d in scores for metric in d.fields.get("metrics", ())]
-        made = {str(m["kind"] if isinstance(m, Mapping) else m) for m in written}
-        if not made:
-            return
-        plugins: list[tuple[str, Table | Figure]] = [
-            *((f"tables.{number}", table) for number, table in enumerate(stage.tables)),
-            *((f"figures.{number}", figure) for number, figure in enumerate(stage.figures)),
-        ]
-        for field, one in plugins:
-            read = one.reads()
-            if read and not any(_makes(kind, metric) for kind in made for metric in read):
-                listed = ", ".join(f"`{name}`" for name in list(read)[:_METRICS_NAMED])
-                what = f"`{one.kind}` shows {listed}, which no score of this report makes"
-                self._problems.add(f"{where}.{field}", f"{what}: add it to `metrics`")
-        if not any(d.fields.get("baseline") for d in scores):
-            for number, table in enumerate(stage.tables):
-                if table.needs_baseline:
-                    what = "compares with a baseline, and no score has one"
-                    self._problems.add(
-                        f"{where}.tables.{number}",
-                        f"`{table.kind}` {what}: add `baseline = {{ AXIS = VALUE }}` to it",
-                    )
 
     def _check_examples(
         self, templates: Mapping[str, Template], benchmark: str, where: str
@@ -493,6 +754,31 @@ class Resolver:
         self._problems.add(where, f"the template `{path}` {what}")
         return None
 
+    # Harnesses
+
+    def _harness(self, draft: CellDraft, models: Mapping[str, Model], where: str) -> Harness | None:
+        """The harness of a harness stage; its model must be one that it can reach."""
+        name = draft.axes.get("harness")
+        if draft.kind != "harness" or name is None:
+            return None
+        harness = self._document.harnesses.get(name)
+        model = models.get("model")
+        if harness is None or model is None:
+            return None
+        backend = model.backend
+        if harness.uses_server and not backend.has_model:
+            what = f"`{backend.kind}` answers inside mbt, and the harness `{name}` asks a server"
+            self._problems.add(f"models.{model.name}.backend", f"{what} (`{{base_url}}`)")
+        is_trained = bool(draft.inputs.get("checkpoints"))
+        if harness.uses_checkpoint and (found := no_folder(backend, is_trained=is_trained)):
+            field, what, do = found
+            self._problems.add(
+                f"models.{model.name}.{field}",
+                f"{what}, and the harness `{name}` wants a folder in hub layout "
+                f"(`{{checkpoint}}`): {do}, or evaluate the served model through `{{base_url}}`",
+            )
+        return harness
+
     # Sources
 
     def _source_map(self, draft: CellDraft, stage: Stage, where: str) -> ColumnMap | None:
@@ -519,7 +805,10 @@ class Resolver:
         table = {k: v for k, v in written.items() if k != "from"}
         if not source.startswith(HUB):
             if not source_exists(source):
-                self._problems.add(where, f"no file `{source}` (relative to {Path.cwd()})")
+                what = (
+                    f"no file `{source}` (relative to {Path.cwd()}); `hub:OWNER/NAME` is a data set"
+                )
+                self._problems.add(where, f"{what} on the hub")
             return self._valid(ColumnMap, {"columns": {}, **table}, where, more=("from",))
         repo = source.removeprefix(HUB)
         path = self._presets.find("sources", repo.rpartition("/")[2])
@@ -606,7 +895,7 @@ class Resolver:
             return recipe, possible[0].model_validate({"kind": method, **own})
         except ValidationError as error:
             fields = {**Recipe.model_fields, **own_fields}
-            self._problems.add_validation(f"{where}.recipe", error, fields)
+            self._problems.add_validation(f"{where}.recipe", error, fields, kind=Recipe)
             return None
 
     def _check_keys(self, recipe: Recipe, trainer: Trainer, where: str) -> None:
@@ -646,3 +935,13 @@ class Resolver:
             return
         for place, what in trainer.batch_problems(recipe, devices):
             self._problems.add(f"{where}.{place}", what)
+
+
+def _read_axes(draft: CellDraft) -> Iterable[str]:
+    """Axes of the rollouts that a score reads, which a `where` takes out of its own."""
+    return (axis for one in draft.inputs.get("rollouts", ()) for axis in one.axes)
+
+
+def _program_key(draft: CellDraft) -> str:
+    """Where a rollout says its program: in the matrix, or as a field."""
+    return "matrix.program" if "program" in draft.axes else "program"

@@ -10,21 +10,30 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from mbt_cli.core.harness import Harness
 from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.names import NAME_PATTERN, closest, nearest
 from mbt_cli.core.plugin import SECRET, Settings
+from mbt_cli.core.prices import Price
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.written_secrets import written_secrets
-from mbt_cli.interfaces import Benchmark, Judge
-from mbt_cli.manifest.problems import BAD_NAME, Names, Problems
+from mbt_cli.interfaces import Benchmark, Judge, Program
+from mbt_cli.manifest.problems import BAD_NAME, VERSION_PATTERN, Names, Problems
 from mbt_cli.manifest.toml import merged
 from mbt_cli.manifest.unsaid import with_defaults
 from mbt_cli.plugins import FAMILIES
-from mbt_cli.registry import TRAINERS, AnyBenchmark, AnyJudge
-from mbt_cli.stages.base import AxisValues, SamplingChoice, Stage, axis_text
+from mbt_cli.registry import TRAINERS, AnyBenchmark, AnyJudge, AnyProgram
+from mbt_cli.stages.base import COMMON_AXES, AxisValues, SamplingChoice, Stage, axis_text
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.stages.questions import QUESTIONS
 from mbt_cli.stages.train import TrainStage
@@ -56,20 +65,26 @@ class StudyTable(Settings):
     """All seeds of the study are derived from it."""
     max_failed_share: float = Field(default=0.05, ge=0, le=1)
     """A stage fails if a larger share of its rows failed; never changes fingerprints."""
-    mbt: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
+    mbt: str | None = Field(default=None, pattern=VERSION_PATTERN)
     """Oldest version of mbt that can read this manifest; older ones report only that."""
     extends: str | None = None
     """Another manifest that this one changes, relative to this one's folder."""
     plugins: list[str] = Field(default_factory=list)
     """Python files with plug-ins for this study, relative to the manifest's folder."""
+    budget: float | None = Field(default=None, gt=0, le=1_000_000_000, strict=True)
+    """The most that the requests of the study may cost, in `currency`; a run stops before it is
+    passed. Never changes fingerprints, as prices do not."""
+    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
+    """Currency of the budget and of all prices: three letters, as ISO 4217 has them."""
 
 
 class ModelTable(Settings):
     """`[models.NAME]`: a preset or a backend; keys given here override the preset's."""
 
     preset: PresetName | None = None
-    """Name of a file in presets/models/; or `auto:NAME`, which NAME decides: `auto:gpt-5` and
-    `auto:google/gemini-3-pro` are hosted, `auto:OWNER/NAME` is served here."""
+    """Name of a file in presets/models/; or `auto:NAME`, which NAME decides: `auto:gpt-5`,
+    `auto:google/gemini-3-pro` and `auto:together/ID` are hosted, `auto:OWNER/NAME` is served
+    here."""
     backend: dict[str, Any] | None = None
     """How the model is served or reached: `{ kind = "openai", base_url = ... }`."""
     sampling: SamplingChoice | None = None
@@ -91,6 +106,9 @@ class ModelTable(Settings):
     """Size of the weights and of the cache, from which the number of GPUs follows."""
     run: dict[str, Any] = Field(default_factory=dict)
     """Settings of `[run]` for this model, such as concurrency."""
+    price: Price | None = None
+    """What its tokens cost: `{ input = 2.5, output = 10, cached = 1.25 }` per million tokens, in
+    the currency of `[study]`. Never changes fingerprints."""
     note: str | None = None
     """A comment, such as where the settings come from."""
 
@@ -128,7 +146,7 @@ class StageBlock(Settings):
     """Existing data instead of a run of the stage: `hub:ORG/NAME` or a path, in which `{axis}` is
     replaced by the cell's value; or a table with `from` and how to read its columns."""
     optional: bool = False
-    """Leave out cells whose source does not exist."""
+    """Leave out cells whose source, or the local file of whose benchmark, does not exist."""
 
     @field_validator("matrix", mode="before")
     @classmethod
@@ -155,6 +173,9 @@ class DocumentTables(Settings):
     models: dict[Name, ModelTable] = Field(default_factory=dict)
     benchmarks: dict[Name, AnyBenchmark] = Field(default_factory=dict)
     judges: dict[Name, AnyJudge] = Field(default_factory=dict)
+    harnesses: dict[Name, Harness] = Field(default_factory=dict)
+    programs: dict[Name, AnyProgram] = Field(default_factory=dict)
+    system_prompts: dict[Name, str] = Field(default_factory=dict)
     stage: list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -181,6 +202,11 @@ class Block:
     def kind_name(self) -> str:
         """The kind as a manifest names it."""
         return str(self.kind.model_fields["kind"].default)
+
+    def benchmarks(self) -> Collection[str]:
+        """The benchmarks that its own matrix names."""
+        written = self.envelope.matrix.get("benchmark", [])
+        return [axis_text(one) for one in (written if isinstance(written, list) else [written])]
 
     def axis(self, key: str) -> str:
         """The axis of a key of `matrix`: a key path is named by its last part."""
@@ -224,6 +250,9 @@ class Document:
     models: Mapping[str, ModelTable] = field(default_factory=dict)
     benchmarks: Mapping[str, Benchmark] = field(default_factory=dict)
     judges: Mapping[str, Judge] = field(default_factory=dict)
+    harnesses: Mapping[str, Harness] = field(default_factory=dict)
+    programs: Mapping[str, Program] = field(default_factory=dict)
+    system_prompts: Mapping[str, str] = field(default_factory=dict)
     blocks: Sequence[Block] = ()
 
 
@@ -237,7 +266,11 @@ def read_document(tree: Mapping[str, Any], problems: Problems) -> Document:
     tables = {key: table for key, table in tree.items() if key in known}
     for key in tree:
         if key not in known:
-            problems.add(key, f"unknown table; {nearest(key, known)}")
+            of_stages = [name for name, kind in STAGES.items() if key in kind.model_fields]
+            what = f"unknown table; {nearest(key, known)}"
+            if of_stages and not isinstance(tree[key], dict | list):
+                what = f"is a key of stages: `stage.NAME.{key}`"
+            problems.add(key, what)
             if meant := closest(key, known):  # its contents are checked under the right name
                 tables.setdefault(meant, tree[key])
     study = _read_table(StudyTable, "study", tables, problems)
@@ -273,7 +306,7 @@ def _read_table(
     try:
         return kind.model_validate(tables.get(name, {}))
     except ValidationError as error:
-        problems.add_validation(name, error, kind.model_fields)
+        problems.add_validation(name, error, kind.model_fields, kind=kind)
         return None
 
 
@@ -283,6 +316,14 @@ _NAMED: Mapping[str, TypeAdapter[Any]] = {
     "models": TypeAdapter(ModelTable),
     "benchmarks": TypeAdapter(AnyBenchmark),
     "judges": TypeAdapter(AnyJudge),
+    "harnesses": TypeAdapter(Harness),
+    "programs": TypeAdapter(AnyProgram),
+    "system_prompts": TypeAdapter(str),
+}
+_CLASSES: Mapping[str, type[BaseModel]] = {
+    "sampling": Sampling,
+    "models": ModelTable,
+    "harnesses": Harness,
 }
 
 
@@ -300,16 +341,14 @@ def _read_named(family: str, tables: Mapping[str, Any], problems: Problems) -> d
         try:
             found[name] = _NAMED[family].validate_python(table)
         except ValidationError as error:
-            fields: Names = Sampling.model_fields if family == "sampling" else ()
-            if family == "models":
-                fields = ModelTable.model_fields
-            elif family in FAMILIES:
+            kind: type[BaseModel] | None = _CLASSES.get(family)
+            fields: Names = {} if kind is None else kind.model_fields
+            if family in FAMILIES:
                 fields = FAMILIES[family].fields_of(table)
-            problems.add_validation(where, error, fields, table)
+                named = table.get("kind") if isinstance(table, dict) else None
+                kind = FAMILIES[family].find(str(named))
+            problems.add_validation(where, error, fields, table, kind=kind)
     return found
-
-
-_COMMON_AXES = ("benchmark", "split", "model")
 
 
 def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Block | None:
@@ -330,7 +369,10 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
     known = {**StageBlock.model_fields, **kind.model_fields}
     unknown = [key for key in raw if key not in known]
     for key in unknown:
-        problems.add(f"{where}.{key}", _unknown_key(key, kind, known))
+        what = _unknown_key(key, kind, known)
+        if isinstance(raw[key], dict) and "kind" in raw[key]:
+            what = f'each stage begins with `[[stage]]`, and has its name inside, `name = "{key}"`'
+        problems.add(f"{where}.{key}", what)
     variants = envelope.get("variants")
     is_wrong = _has_wrong_inputs(kind, fields, where, problems)
     for name, overrides in variants.items() if isinstance(variants, dict) else ():
@@ -345,9 +387,11 @@ def read_block(raw: Mapping[str, Any], position: int, problems: Problems) -> Blo
         checked = StageBlock.model_validate(envelope)
     except ValidationError as error:
         meant = [close for key in unknown if (close := closest(key, known))]
-        problems.add_validation(where, error, known, misspelled=meant)
+        problems.add_validation(where, error, known, kind=StageBlock, misspelled=meant)
         return None
-    axes = {*kind.axes, *kind.model_fields, *kind.short_axes, *_COMMON_AXES} - {"kind", "name"}
+    axes = {*kind.axes, *kind.model_fields, *kind.short_axes, *COMMON_AXES} - {"kind", "name"}
+    if checked.source is not None:
+        axes |= kind.source_axes
     block = Block(checked, kind, {k: v for k, v in fields.items() if k not in envelope})
     named: dict[str, str] = {}
     for key in checked.matrix:

@@ -1,14 +1,17 @@
 """The text of a manifest: reading, `extends`, and `--set`."""
 
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
+from mbt_cli.core.names import listed, nearest
 from mbt_cli.errors import ManifestError, MbtError, Problem, UsageError
 from mbt_cli.manifest.lines import key_lines, line_of
 from mbt_cli.manifest.presets import shipped
@@ -27,14 +30,13 @@ def read_toml(path: Path) -> Tree:
 
     Raises:
         UsageError: The file does not exist or cannot be read.
-        ManifestError: It is not TOML, nested too deeply, or holds an integer of more than 64 bits;
-            the message names the place.
+        ManifestError: It is not TOML, or `check_values` refuses it; the message names the place.
     """
     text = _text_of(path)
     try:
         tree = tomllib.loads(text)
     except ValueError as error:  # of which TOMLDecodeError is one
-        raise ManifestError(str(path), [_not_toml(text, str(error))]) from None
+        raise ManifestError(str(path), [_not_toml(path, text, str(error))]) from None
     except RecursionError:
         raise _too_deep(str(path)) from None
     check_values(str(path), tree)
@@ -45,7 +47,8 @@ def check_values(file: str, tree: Any) -> None:
     """Refuse values that no setting can have and that nothing could store.
 
     Raises:
-        ManifestError: The tree is nested too deeply, or an integer has more than 64 bits.
+        ManifestError: The tree is nested too deeply, or holds an integer of more than 64 bits,
+            `inf`, `nan`, a date or a time.
     """
     layer: list[tuple[str, Any]] = [("", tree)]
     for _ in range(_MOST_LEVELS):
@@ -56,6 +59,10 @@ def check_values(file: str, tree: Any) -> None:
                 below.append((f"{where}.{key}" if where else str(key), child))
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
                 raise ManifestError(file, [Problem(where, "integers have at most 64 bits")])
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ManifestError(file, [Problem(where, f"`{value}`: must be a finite number")])
+            if isinstance(value, (date, time)):  # a date with a time is a date too
+                raise ManifestError(file, [Problem(where, "put dates and times in quotes")])
         if not below:
             return
         layer = below
@@ -87,16 +94,54 @@ def _text_of(path: Path) -> str:
         raise ManifestError(str(path), [Problem("file", what)]) from None
 
 
-def _not_toml(text: str, error: str) -> Problem:
+_SLIPS = (
+    (re.compile("[\u201c\u201d\u201e\u2018\u2019]"), 'write straight quotes, `"`'),
+    (re.compile(r"=\s*(?:True|False)\b"), "`true` and `false` have small letters"),
+    (re.compile(r"=\s*(?:None|null|nil)\b"), "leave out a key that has no value"),
+    (re.compile(r"^\[stage\]"), "each stage begins with `[[stage]]`"),
+    (re.compile(r",\s*}"), "no comma stands before `}`"),
+    (re.compile(r"^\s*\w+\s*:(?!\S*=)"), "a key is set with `=`"),
+    (
+        re.compile(
+            r"^(?!\[).*?[=,\[]\s*(?!true\b|false\b|inf\b|nan\b)[A-Za-z@/~.][^,=\]}]*(?:[,\]}#]|$)"
+        ),
+        'text stands in quotes, `"`',
+    ),
+)
+"""What a line that is not TOML has, and what to write instead."""
+
+
+_PLAIN = (
+    ("Cannot overwrite a value", "this key is set already, further up"),
+    ("Illegal character '\\n'", "the text does not end on this line: close the quotes"),
+    ("Expected ']' at the end of a table declaration", "close the bracket, `]`"),
+    ("Unclosed array", "close the bracket, `]`"),
+    ("Cannot declare", "this table is there already: write the keys below the first one"),
+    ("Unescaped '\\' in a string", "write `\\\\` for a backslash"),
+)
+"""Beginnings of what Python's parser says, and plain words for it."""
+
+
+def _advice(path: Path, line: str) -> str:
+    if path.suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet"):
+        return f"; a manifest is a TOML file: `mbt init --questions {path}` writes one"
+    bare = re.sub(r'"[^"]*"|\'[^\']*\'', '""', line)
+    return next((f"; {advice}" for slip, advice in _SLIPS if slip.search(bare)), "")
+
+
+def _not_toml(path: Path, text: str, error: str) -> Problem:
     """The parser's message, with the line in question."""
     place = _PLACE.search(error)
     if place is None:
-        return Problem("file", f"is not TOML: {error}")
+        return Problem("file", f"is not TOML: {error}{_advice(path, '')}")
     lines = text.splitlines()
     number = min(int(place[1]), len(lines))
     line = lines[number - 1].strip() if lines else ""
     shown = line if len(line) <= _SHOWN_LINE else f"{line[:_SHOWN_LINE]}..."
-    return Problem("file", f"is not TOML: `{shown}`: {error}")
+    words = error[: place.start()].strip()
+    plain = next((ours for theirs, ours in _PLAIN if words.startswith(theirs)), words)
+    what = f"{plain}{_advice(path, line)}"
+    return Problem("file", f"is not TOML: `{shown}`: {what}", f"line {number}")
 
 
 def _similar_files(path: Path) -> str:
@@ -110,7 +155,7 @@ def _similar_files(path: Path) -> str:
         return f"did you mean `{found[near[0]]}`?"
     here = [p for p in found.values() if p.suffix][:_SHOWN_FILES]
     if here:
-        return f"there are {', '.join(f'`{p}`' for p in here)}"
+        return listed([f"`{p}`" for p in here])
     return "try a shipped manifest: mbt check quickstart"
 
 
@@ -145,6 +190,17 @@ def _texts(path: Path) -> Iterator[tuple[Path, str]]:
         if not isinstance(study, dict) or "extends" not in study:
             return
         path = path.parent / str(study["extends"])
+
+
+def written_lines(path: Path, overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Place and text of each line of a manifest, those that it extends and the values of `--set`.
+
+    The place is as in `Problem.line`.
+    """
+    for file, text in _texts(path):
+        for number, line in enumerate(text.splitlines(), 1):
+            yield f"line {number}" if file == path else f"{file}, line {number}", line
+    yield from (("", f"--set {override}") for override in overrides)
 
 
 def with_lines(error: ManifestError, overrides: Sequence[str]) -> ManifestError:
@@ -277,7 +333,7 @@ def _step(node: Any, part: str, *, is_stage: bool) -> Any:
     if part not in names:
         raise UsageError(
             f"`--set stage.{part}`: no stage `{part}`",
-            hint="there are " + ", ".join(f"`{n}`" for n in names if n is not None),
+            hint=nearest(part, [str(n) for n in names if n is not None]),
         )
     return node[names.index(part)]
 

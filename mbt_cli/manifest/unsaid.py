@@ -30,15 +30,21 @@ def with_defaults(blocks: Blocks, benchmarks: Mapping[str, Benchmark]) -> list[M
         if kind == "score":
             found = {"rollouts": _names(made, "rollout"), "metrics": _metrics(benchmarks), **found}
         elif kind == "report":
-            found = {"scores": _names(made, "score"), "tables": list(_TABLES), **found}
+            scores = _names(made, "score", "harness")
+            found = {"scores": scores, "tables": list(_TABLES), **found}
+        elif isinstance(mixed := found.get("mixture"), list):
+            names = [part.get("benchmark") for part in mixed if isinstance(part, Mapping)]
+            asked = found.get("questions", {})
+            if isinstance(asked, Mapping) and "benchmark" not in asked:
+                found["questions"] = {"split": "train", **asked, "benchmark": names}
         if "split" in STAGES[kind].axes:
             found |= _with_split(found.get("matrix"), benchmarks)
         made.append(found)
     return made
 
 
-def _names(before: Blocks, kind: str) -> list[str]:
-    return [str(block["name"]) for block in before if block.get("kind") == kind]
+def _names(before: Blocks, *kinds: str) -> list[str]:
+    return [str(block["name"]) for block in before if block.get("kind") in kinds]
 
 
 def _metrics(benchmarks: Mapping[str, Benchmark]) -> list[str]:

@@ -1,10 +1,8 @@
 """The program of one request: the model answers the prompt, and its reply is the answer."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from mbt_cli.core.chat import Message
-from mbt_cli.core.programs import Draw, Steps, one_request
+from mbt_cli.core.programs import Problem, Steps, one_request
 from mbt_cli.interfaces import Program
 
 
@@ -14,5 +12,8 @@ class Single(Program):
     kind: Literal["single"] = "single"
     """Names the program in a manifest."""
 
-    def run(self, question: Mapping[str, Any], messages: tuple[Message, ...], draw: Draw) -> Steps:
-        return one_request("answer", messages)
+    def expected_requests(self) -> int:
+        return 1
+
+    def run(self, problem: Problem) -> Steps:
+        return one_request("answer", problem.messages)

@@ -1,6 +1,6 @@
 """The table of judges' agreement: one row per cell, judge and what it is compared with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -20,6 +20,11 @@ _KEYS = {
     "judge_kappa": "kappa",
     "judge_vote_kappa": "kappa",
     "human_kappa": "kappa",
+    "human_band": "band",
+    "human_error": "error",
+    "human_bias": "bias",
+    "human_rank": "rank",
+    "human_unread": "unread",
     "judge_sensitivity": "sensitivity",
     "judge_specificity": "specificity",
     "judge_accuracy_corrected": "corrected",
@@ -35,6 +40,11 @@ _COLUMNS = (
     Column("pairs", "verdicts", decimals=0),
     Column("same", "the same", unit="percent"),
     Column("kappa", "kappa", unit="kappa", decimals=3),
+    Column("band", "the same band", unit="percent"),
+    Column("error", "mean error", unit="points", decimals=2),
+    Column("bias", "bias", unit="points", decimals=2),
+    Column("rank", "rank correlation", unit="correlation", decimals=3),
+    Column("unread", "unread", unit="percent"),
     *(Column(key, title, decimals=0) for key, title in _COUNTS.items()),
     Column("sensitivity", "sensitivity", unit="percent"),
     Column("specificity", "specificity", unit="percent"),
@@ -45,6 +55,12 @@ _NOTES = {
     "kappa": (
         "Kappa: agreement beyond chance, 1 at most; disagreements are weighted by their squared "
         "difference where the judge's scale is ordered."
+    ),
+    "error": (
+        "Mean error: mean of the absolute difference from the human points; bias: of the signed "
+        "one, above 0 where the judge is more generous. The same band: by the bands 0, 1 to 5, 6 "
+        "and 7 unless `bands` says others. Rank correlation: Spearman's. Unread: labelled "
+        "rollouts without readable points, which no other column counts."
     ),
     "sensitivity": (
         "Sensitivity: share of answers right by humans that the judge calls right; specificity: "
@@ -62,6 +78,9 @@ class JudgeAgreementTable(Table):
 
     kind: Literal["judge_agreement"] = "judge_agreement"
     shows_metrics = False
+
+    def reads(self) -> Collection[str]:
+        return ("judge_agreement",)
 
     def build(self, inputs: ReportInputs) -> TableData:
         rows = _rows(inputs)
@@ -166,7 +185,7 @@ def _label_notes(rows: pl.DataFrame) -> list[str]:
     """Warnings about labels that cannot stand for all rollouts."""
     notes: dict[str, None] = {}
     for (name, facts), address in zip(_facts(rows), rows[ADDRESS], strict=True):
-        found = facts.get("corrected", {})
+        found = facts.get("corrected") or facts.get("error", {})
         if unlike := found.get("unlike"):
             own, others = (f"{100 * share:.1f} %" for share in unlike)
             notes[

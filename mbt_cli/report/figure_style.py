@@ -13,7 +13,14 @@ from typing import Any, Literal
 import polars as pl
 
 from mbt_cli.core.tables import ReportInputs
-from mbt_cli.report.metrics import cell_rows, display_of, display_title, present, varying
+from mbt_cli.report.metrics import (
+    cell_rows,
+    display_here,
+    display_of,
+    display_title,
+    present,
+    varying,
+)
 
 Columns = Literal[1, 2]
 """Width of a figure in columns of a two-column paper."""
@@ -70,19 +77,31 @@ class Panel:
 
 
 def panels(
-    inputs: ReportInputs, metrics: Sequence[str], *, by: Sequence[str] = _PANEL_AXES
+    inputs: ReportInputs,
+    metrics: Sequence[str],
+    *,
+    by: Sequence[str] = _PANEL_AXES,
+    optional: Sequence[str] = (),
+    across: str | None = None,
 ) -> list[Panel]:
     """Finished cells that have every metric, one panel per combination of the axes in `by`.
+
+    Args:
+        inputs: The study's numbers.
+        metrics: What each cell must have.
+        by: Axes of the panels.
+        optional: Metrics whose columns are added, null where a cell has none.
+        across: An axis of the cells that the figure shows along an axis of its own.
 
     Returns:
         No panels if no cell has all the metrics.
     """
     if len(present(inputs, metrics)) < len(metrics):
         return []
-    rows = cell_rows(inputs, metrics).drop_nulls(list(metrics))
+    rows = cell_rows(inputs, [*metrics, *optional]).drop_nulls(list(metrics))
     labels = varying(rows, inputs.axes)
     split = [axis for axis in by if axis in labels]
-    methods = [axis for axis in labels if axis not in (*_PANEL_AXES, "model")]
+    methods = [axis for axis in labels if axis not in (*_PANEL_AXES, "model", across)]
     method = pl.concat_str(methods, separator=" / ", ignore_nulls=True) if methods else pl.lit("")
     model = pl.col("model") if "model" in rows.columns else pl.lit("")
     rows = rows.with_columns(method.alias(METHOD), model.alias(MODEL))
@@ -100,7 +119,8 @@ def names(found: Sequence[Panel], column: str) -> list[str]:
 def axis_title(inputs: ReportInputs, metric: str) -> str:
     """Title of an axis that shows a metric."""
     title = display_title(metric, inputs)
-    return f"{title} (%)" if display_of(metric).unit == "percent" else title
+    unit = display_here(inputs, metric).unit
+    return f"{title} (%)" if unit == "percent" else title
 
 
 def scale(metric: str) -> float:
@@ -108,9 +128,13 @@ def scale(metric: str) -> float:
     return 100.0 if display_of(metric).unit == "percent" else 1.0
 
 
+ACCURACIES = ("judge_accuracy", "math_match", "exact_match")
+"""Accuracies that figures show, the preferred one first."""
+
+
 def accuracy_of(inputs: ReportInputs) -> str:
     """The accuracy to show: the judge's, else math match, else exact match."""
-    return next(iter(present(inputs, ("judge_accuracy", "math_match"))), "exact_match")
+    return next(iter(present(inputs, ACCURACIES[:-1])), ACCURACIES[-1])
 
 
 @contextmanager

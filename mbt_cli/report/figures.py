@@ -1,6 +1,8 @@
 """The figures of a report. `mbt help` prints the first line of each docstring."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -8,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mbt_cli.core.addresses import short_names
-from mbt_cli.core.lineage_notes import curves
+from mbt_cli.core.addresses import STEP, axes_of, short_names
+from mbt_cli.core.judge_scales import VERIFIED
+from mbt_cli.core.lineage_notes import curves, curves_of_sources
 from mbt_cli.core.tables import ReportInputs
 from mbt_cli.interfaces import Figure
 from mbt_cli.report import figure_style as style
 from mbt_cli.report.figure_style import (
+    ACCURACIES,
     METHOD,
     MODEL,
     accuracy_of,
@@ -22,7 +26,13 @@ from mbt_cli.report.figure_style import (
     panels,
     scale,
 )
-from mbt_cli.report.metrics import PHASES, display_of, present
+from mbt_cli.report.metrics import (
+    PHASES,
+    display_here,
+    display_of,
+    harness_metrics,
+    present,
+)
 
 
 class AccuracyTokens(Figure):
@@ -40,6 +50,9 @@ class AccuracyTokens(Figure):
 
     def reads(self) -> Collection[str]:
         return ("tokens",)
+
+    def also_shows(self) -> Collection[str]:
+        return ACCURACIES if self.accuracy is None else (self.accuracy,)
 
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         accuracy = self.accuracy or accuracy_of(inputs)
@@ -98,6 +111,9 @@ class AnswerInclusiveErrorsFigure(Figure):
 
     def reads(self) -> Collection[str]:
         return _ERRORS
+
+    def also_shows(self) -> Collection[str]:
+        return ACCURACIES
 
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         errors = next(iter(present(inputs, _ERRORS)), _ERRORS[0])
@@ -276,10 +292,159 @@ def _lengths(inputs: ReportInputs) -> dict[str, npt.NDArray[np.float64]]:
 _EVALUATED: Mapping[str, Any] = {"marker": "o", "markersize": 3, "markerfacecolor": "white"}
 
 
+_AT_K = re.compile(r"(?:(?P<of>\w+)_)?pass@(?P<k>\d+)(?P<judge>:.+)?")
+_USUAL = ("verified", "judge_accuracy", "math_match", "")
+
+
+class PassAtKCurves(Figure):
+    """The chance that one of k samples is right over k, one line per cell with 95 % intervals.
+
+    One panel per benchmark. The axis of k is logarithmic.
+    """
+
+    title: ClassVar[str] = "Right answers among k samples"
+    kind: Literal["pass_at_k_curves"] = "pass_at_k_curves"
+    of: str | None = None
+    """The measure that says what is right, such as `verified`; by default the first of `verified`,
+    `judge_accuracy`, `math_match` and `exact_match` that has values."""
+    columns: style.Columns = 2
+    """Width in columns of a two-column paper."""
+
+    def reads(self) -> Collection[str]:
+        return ("pass_at_k",)
+
+    def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
+        curve = self._curve(inputs)
+        if not curve:
+            return ()
+        least, *more = curve.values()
+        found = panels(inputs, (least,), optional=more)
+        methods, models = names(found, METHOD), names(found, MODEL)
+        lines = [f"{model} {method}".strip() for model in models for method in methods]
+        with style.drawing(len(found), self.columns) as (figure, axes):
+            for axis, panel in zip(axes, found, strict=True):
+                for row in panel.rows.iter_rows(named=True):
+                    one = style.look(lines, f"{row[MODEL]} {row[METHOD]}".strip())
+                    ks = [k for k, metric in curve.items() if row[metric] is not None]
+                    ends = {
+                        end: [100 * row[f"{curve[k]}{end}"] for k in ks]
+                        for end in ("", "_low", "_high")
+                        if all(row[f"{curve[k]}{end}"] is not None for k in ks)
+                    }
+                    color = one["color"]
+                    axis.plot(
+                        ks, ends[""], color=color, linestyle=one["linestyle"],
+                        marker=one["marker"], markersize=3,
+                    )  # fmt: skip
+                    if "_low" in ends and "_high" in ends:
+                        between = ends["_low"], ends["_high"]
+                        axis.fill_between(ks, *between, color=color, alpha=0.15, linewidth=0)
+                axis.set_xscale("log", base=2)
+                axis.xaxis.set_major_formatter("{x:g}")
+                axis.set(title=panel.title, xlabel="k", ylabel="pass@k (%)")
+            handles = style.line_handles(lines, markers=True)
+            style.legend(figure, handles, columns=self.columns)
+            return style.save(figure, into, self.kind)
+
+    def _curve(self, inputs: ReportInputs) -> dict[int, str]:
+        """The metric of each k, ascending, of the first measure that has some."""
+        found: dict[tuple[str, str], dict[int, str]] = {}
+        for metric in inputs.summary["metric"].unique().sort():
+            if match := _AT_K.fullmatch(metric):
+                measured = match["of"] or "", match["judge"] or ""
+                found.setdefault(measured, {})[int(match["k"])] = metric
+        own = "" if self.of == "exact_match" else self.of
+        for of in _USUAL if own is None else (own,):
+            for (measure, _), metrics in found.items():
+                if measure == of:
+                    return dict(sorted(metrics.items()))
+        return {}
+
+
+class ScoreCurves(Figure):
+    """A metric over the steps of a training, one line per run with 95 % intervals.
+
+    One panel per metric and benchmark. Cells that are not checkpoints of a step, such as those of
+    the model before its training, are dashed lines across.
+    """
+
+    title: ClassVar[str] = "Scores while training"
+    across: ClassVar[str | None] = STEP
+    across_hint: ClassVar[str] = (
+        'score a rollout with `checkpoints = { stage = "TRAINING", where = { step = "all" } }`'
+    )
+    kind: Literal["score_curves"] = "score_curves"
+    metric: str | list[str] | None = None
+    """Metrics, such as `verified` or `pass_at_8`; by default the first of `verified`,
+    `judge_accuracy`, `math_match`, `exact_match` and the numbers of harnesses that has values."""
+    columns: style.Columns = 2
+    """Width in columns of a two-column paper."""
+
+    def reads(self) -> Collection[str]:
+        return () if self.metric is None else self._metrics(())
+
+    def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
+        if STEP not in inputs.axes:
+            return ()
+        usual = [*present(inputs, (VERIFIED, *style.ACCURACIES)), *harness_metrics(inputs)]
+        metrics = self._metrics(usual)
+        found = [(m, panel) for m in metrics for panel in panels(inputs, (m,), across=STEP)]
+        rows = [
+            panel.rows for _, panel in found if panel.rows[STEP].null_count() < panel.rows.height
+        ]
+        if not rows:
+            return ()
+        lines = list(dict.fromkeys(line for own in rows for line in _lines_of(own)))
+        with style.drawing(len(found), self.columns) as (figure, axes):
+            for axis, (metric, panel) in zip(axes, found, strict=True):
+                for name in lines:
+                    own = panel.rows.filter(pl.Series(_lines_of(panel.rows)) == name)
+                    factor = 100.0 if display_here(inputs, metric).unit == "percent" else 1.0
+                    _draw_line(axis, own, metric, style.look(lines, name), factor)
+                axis.set(title=panel.title, xlabel="step", ylabel=style.axis_title(inputs, metric))
+            handles = style.line_handles(lines, markers=True)
+            style.legend(figure, handles, columns=self.columns)
+            return style.save(figure, into, self.kind)
+
+    def _metrics(self, usual: Sequence[str]) -> Sequence[str]:
+        if self.metric is None:
+            return usual[:1]
+        return [self.metric] if isinstance(self.metric, str) else self.metric
+
+
+def _lines_of(rows: pl.DataFrame) -> list[str]:
+    pairs = zip(rows[MODEL], rows[METHOD], strict=True)
+    return [f"{model} {method}".strip() for model, method in pairs]
+
+
+def _draw_line(
+    axis: Any, rows: pl.DataFrame, metric: str, look: Mapping[str, Any], factor: float
+) -> None:
+    """The points of one run by their steps, or a line across where there are none."""
+    color = look["color"]
+    low, high = f"{metric}_low", f"{metric}_high"
+    steps = rows.filter(pl.col(STEP).is_not_null()).sort(pl.col(STEP).cast(pl.Int64))
+    if not steps.height:
+        for value in rows[metric]:
+            axis.axhline(factor * value, color=color, linestyle="--", linewidth=1)
+        return
+    at = steps[STEP].cast(pl.Int64).to_list()
+    axis.plot(
+        at, (factor * steps[metric]).to_list(),
+        color=color, linestyle=look["linestyle"], marker=look["marker"], markersize=3,
+    )  # fmt: skip
+    if not steps[low].null_count() and not steps[high].null_count():
+        ends = [(factor * steps[end]).to_list() for end in (low, high)]
+        axis.fill_between(at, *ends, color=color, alpha=0.15, linewidth=0)
+
+
 class TrainingCurves(Figure):
     """One line per trained cell over its steps, one panel per logged value.
 
-    Held-out values of the same name are points.
+    Held-out values of the same name are points; without any, the steps whose checkpoints are scored
+    are marked. If the questions of a training are of several benchmarks, each of them has a line
+    beside the mean: in the same panel if one cell is shown, in panels of their own if there are
+    more.
     """
 
     title: ClassVar[str] = "Training"
@@ -287,31 +452,96 @@ class TrainingCurves(Figure):
     metric: str | list[str] = "loss"
     """Names of logged values, such as `loss`; for reinforcement learning also `reward`,
     `reward_NAME`, `reward_std`, `zero_std_groups`, `entropy`, `kl`, `clip_ratio`, `truncated` and
-    `completion_length`."""
+    `completion_length`, and of a mixture `reward:BENCHMARK` and others."""
+    by_source: bool = True
+    """Whether a value also has a line for each benchmark of a mixture."""
     columns: style.Columns = 1
     """Width in columns of a two-column paper."""
 
     def draw(self, inputs: ReportInputs, into: Path) -> Sequence[Path]:
         metrics = [self.metric] if isinstance(self.metric, str) else self.metric
-        every = {metric: curves(inputs.cells, metric) for metric in metrics}
-        found = {metric: lines for metric, lines in every.items() if lines}
+        drawn = [self._drawn(inputs, metric) for metric in metrics]
+        found = [panel for panels in drawn for panel in panels if panel.lines]
         if not found:
             return ()
-        addresses = [
-            cell for cell in inputs.cells["address"] if any(cell in f for f in found.values())
-        ]
-        runs = short_names(addresses)
+        every = {address: None for panel in found for address, _ in panel.lines}
+        addresses = [cell for cell in inputs.cells["address"] if cell in every]
+        runs = dict(zip(addresses, short_names(addresses), strict=True))
+        labels = list(dict.fromkeys(p.label(line, runs) for p in found for line in p.lines))
         with style.drawing(len(found), self.columns) as (figure, axes):
-            for axis, (metric, lines) in zip(axes, found.items(), strict=True):
-                for run, address in zip(runs, addresses, strict=True):
-                    steps, values = lines.get(address, ((), ()))
-                    one = style.look(runs, run)
+            for axis, panel in zip(axes, found, strict=True):
+                for line, (steps, values) in panel.lines.items():
+                    one = style.look(labels, panel.label(line, runs))
                     axis.plot(steps, values, color=one["color"], linestyle=one["linestyle"])
-                held_out = curves(inputs.cells, f"eval_{metric}")
-                for run, address in zip(runs, addresses, strict=True):
-                    if address in held_out:
-                        color = style.look(runs, run)["color"]
-                        axis.plot(*held_out[address], color=color, linewidth=0.8, **_EVALUATED)
-                axis.set(xlabel="step", ylabel=metric.replace("_", " "))
-            style.legend(figure, style.line_handles(runs), columns=self.columns)
+                for line, (steps, values) in panel.points.items():
+                    color = style.look(labels, panel.label(line, runs))["color"]
+                    axis.plot(steps, values, color=color, linewidth=0.8, **_EVALUATED)
+                axis.set(xlabel="step", ylabel=panel.title)
+            handles = style.line_handles(labels)
+            style.legend(figure, handles, columns=self.columns)
             return style.save(figure, into, self.kind)
+
+    def _drawn(self, inputs: ReportInputs, metric: str) -> list["_Curves"]:
+        """The panels of a metric: one, or one more for each benchmark if several cells have it."""
+        title = metric.replace("_", " ")
+        whole = curves(inputs.cells, metric)
+        held_out = curves(inputs.cells, f"eval_{metric}") or _at_scored_steps(inputs, whole)
+        points = {(cell, ""): xy for cell, xy in held_out.items() if cell in whole}
+        sources = curves_of_sources(inputs.cells, metric) if self.by_source else {}
+        lines = {(cell, ""): xy for cell, xy in whole.items()}
+        if len(whole) == 1:
+            for source, of_cells in sources.items():
+                lines |= {(cell, source): xy for cell, xy in of_cells.items()}
+            return [_Curves(title, lines, points)]
+        more = [
+            _Curves(f"{title}: {source}", {(cell, ""): xy for cell, xy in of_cells.items()}, {})
+            for source, of_cells in sources.items()
+        ]
+        return [_Curves(title, lines, points), *more]
+
+
+_XY = tuple[list[float], list[float]]
+
+
+def _at_scored_steps(inputs: ReportInputs, lines: Mapping[str, _XY]) -> dict[str, _XY]:
+    """Address of a training to the places on its line at the steps whose checkpoints are scored."""
+    if STEP not in inputs.axes:
+        return {}
+    scored = inputs.summary.filter(pl.col(STEP).is_not_null()).select(inputs.axes).unique()
+    published = set(inputs.cells["address"])
+    found = {}
+    for address, (steps, values) in lines.items():
+        axes = {axis: name for axis, name in axes_of(address).items() if axis in inputs.axes}
+        own = scored.filter(**axes)[STEP].unique().to_list()
+        at = sorted(int(step) for step in own if f"{address}/{STEP}={step}" in published)
+        if at:
+            found[address] = ([float(step) for step in at], np.interp(at, steps, values).tolist())
+    return found
+
+
+_Line = tuple[str, str]
+"""Address of a trained cell, and a benchmark; empty for the mean over all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    """A panel of `TrainingCurves`.
+
+    Args:
+        title: Its logged value.
+        lines: Steps and values of what is logged at every step.
+        points: Steps and values of evaluations: of held-out questions while the model trains, or
+            the places on the line at which checkpoints are scored.
+    """
+
+    title: str
+    lines: Mapping[_Line, _XY]
+    points: Mapping[_Line, _XY]
+
+    @staticmethod
+    def label(line: _Line, runs: Mapping[str, str]) -> str:
+        """The line's name in the legend: the run if there are several, else the benchmark."""
+        address, source = line
+        if len(runs) > 1:
+            return " ".join(part for part in (runs[address], source) if part)
+        return source or runs[address]

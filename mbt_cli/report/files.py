@@ -50,6 +50,8 @@ def write_tables(
             "columns": list(table.columns),
             "notes": list(table.notes),
             "compared_within": list(table.compared_within),
+            "column_groups": table.column_groups,
+            "row_groups": list(table.row_groups),
         }
         paths.append(folder / f"{table.name}.parquet")
         with writing_to(paths[-1]):

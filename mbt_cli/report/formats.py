@@ -3,15 +3,19 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from html import escape
+from itertools import groupby
 from textwrap import wrap
 from typing import Any, Literal
 
+import polars as pl
+
 from mbt_cli.core.number_text import ABSENT, number_text, rounded
 from mbt_cli.core.tables import Column, TableData
+from mbt_cli.report.layout import groups_of, packed, row_group_starts, side_by_side
 
 Rank = Literal["best", "second", ""]
 
@@ -53,6 +57,29 @@ def formatted_rows(table: TableData) -> list[list[FormattedCell]]:
     """Every cell of a table, row by row, in the order of its columns."""
     columns = [_formatted_column(table, column) for column in table.columns]
     return [[cells[row] for cells in columns] for row in range(table.rows.height)]
+
+
+def with_groups_once(
+    rows: Sequence[Sequence[FormattedCell]], table: TableData
+) -> list[list[FormattedCell]]:
+    """The rows of a table, with the labels of a group of rows in its first row alone."""
+    starts = row_group_starts(table)
+    shown = []
+    for row, start in zip(rows, starts, strict=True):
+        blank = () if start else table.row_groups
+        shown.append(
+            [
+                FormattedCell("") if column.key in blank else cell
+                for column, cell in zip(table.columns, row, strict=True)
+            ]
+        )
+    return shown
+
+
+def group_runs(columns: Sequence[Column]) -> Iterator[tuple[str, int]]:
+    """Heading of each group of neighbouring columns, and how many they are."""
+    for title, run in groupby(columns, key=lambda column: column.group):
+        yield title, len(list(run))
 
 
 def heading(column: Column) -> str:
@@ -100,24 +127,26 @@ def _formatted_column(table: TableData, column: Column) -> list[FormattedCell]:
 
     has_intervals = f"{column.key}_low" in table.rows
 
-    def interval(value: Any, low: float | None, high: float | None) -> tuple[str, ...] | None:
-        if value is None or not has_intervals:
+    def interval(
+        value: Any, low: float | None, high: float | None, fixed: bool | None
+    ) -> tuple[str, ...] | None:
+        if value is None or not has_intervals or fixed:
             return None
         # low equals high where nothing could be estimated
         return (ABSENT,) if low is None or high is None or low == high else (text(low), text(high))
 
-    parts = (stored(suffix) for suffix in ("", "_low", "_high", "_n", "_failed", "_tied"))
+    parts = (stored(suffix) for suffix in ("", "_low", "_high", "_n", "_failed", "_tied", "_fixed"))
     return [
         FormattedCell(
             text(value),
             value,
-            interval(value, low, high),
+            interval(value, low, high, fixed),
             n,
             failed,
             rank,
             bool(tied),
         )
-        for value, low, high, n, failed, tied, rank in zip(
+        for value, low, high, n, failed, tied, fixed, rank in zip(
             *parts, _ranks(table, column), strict=True
         )
     ]
@@ -128,7 +157,10 @@ def _ranks(table: TableData, column: Column) -> list[Rank]:
     ranks: list[Rank] = [""] * table.rows.height
     if column.best == "none":
         return ranks
+    fixed = f"{column.key}_fixed"
     for group in table.compared_groups():
+        if fixed in group.columns:
+            group = group.filter(~pl.col(fixed).fill_null(value=False))
         numbers = [
             rounded(value, unit=column.unit, decimals=column.decimals)
             for value in group[column.key]
@@ -154,10 +186,36 @@ _MARKDOWN_SPECIAL = re.compile(r"[\\|*`<>\[\]]|(?<![^\W_])_|_(?![^\W_])")
 """Characters with a meaning in Markdown; an underscore inside a word has none."""
 
 
+_MARKDOWN_CHARACTERS = 160
+"""Width of a Markdown table up to which groups of columns stand side by side."""
+
+
 def markdown(table: TableData) -> str:
-    """A table as Markdown, with aligned columns, the best in bold, and the notes below."""
+    """A table as Markdown, with aligned columns, the best in bold, and the notes below.
+
+    Groups of columns stand side by side in a table of at most 160 characters, else below each
+    other.
+    """
+    wide = side_by_side(table)
+    parts = [_markdown_lines(wide, [_with_group(column) for column in wide.columns])]
+    if wide is not table and len(parts[0][0]) > _MARKDOWN_CHARACTERS:
+        parts = [
+            [f"**{_escape_markdown(title)}**", "", *_markdown_lines(part, part.columns)]
+            for title, part in groups_of(wide)
+        ]
+    lines = [line for part in parts for line in ("", *part)][1:]
+    notes = [f"- {_escape_markdown(note)}" for note in notes_with_legend(table)]
+    title = f"### {_escape_markdown(table.title)}"
+    return "\n".join([title, "", *lines, *([""] if notes else []), *notes, ""])
+
+
+def _with_group(column: Column) -> Column:
+    return replace(column, title=f"{column.group}: {column.title}") if column.group else column
+
+
+def _markdown_lines(table: TableData, headings: Sequence[Column]) -> list[str]:
     is_label = [column.kind == "label" for column in table.columns]
-    head = [_escape_markdown(heading(column)) for column in table.columns]
+    head = [_escape_markdown(heading(column)) for column in headings]
     body = [
         [_markdown_cell(cell, label) for cell, label in zip(row, is_label, strict=True)]
         for row in formatted_rows(table)
@@ -174,10 +232,7 @@ def markdown(table: TableData) -> str:
         ]
         for row in (head, rule, *body)
     )
-    lines = [f"| {' | '.join(row)} |" for row in padded]
-    notes = [f"- {_escape_markdown(note)}" for note in notes_with_legend(table)]
-    title = f"### {_escape_markdown(table.title)}"
-    return "\n".join([title, "", *lines, *([""] if notes else []), *notes, ""])
+    return [f"| {' | '.join(row)} |" for row in padded]
 
 
 def _markdown_cell(cell: FormattedCell, is_label: bool) -> str:
@@ -198,6 +253,8 @@ _CSV_BOUNDS = ("if_wrong", "if_right")
 
 def csv_text(table: TableData, *, intervals: bool = True) -> str:
     """A table as CSV: rounded numbers, each followed by what is known of it.
+
+    Data to read back: a row for each cell and mean, with the benchmark in a column.
 
     That is its low, high, n and failed, if_wrong and if_right where samples are missing, and mark:
     `best`, `second`, `†` or `second †`. Without `intervals`, low, high and mark are left out.
@@ -270,11 +327,79 @@ _STANDALONE_START = r"""\makeatletter
 _STANDALONE_END = r"""\ifdefined\mbttableends\expandafter\mbttableends\fi"""
 
 
+_LATEX_MILLIMETRES = 170.0
+"""Width of a table over both columns of a page, in which groups of columns stand side by side."""
+_LATEX_FLOAT_MILLIMETRES = 180.0
+"""Height of a float, with the notes."""
+_MILLIMETRES = {
+    "small": 1.6,
+    "scriptsize": 1.3,
+    "between": 2.8,
+    "row": 4.0,
+    "row with interval": 8.3,
+    "heading": 18.0,
+    "line of notes": 3.6,
+}
+"""Width of a character in two sizes, space between columns, height of rows and headings."""
+_NOTE_CHARACTERS = 150
+
+
 def latex(table: TableData, *, intervals: bool = True) -> str:
     r"""A table as a LaTeX document that another document can also `\input`.
 
-    Intervals stand in small type below the numbers; without them, the † is left out too.
+    Intervals stand in small type below the numbers; without them, the † is left out too. Groups of
+    columns have a heading over all their columns; those that do not fit beside each other stand
+    below each other, in further floats of the same number where a page is full.
     """
+    wide = side_by_side(table)
+    parts = packed(wide, _latex_widths(wide, intervals=intervals), _LATEX_MILLIMETRES)
+    row = _MILLIMETRES["row with interval" if intervals else "row"]
+    height = row * wide.rows.height + _MILLIMETRES["heading"]
+    shown = notes_with_legend(table, underlines=True, intervals=intervals, where="Below numbers")
+    notes = r"\par ".join(map(escape_latex, shown))
+    below = sum(-(-len(note) // _NOTE_CHARACTERS) for note in shown) * _MILLIMETRES["line of notes"]
+    at_once = max(1, int((_LATEX_FLOAT_MILLIMETRES - below) / height))
+    lines = [_STANDALONE_START]
+    for start in range(0, len(parts), at_once):
+        is_first, is_last = start == 0, start + at_once >= len(parts)
+        title = f"{table.title}{'' if is_first else ', continued'}"
+        blocks = [
+            line
+            for part in parts[start : start + at_once]
+            for line in (r"\par\medskip", *_tabular(part, intervals=intervals))
+        ]
+        lines += [
+            r"\begin{table}[htbp]",
+            r"\centering\small\setlength{\tabcolsep}{4pt}\setlength{\belowcaptionskip}{4pt}",
+            r"\sisetup{detect-weight=true}",
+            *([] if is_first else [r"\addtocounter{table}{-1}"]),
+            rf"\caption{{{escape_latex(title)}}}",
+            *([rf"\label{{tab:{table.name}}}"] if is_first else []),
+            *blocks[1:],
+            *([_latex_notes(notes)] if is_last else []),
+            r"\end{table}",
+        ]
+    return "\n".join([*lines, _STANDALONE_END]) + "\n"
+
+
+def _latex_notes(notes: str) -> str:
+    return rf"\par\smallskip\begin{{minipage}}{{\linewidth}}\footnotesize {notes}\end{{minipage}}"
+
+
+def _latex_widths(table: TableData, *, intervals: bool) -> dict[str, float]:
+    """About how many millimetres each column takes."""
+    rows = formatted_rows(table)
+    widths = {}
+    for place, column in enumerate(table.columns):
+        texts = [row[place].text for row in rows] + wrap(heading(column), _HEADING_CHARACTERS)
+        width = max(map(len, texts)) * _MILLIMETRES["small"]
+        ends = [", ".join(row[place].interval or ()) for row in rows if intervals]
+        below = (max(map(len, ends), default=0) + 2) * _MILLIMETRES["scriptsize"]
+        widths[column.key] = max(width, below if any(ends) else 0.0) + _MILLIMETRES["between"]
+    return widths
+
+
+def _tabular(table: TableData, *, intervals: bool) -> list[str]:
     rows = formatted_rows(table)
     if not intervals:
         rows = [[replace(cell, is_tied=False) for cell in row] for row in rows]
@@ -284,10 +409,13 @@ def latex(table: TableData, *, intervals: bool = True) -> str:
     ]
     types = " ".join("l" if one is None else one.column_type() for one in digits)
     head = " & ".join(_latex_heading(column) for column in table.columns)
+    starts = row_group_starts(table)
     groups = table.rows.select(table.compared_within).rows() if table.compared_within else []
     body: list[str] = []
-    for number, row in enumerate(rows):
-        if number and groups and groups[number] != groups[number - 1]:
+    for number, row in enumerate(with_groups_once(rows, table)):
+        if number and starts[number]:
+            body.append(r"\midrule")
+        elif number and groups and groups[number] != groups[number - 1]:
             body.append(r"\addlinespace")
         cells = [
             escape_latex(cell.text) if one is None else _latex_number(cell, one)
@@ -296,27 +424,32 @@ def latex(table: TableData, *, intervals: bool = True) -> str:
         body.append(rf"{' & '.join(cells)} \\")
         if intervals and any(cell.interval for cell in row):
             body.append(rf"{' & '.join(map(_latex_interval, row))} \\[2pt]")
-    shown = notes_with_legend(table, underlines=True, intervals=intervals, where="Below numbers")
-    notes = r"\par ".join(map(escape_latex, shown))
-    lines = [
-        _STANDALONE_START,
-        r"\begin{table}[htbp]",
-        r"\centering\small\setlength{\tabcolsep}{4pt}",
-        r"\sisetup{detect-weight=true}",
-        rf"\caption{{{escape_latex(table.title)}}}",
-        rf"\label{{tab:{table.name}}}",
+    return [
         rf"\begin{{tabular}}{{@{{}}{types}@{{}}}}",
         r"\toprule",
+        *_latex_groups(table.columns),
         rf"{head} \\",
         r"\midrule",
         *body,
         r"\bottomrule",
         r"\end{tabular}",
-        rf"\par\smallskip\begin{{minipage}}{{\linewidth}}\footnotesize {notes}\end{{minipage}}",
-        r"\end{table}",
-        _STANDALONE_END,
     ]
-    return "\n".join(lines) + "\n"
+
+
+def _latex_groups(columns: Sequence[Column]) -> list[str]:
+    """The headings of groups, each over all its columns, with a rule below."""
+    runs = list(group_runs(columns))
+    if not any(title for title, _ in runs):
+        return []
+    cells, rules, first = [], [], 1
+    for title, width in runs:
+        if title:
+            cells.append(rf"\multicolumn{{{width}}}{{c}}{{{escape_latex(title)}}}")
+            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+        else:
+            cells += [""] * width
+        first += width
+    return [rf"{' & '.join(cells)} \\", "".join(rules)]
 
 
 def escape_latex(text: str) -> str:
@@ -392,19 +525,29 @@ _STYLE = (
     "table{border-collapse:collapse}caption{font-weight:600;text-align:left;padding:.5rem 0}"
     "th,td{padding:.25rem .75rem;border-bottom:1px solid #8884}"
     "td.number,th.number{text-align:right;font-variant-numeric:tabular-nums}"
-    "td small{opacity:.75}"
+    "td small{opacity:.75}th.group{text-align:center}tr.start>*{border-top:2px solid #8888}"
 )
 
 
 def html(table: TableData) -> str:
     """A table as an HTML document; every text is escaped, unrounded numbers are in data-value."""
+    wide = side_by_side(table)
     head = "".join(
         f'<th scope="col" class="{column.kind}">{escape(heading(column))}</th>'
-        for column in table.columns
+        for column in wide.columns
     )
-    kinds = [column.kind for column in table.columns]
+    over = "".join(
+        f'<th scope="colgroup" class="group" colspan="{width}">{escape(title)}</th>'
+        if title
+        else f'<td colspan="{width}"></td>'
+        for title, width in group_runs(wide.columns)
+    )
+    groups = f"<tr>{over}</tr>" if any(column.group for column in wide.columns) else ""
+    kinds = [column.kind for column in wide.columns]
+    opening = {True: '<tr class="start">', False: "<tr>"}
+    rows = zip(formatted_rows(wide), row_group_starts(wide), strict=True)
     body = "\n".join(
-        f"<tr>{''.join(map(_html_cell, row, kinds))}</tr>" for row in formatted_rows(table)
+        f"{opening[is_start]}{''.join(map(_html_cell, row, kinds))}</tr>" for row, is_start in rows
     )
     notes = "".join(
         f"<li>{escape(note)}</li>" for note in notes_with_legend(table, underlines=True)
@@ -413,7 +556,7 @@ def html(table: TableData) -> str:
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
         f"<title>{escape(table.title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         f'<table id="{escape(table.name)}">\n<caption>{escape(table.title)}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
+        f"<thead>{groups}<tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
         + (f'<ul class="notes">{notes}</ul>\n' if notes else "")
         + "</body>\n</html>\n"
     )

@@ -1,41 +1,31 @@
 """Tables with one row per scored cell and one column per metric, with marks and notes."""
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from mbt_cli.core.addresses import axes_of
-from mbt_cli.core.measures import CLUSTER, JUDGED_BY, mean_of_value
-from mbt_cli.core.number_text import number_text
-from mbt_cli.core.tables import STAGE, Column, ReportInputs, TableData
-from mbt_cli.report.formats import formatted_rows
+from mbt_cli.core.measures import JUDGED_BY, METADATA
+from mbt_cli.core.tables import STAGE, Column, ReportInputs, TableData, beside_benchmarks
+from mbt_cli.report.layout import sorted_by
+from mbt_cli.report.means import benchmark_means, mean_notes, with_means
 from mbt_cli.report.notes import (
     ADDRESS,
+    baselines,
     bounds_note,
     cluster_notes,
     empty_note,
     interval_notes,
     question_scores,
+    unanswered_note,
     with_bounds,
     with_missing,
 )
-from mbt_cli.report.seeds import SEED, clusters_of, seed_values
-from mbt_cli.scores.comparison import DIAGNOSTIC, SIGNIFICANT
-from mbt_cli.scores.seeds import Estimate, difference
-from mbt_cli.scores.statistics import (
-    Clusters,
-    Quantity,
-    is_binary,
-    not_worse_than_best,
-    paired_p,
-    smallest_difference,
-)
+from mbt_cli.report.ties import mark_notes, marked
+from mbt_cli.scores.comparison import DIAGNOSTIC
 
 _SEEDS_NOTE = (
     "Means over the seeds of a training; the intervals count seeds and questions "
@@ -56,6 +46,8 @@ class Display:
     unit: str = "percent"
     decimals: int = 1
     best: Literal["high", "low", "none"] = "high"
+    is_change: bool = False
+    """Whether it is a change from the baseline, so that the baseline's own is 0 by definition."""
 
 
 _DISPLAYS = {
@@ -66,15 +58,27 @@ _DISPLAYS = {
     "official_f1": Display("official F1"),
     "containment": Display("whole-word match"),
     "math_match": Display("math match"),
+    "verified": Display("verified"),
+    "verified_loose": Display("verified (loose)"),
+    "instruction_accuracy": Display("instructions"),
+    "instruction_accuracy_loose": Display("instructions (loose)"),
     "judge_accuracy": Display("judge accuracy"),
     "judge_accuracy_corrected": Display("corrected accuracy"),
+    "points": Display("points", "points", 2),
+    "points_best": Display("points, best run", "points", 2),
+    "points_worst": Display("points, worst run", "points", 2),
+    "points_unread": Display("unread (points)", best="low"),
     "answer_rate": Display("answer rate"),
     "tokens": Display("mean tokens", "tokens", 0, "low"),
+    "answer_tokens": Display("tokens of the answer", "tokens", 0, "low"),
+    "steps": Display("requests", "requests", 1, "low"),
+    "steps_unread": Display("unread requests", "requests", 2, "low"),
+    "steps_failed": Display("failed requests", "requests", 2, "low"),
     "degeneration": Display("cut at the limit", best="low"),
     "degeneration_loops": Display("ends in a loop", best="low"),
     "empty_replies": Display("empty replies", best="low"),
     "tokens_per_correct": Display("tokens per correct", "tokens", 0, "low"),
-    "aes": Display("AES", "index", 3),
+    "aes": Display("AES", "index", 3, is_change=True),
     "answer_hit": Display("answer hit"),
     "answer_hit_substring": Display("gold in trace (substring)"),
     "answer_hit_words": Display("gold in trace (words)"),
@@ -109,8 +113,34 @@ _DISPLAYS = {
     "answer_hit_unread": Display("unparsed (answer hit)", best="low"),
     "judge_accuracy_if_unread_wrong": Display("if unparsed were wrong", best="none"),
     "judge_accuracy_if_unread_right": Display("if unparsed were right", best="none"),
+    "features_words": Display("words", "words", 0, "none"),
+    "features_steps": Display("paragraphs", "paragraphs", 1, "none"),
+    "features_hedges": Display("hedges per 100 words", "per 100 words", 2, "none"),
+    "features_turns": Display("turns per 100 words", "per 100 words", 2, "none"),
+    "features_reasons": Display("reasons per 100 words", "per 100 words", 2, "none"),
+    "features_numbers": Display("numbers per 100 words", "per 100 words", 2, "none"),
+    "features_questions": Display("questions per 100 words", "per 100 words", 2, "none"),
+    "brier": Display("Brier", "index", 4, "low"),
+    "brier_unread": Display("unparsed (beliefs)", best="low"),
+    "log_loss": Display("log loss", "nats", 3, "low"),
+    "belief_accuracy": Display("belief accuracy"),
+    "calibration_ece": Display("ECE", "index", 4, "low"),
+    "calibration_reliability": Display("reliability", "index", 4, "low"),
+    "calibration_resolution": Display("resolution", "index", 4),
+    "calibration_uncertainty": Display("uncertainty", "index", 4, "none"),
+    "calibration_within": Display("within bins", "index", 4, "none"),
+    "martingale": Display("martingale slope", "slope", 3, "none"),
+    "martingale_instrument": Display("slope by instrument", "slope", 3, "none"),
+    "martingale_change": Display("mean change", "index", 3, "none"),
+    "martingale_loss": Display("martingale loss", "index", 3, "low"),
+    "sycophancy_followed": Display("opinion followed", "index", 3, "low", is_change=True),
+    "sycophancy_shift": Display("shift to the opinion", "index", 3, "low", is_change=True),
+    "sycophancy_quality_lost": Display("quality lost", "index", 4, "low", is_change=True),
     "judge_vote_agreement": Display("votes agree", best="none"),
 }
+_OF_POINTS = re.compile(
+    r"points(?:_(?P<vote>median|min|max)_vote)?(?:_at_least_(?P<least>[\d.]+)|(?P<rest>_best|_worst))?"
+)
 METRIC_NAMES = frozenset(_DISPLAYS)
 """Metrics with a heading of their own."""
 PHASES = tuple(f"mqi_phase_{number}" for number in range(1, 6))
@@ -130,8 +160,36 @@ def display_of(metric: str, unit: str = "percent") -> Display:
         return replace(one, title=f"{one.title} ({judge})")
     if metric in _DISPLAYS:
         return _DISPLAYS[metric]
+    if points := _OF_POINTS.fullmatch(metric):
+        vote = f" ({points['vote']} vote)" if points["vote"] else ""
+        if points["least"]:
+            return Display(f"{points['least']} points or more{vote}")
+        one = _DISPLAYS[f"points{points['rest'] or ''}"]
+        return replace(one, title=f"{one.title}{vote}")
     decimals = {"percent": 1, "tokens": 0}.get(unit, 3)
     return Display(metric.replace("_", " "), unit, decimals, "none")
+
+
+def display_here(inputs: ReportInputs, metric: str) -> Display:
+    """How a metric that some cell has is shown: an unlisted one in the unit of its numbers."""
+    units = inputs.summary.filter(pl.col("metric") == metric)["unit"]
+    return display_of(metric, str(units[0])) if len(units) else display_of(metric)
+
+
+def harness_metrics(inputs: ReportInputs) -> list[str]:
+    """The names of the numbers of harnesses."""
+    is_own = pl.col("settings").str.json_path_match("$.harness").is_not_null()
+    return inputs.summary.filter(is_own)["metric"].unique(maintain_order=True).to_list()
+
+
+def _is_among(addresses: Sequence[str]) -> pl.Expr:
+    return pl.col(ADDRESS).is_in(pl.Series(addresses, dtype=pl.String))
+
+
+def harness_cells(inputs: ReportInputs) -> list[str]:
+    """The addresses of the cells of harnesses."""
+    is_own = pl.col("settings").str.json_path_match("$.harness").is_not_null()
+    return inputs.summary.filter(is_own)[ADDRESS].unique(maintain_order=True).to_list()
 
 
 def display_title(metric: str, inputs: ReportInputs) -> str:
@@ -143,14 +201,26 @@ def display_title(metric: str, inputs: ReportInputs) -> str:
 
 
 def present(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
-    """The metrics that at least one cell has; a metric of several judge models, once per model."""
-    found = inputs.summary["metric"].unique(maintain_order=True)
-    return [
-        name
-        for metric in metrics
-        for name in found
-        if name == metric or name.startswith(f"{metric}{JUDGED_BY}")
-    ]
+    """The metrics that at least one cell has; a metric of several judge models, once per model.
+
+    A kind of metrics over k samples, such as `pass_at_k`, stands for those of every k.
+    """
+    found = inputs.summary["metric"].unique(maintain_order=True).to_list()
+    return list(dict.fromkeys(n for metric in metrics for n in found if is_named(n, metric)))
+
+
+def is_named(name: str, metric: str) -> bool:
+    """Whether a table that names a metric shows the one with this name.
+
+    Example:
+        >>> is_named("pass@4", "pass_at_k"), is_named("f1_score_avg@4", "avg_at_k")
+        (True, True)
+        >>> is_named("judge_accuracy:gpt-oss-20b", "judge_accuracy"), is_named("aes", "mqi")
+        (True, False)
+    """
+    kind = metric.removesuffix("_at_k")
+    is_at_k = kind != metric and re.fullmatch(rf"(?:.+_)?{re.escape(kind)}(?:_\w+)?@\d+", name)
+    return name == metric or name.startswith(f"{metric}{JUDGED_BY}") or bool(is_at_k)
 
 
 def metric_table(
@@ -161,6 +231,7 @@ def metric_table(
     metrics: Sequence[str],
     notes: Sequence[str] = (),
     by: str | None = None,
+    over_benchmarks: bool = False,
 ) -> TableData:
     """A table with one row per scored cell and a column for each metric that some cell has.
 
@@ -174,15 +245,21 @@ def metric_table(
         metrics: Metrics in the order of the columns.
         notes: Notes on these metrics.
         by: Breakdown whose groups become the rows of each cell; None for all questions.
+        over_benchmarks: Whether the last rows are means over benchmarks, where there are several.
     """
-    metrics = present(inputs, metrics)
-    rows = cell_rows(inputs, metrics) if by is None else _group_rows(inputs, metrics, by)
     shown = inputs.summary.filter(pl.col("by").is_null() if by is None else pl.col("by") == by)
+    known = set(shown["metric"])
+    metrics = [metric for metric in present(inputs, metrics) if by is None or metric in known]
+    rows = cell_rows(inputs, metrics) if by is None else _group_rows(inputs, metrics, by)
     scores = question_scores(inputs, metrics if by is None else ())
     if metrics:
         n = pl.max_horizontal(f"{metric}_n" for metric in metrics)
         rows = with_missing(rows.with_columns(n=n), scores, metrics)
         rows = with_bounds(rows, scores, _shares(shown, metrics))
+    is_baseline = pl.col(ADDRESS).is_in(baselines(inputs))
+    changes = [metric for metric in metrics if display_of(metric).is_change]
+    if rows.filter(is_baseline).height:
+        rows = rows.with_columns(is_baseline.alias(f"{metric}_fixed") for metric in changes)
     axes = [*inputs.axes, *([by] if by else [])]
     labels = varying(rows, axes, always=("model",))
     within = {"benchmark", "split", by, *(["model"] if "variant" in labels else [])}
@@ -194,18 +271,26 @@ def metric_table(
         name=name,
         title=title,
         columns=[
-            *(Column(axis, axis, kind="label") for axis in labels),
-            *(_metric_column(inputs, metric) for metric in metrics),
+            *(Column(axis, axis.removeprefix(METADATA), kind="label") for axis in labels),
+            *(metric_column(inputs, metric) for metric in metrics),
             *(counts if metrics else []),
         ],
         rows=rows,
         compared_within=[axis for axis in labels if axis in within],
     )
     constant = [
-        f"{axis} {rows[axis][0]}"
+        f"{axis.removeprefix(METADATA)} {rows[axis][0]}"
         for axis in axes
         if axis not in labels and rows.height and rows[axis][0]
     ]
+    marks = marked(table, scores)
+    means = None
+    if over_benchmarks:
+        scored = marks.table.rows.filter(~_is_among(harness_cells(inputs)))
+        of_scores = replace(marks.table, rows=scored)
+        means = benchmark_means(of_scores, scores, shares_of_samples(shown))
+    fixed = ", ".join(c.title for c in table.columns if f"{c.key}_fixed" in rows)
+    estimated = shown.filter(~(pl.col("metric").is_in(changes) & is_baseline))
     all_notes = [
         *([f"All rows: {', '.join(constant)}."] if constant else []),
         *([_COUNTS_NOTE] if metrics else []),
@@ -217,11 +302,15 @@ def metric_table(
         *_question_notes(table),
         *_failed_notes(table),
         *(empty_note(inputs.cells) if metrics else []),
+        *unanswered_note(rows),
         *bounds_note(table),
-        *interval_notes(shown, table.columns),
+        *([f"{fixed} of the baseline itself: 0 by definition, not ranked."] if fixed else []),
+        *interval_notes(estimated, table.columns),
         *missing_notes(inputs),
+        *mean_notes(means, seeds=has_seeds),
+        *mark_notes(marks, means),
     ]
-    return _with_ties(replace(table, notes=all_notes), scores)
+    return with_means(replace(marks.table, notes=all_notes), means)
 
 
 def cell_rows(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFrame:
@@ -240,13 +329,13 @@ def cell_rows(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFrame:
             ADDRESS: address,
             **dict.fromkeys(axes),
             STAGE: address.partition("/")[0],
-            **axes_of(address),
+            **(beside_benchmarks if "harness" not in axes else dict)(axes_of(address)),
         }
         for address in inputs.missing
     ]
     schema = {ADDRESS: pl.String(), **dict.fromkeys(axes, pl.String())}
     rows = pl.concat([rows, pl.DataFrame(missing, schema=schema)], how="diagonal")
-    return _sorted_by_axes(rows, axes)
+    return sorted_by(rows, axes)
 
 
 def _seed_counts(inputs: ReportInputs) -> pl.DataFrame:
@@ -261,7 +350,7 @@ def _group_rows(inputs: ReportInputs, metrics: Sequence[str], by: str) -> pl.Dat
     rows = _with_metrics(rows, parts, metrics, [ADDRESS, by])
     order = {"easy": "0", "medium": "1", "hard": "2"}
     rows = rows.sort(pl.col(by).replace(order), maintain_order=True)
-    return _sorted_by_axes(rows, [*inputs.axes, by])
+    return sorted_by(rows, [*inputs.axes, by])
 
 
 def _with_metrics(
@@ -275,17 +364,6 @@ def _with_metrics(
     return rows
 
 
-def _sorted_by_axes(rows: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:
-    """Rows sorted by their axes, the values of an axis in the order of their first row."""
-    ranked = rows
-    for axis in axes:
-        order = rows[axis].unique(maintain_order=True)
-        ranks = pl.DataFrame({axis: order, f"{axis}_rank": range(len(order))})
-        ranked = ranked.join(ranks, on=axis, how="left", nulls_equal=True)
-    names = [f"{axis}_rank" for axis in axes]
-    return ranked.sort(names, maintain_order=True).drop(names) if names else ranked
-
-
 def varying(rows: pl.DataFrame, axes: Sequence[str], *, always: Sequence[str] = ()) -> list[str]:
     """Axes in which rows differ, and those of `always` that some row has."""
     return [
@@ -295,22 +373,27 @@ def varying(rows: pl.DataFrame, axes: Sequence[str], *, always: Sequence[str] = 
     ]
 
 
-def _metric_column(inputs: ReportInputs, metric: str) -> Column:
-    units = inputs.summary.filter(pl.col("metric") == metric)["unit"]
-    one = display_of(metric, str(units[0]))
+def metric_column(inputs: ReportInputs, metric: str) -> Column:
+    """The column of a metric that some cell has."""
+    one = display_here(inputs, metric)
     title = display_title(metric, inputs)
     return Column(metric, title, unit=one.unit, decimals=one.decimals, best=one.best)
 
 
 def _shares(summary: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
     """The metrics that are shares of samples, except those about the judge and those of no rank."""
-    by_share = summary.filter(pl.col("settings").str.json_path_match("$.interval") == "wilson")
-    found = set(by_share["metric"])
+    found = shares_of_samples(summary)
     return [
         metric
         for metric in metrics
         if metric in found and display_of(metric).best != "none" and not DIAGNOSTIC.search(metric)
     ]
+
+
+def shares_of_samples(summary: pl.DataFrame) -> set[str]:
+    """The metrics that are shares of samples."""
+    by_share = summary.filter(pl.col("settings").str.json_path_match("$.interval") == "wilson")
+    return set(by_share["metric"])
 
 
 def _toy_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
@@ -321,7 +404,7 @@ def _toy_notes(inputs: ReportInputs, metrics: Sequence[str]) -> list[str]:
 
 
 _BY_JUDGE = re.compile(
-    r"(judge|rrp|mqi)_|mqi$|answer_hit(_unread|_not_judged)?$|answer_inclusive_errors"
+    r"(judge|rrp|mqi|points)_|(mqi|points)$|answer_hit(_unread|_not_judged)?$|answer_inclusive_errors"
 )
 """Metrics that are computed from verdicts; others name them in their setting `accuracy`."""
 
@@ -385,214 +468,3 @@ def missing_notes(inputs: ReportInputs) -> list[str]:
         are = "1 seed is" if seeds == 1 else f"{seeds} seeds are"
         notes.append(f"{are} not run yet: some means are over fewer seeds.")
     return notes
-
-
-_PATTERNS = 4_000
-_LEAST_SHARED = 0.5
-"""Least share of a row's questions that all rows have, for a test on these questions."""
-_TIES_NOTE = (
-    f"†: not significantly different from the best at {SIGNIFICANT:.0%} for all pairs of rows "
-    "together"
-)
-_TEST = "max-t, and exact McNemar or a permutation test against the best"
-_SEEDS_TEST = "Student's t over seeds and questions, Bonferroni"
-_FEW_SHARED_TEST = "rows share few questions: Student's t on those of each pair, Bonferroni"
-_SMALLEST_NOTE = (
-    "Smallest difference from the best that these questions can show (paired test of two rows at "
-    f"{SIGNIFICANT:.0%}, 80 % power)"
-)
-
-_Scores = Mapping[str, pl.DataFrame]
-"""Address to the questions with a value of one metric, for each seed."""
-
-
-def _with_ties(table: TableData, scores: pl.DataFrame) -> TableData:
-    """The table with METRIC_tied, and the smallest differences that its questions can show.
-
-    METRIC_tied marks rows that are not significantly different from the best. Only metrics that
-    are means over questions have scores per question to test. A breakdown has no marks, because a
-    cell has several rows in it.
-    """
-    if table.rows[ADDRESS].is_duplicated().any():
-        return table
-    columns = [c for c in table.columns if c.kind == "number" and c.best != "none"]
-    rows, tests, shown = table.rows, dict[str, None](), []
-    values = _values(scores)
-    for column in columns:
-        found = _against_best(table, column, values.get(column.key, {}))
-        tests |= dict.fromkeys(found.tests if any(found.tied) else ())
-        rows = rows.with_columns(pl.Series(f"{column.key}_tied", found.tied, dtype=pl.Boolean))
-        if found.smallest:
-            shown.append(_range_text(column, found.smallest))
-    notes = [*table.notes]
-    if tests:
-        notes.append(f"{_TIES_NOTE} ({'; '.join(tests)}).")
-    if shown:
-        notes.append(f"{_SMALLEST_NOTE}: {'; '.join(shown)}.")
-    return replace(table, rows=rows, notes=notes)
-
-
-def _range_text(column: Column, found: Sequence[float]) -> str:
-    ends = [number_text(f(found), unit=column.unit, decimals=column.decimals) for f in (min, max)]
-    unit = " points" if column.unit == "percent" else ""
-    return f"{column.title} {' to '.join(dict.fromkeys(ends))}{unit}"
-
-
-def _values(scores: pl.DataFrame) -> Mapping[str, _Scores]:
-    """The values of each metric and address."""
-    found: dict[str, dict[str, pl.DataFrame]] = {}
-    known = scores.filter(pl.col("value").is_not_null()).select(
-        "metric", ADDRESS, SEED, "question_id", "value", CLUSTER
-    )
-    parts = known.partition_by("metric", ADDRESS, as_dict=True, include_key=False)
-    for (metric, address), part in parts.items():
-        found.setdefault(str(metric), {})[str(address)] = part
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _AgainstBest:
-    """Each row of a column against the best of its group.
-
-    Args:
-        tied: Whether the row has the †.
-        smallest: For each row but the best, the smallest difference that can be found.
-        tests: The tests that were used.
-    """
-
-    tied: list[bool]
-    smallest: list[float]
-    tests: list[str]
-
-
-def _against_best(table: TableData, column: Column, scores: _Scores) -> _AgainstBest:
-    place = list(table.columns).index(column)
-    ranks = [row[place].rank for row in formatted_rows(table)]
-    addresses = table.rows[ADDRESS].to_list()
-    found = _AgainstBest([False] * len(ranks), [], [])
-    for group in table.compared_groups():
-        rows = [row for row in group["row"] if addresses[row] in scores]
-        best = [row for row in rows if ranks[row] == "best"]
-        if not best or len(rows) < 2:
-            continue
-        parts = {row: scores[addresses[row]] for row in rows}
-        others = [row for row in rows if row not in best]
-        pairs = {row: _Pair.of(parts[best[0]], parts[row]) for row in others}
-        found.smallest.extend(d for pair in pairs.values() if (d := pair.smallest_difference()))
-        has_seeds = any(part[SEED].n_unique() > 1 for part in parts.values())
-        if has_seeds or not _share_most(list(parts.values())):
-            # all pairs count, since the best row is not known before
-            times = len(rows) * (len(rows) - 1) / 2
-            p_values = {row: pair.p_by_t(times) for row, pair in pairs.items()}
-            found.tests.append(_SEEDS_TEST if has_seeds else _FEW_SHARED_TEST)
-        else:
-            values, clusters = _common(list(parts.values()))
-            can_be_best = not_worse_than_best(
-                -values if column.best == "low" else values,
-                resamples=_PATTERNS,
-                seed=0,
-                clusters=clusters,
-            )
-            # what `mbt compare` of the two cells says counts as well
-            p_values = {
-                row: None if is_tied else pairs[row].p()
-                for row, is_tied in zip(rows, can_be_best, strict=True)
-                if row in pairs
-            }
-            found.tests.append(_TEST)
-        for row, p in p_values.items():
-            ahead = pairs[row].difference() * (-1 if column.best == "low" else 1)
-            # on the questions of the pair, the row may be the better one
-            found.tied[row] = p is None or p >= SIGNIFICANT or ahead < 0
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two rows on the questions that both have.
-
-    Args:
-        first: Shape (seeds, questions).
-        second: Shape (other seeds, questions).
-        clusters: The cluster of each question; None if questions are independent.
-        drawn: For each side, whether it is of trainings, whose seeds stand for others.
-    """
-
-    first: npt.NDArray[np.float64]
-    second: npt.NDArray[np.float64]
-    clusters: Clusters | None
-    drawn: tuple[bool, bool]
-
-    @classmethod
-    def of(cls, first: pl.DataFrame, second: pl.DataFrame) -> "_Pair":
-        wide = [seed_values(part) for part in (first, second)]
-        both = wide[0].select("question_id").join(wide[1], on="question_id", how="semi")
-        both = both.sort("question_id")
-        values = [
-            both.join(frame, on="question_id", how="left", maintain_order="left")
-            .drop("question_id")
-            .to_numpy()
-            .T
-            for frame in wide
-        ]
-        drawn = (first[SEED].null_count() == 0, second[SEED].null_count() == 0)
-        return cls(values[0], values[1], clusters_of(both["question_id"], [first, second]), drawn)
-
-    @property
-    def units(self) -> int:
-        """Number of clusters, else of questions."""
-        return self.first.shape[1] if self.clusters is None else int(self.clusters.max()) + 1
-
-    def difference(self) -> float:
-        """The mean of the first minus that of the second; NaN without common questions."""
-        return float(self.first.mean() - self.second.mean()) if self.first.size else math.nan
-
-    def _estimate(self) -> Estimate:
-        return difference(self.first, self.second, self.clusters, drawn=self.drawn)
-
-    def p(self) -> float | None:
-        """P value of rows with one seed, the one of `mbt compare`."""
-        if self.units < 2:
-            return None
-        first, second = (_mean_of(own[0], self.clusters) for own in (self.first, self.second))
-        return paired_p(first, second, seed=0)[0]
-
-    def p_by_t(self, times: float) -> float | None:
-        """P value by Student's t over seeds and questions, times the number of tests."""
-        p = self._estimate().p() if self.units > 1 else None
-        return None if p is None else p * times
-
-    def smallest_difference(self) -> float | None:
-        """The true difference that the pair's own test finds with 80 % power; None below 2."""
-        if self.units < 2:
-            return None
-        sides = (self.first, self.second)
-        is_mcnemar = self.clusters is None and all(len(s) == 1 and is_binary(s) for s in sides)
-        found = self._estimate()
-        degrees = found.degrees if found.error > 0 else self.units - 1
-        pairs = self.units if is_mcnemar else None
-        return smallest_difference(found.error, degrees, pairs=pairs)
-
-
-def _mean_of(values: npt.NDArray[np.float64], clusters: Clusters | None) -> Quantity:
-    return Quantity({"value": values}, mean_of_value, clusters)
-
-
-def _share_most(parts: Sequence[pl.DataFrame]) -> bool:
-    """Whether the questions that all rows have are enough to test them on these alone."""
-    rows = pl.concat([part.select("question_id") for part in parts]).group_by("question_id").len()
-    shared = (rows["len"] == len(parts)).sum()
-    return shared >= max(2, _LEAST_SHARED * max(part.height for part in parts))
-
-
-def _common(
-    parts: Sequence[pl.DataFrame],
-) -> tuple[npt.NDArray[np.float64], Clusters | None]:
-    """Values of each row on the questions that all have, shape (rows, questions), and clusters."""
-    both = parts[0].select("question_id", pl.col("value").alias("0"))
-    for number, part in enumerate(parts[1:], start=1):
-        own = part.select("question_id", pl.col("value").alias(str(number)))
-        both = both.join(own, on="question_id")
-    both = both.sort("question_id")
-    clusters = clusters_of(both["question_id"], parts)
-    return both.drop("question_id").to_numpy().T, clusters

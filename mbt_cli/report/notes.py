@@ -9,14 +9,24 @@ import polars as pl
 
 from mbt_cli.core.lineage_notes import NO_TEXT, notes_of
 from mbt_cli.core.measures import CLUSTER
-from mbt_cli.core.number_text import number_text
+from mbt_cli.core.number_text import counted, number_text
 from mbt_cli.core.tables import Column, ReportInputs, TableData
-from mbt_cli.report.seeds import SEED
+from mbt_cli.report.seeds import SEED, without_seed
 from mbt_cli.scores.summaries import NO_SPREAD
 
 ADDRESS = "address"
 _NOT_JUDGED = {"mqi": "mqi_not_judged", "rrp": "rrp_not_judged"}
 """Shares of rollouts that a family of metrics leaves out on purpose: these are not missing."""
+
+
+def baselines(inputs: ReportInputs) -> list[str]:
+    """Addresses of the rows that are their own baseline."""
+    found = [
+        cell[ADDRESS]
+        for cell, reads in notes_of(inputs.cells.filter(pl.col("kind") == "score"), "reads")
+        if reads and reads["rollouts"] == reads.get("baseline_rollouts")
+    ]
+    return found if SEED in inputs.axes else list(dict.fromkeys(map(without_seed, found)))
 
 
 def question_scores(inputs: ReportInputs, metrics: Sequence[str]) -> pl.DataFrame:
@@ -145,6 +155,26 @@ def empty_note(cells: pl.DataFrame) -> list[str]:
     ]
 
 
+def unanswered_note(rows: pl.DataFrame) -> list[str]:
+    """In how many rows no reply has an answer that can be read, so that they score 0.
+
+    Args:
+        rows: The table's rows, with a column for each metric.
+    """
+    metrics = [name for name in ("exact_match", "math_match") if name in rows.columns]
+    if not metrics or "answer_rate" not in rows.columns:
+        return []
+    no_answer = pl.col("answer_rate") == 0
+    count = rows.filter(no_answer, pl.any_horizontal(pl.col(metrics) == 0)).height
+    if not count:
+        return []
+    return [
+        f"In {counted(count, 'row')} no reply has an answer in `<answer>` tags, where answers are "
+        "read: 0 says that the format was not followed, not what the model knows (`mbt view` shows "
+        "the replies)."
+    ]
+
+
 def interval_notes(summary: pl.DataFrame, columns: Sequence[Column]) -> Iterator[str]:
     """Why numbers have no interval, and how many resamples some intervals leave out.
 
@@ -165,12 +195,14 @@ def interval_notes(summary: pl.DataFrame, columns: Sequence[Column]) -> Iterator
         ]
         for reason in dict.fromkeys(found):
             rows = found.count(reason)
-            where = column.title if rows == own.height else f"{column.title} in {counted(rows)}"
+            where = (
+                column.title if rows == own.height else f"{column.title} in {counted(rows, 'row')}"
+            )
             reasons.setdefault(str(reason), []).append(where)
         shares = [float(share) for one in settings if (share := one.get("undefined_resamples"))]
         if shares:
             share = number_text(max(shares), unit="percent")
-            left_out.append(f"{column.title} up to {share} % in {counted(len(shares))}")
+            left_out.append(f"{column.title} up to {share} % in {counted(len(shares), 'row')}")
     if reasons:
         listed = "; ".join(f"{reason} ({', '.join(where)})" for reason, where in reasons.items())
         yield f"[—]: no interval: {listed}."
@@ -218,8 +250,3 @@ def cluster_notes(summary: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
 def _settings(text: str | None) -> Mapping[str, Any]:
     found: Mapping[str, Any] = orjson.loads(text) if text else {}
     return found
-
-
-def counted(rows: int) -> str:
-    """A number of rows in words."""
-    return "1 row" if rows == 1 else f"{rows} rows"

@@ -12,7 +12,10 @@ import orjson
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.tables import TableData
+from mbt_cli.report.comparisons import Comparisons, page_difference
 from mbt_cli.report.formats import FormattedCell, formatted_rows, heading, notes_with_legend
+from mbt_cli.report.layout import column_of, row_group_starts, side_by_side
+from mbt_cli.report.seeds import without_seed
 from mbt_cli.report.traces import (
     SIGNS,
     Trace,
@@ -22,6 +25,7 @@ from mbt_cli.report.traces import (
     read_traces,
     trace_cells,
 )
+from mbt_cli.store.cells import NOTES
 from mbt_cli.store.disk import writing_to
 from mbt_cli.store.lineage import Lineage, lineage_json
 from mbt_cli.store.reading import Upstream, own_rollouts, upstream
@@ -52,16 +56,35 @@ def script(name: str, value: Json) -> bytes:
 
 
 def page_table(table: TableData) -> dict[str, Json]:
-    """One table: its columns, its cells row by row, and the address of each row's cell."""
+    """One table as it is shown: groups of columns, columns, and cells row by row.
+
+    `addresses` has the address of each row's cell in each group, null for a mean; a table without
+    groups has one without a title. `starts` are the numbers of rows with which a group of rows
+    begins, and `once` the numbers of the columns whose labels it shares.
+    """
+    wide = side_by_side(table, mean_first=True)  # a window shows the first groups
+    groups = list(dict.fromkeys(column_of(c.key)[0] for c in wide.columns if c.kind == "number"))
+    titles = {column_of(c.key)[0]: c.group for c in wide.columns}
+    paths = [f"{group}/address" if titles[group] else "address" for group in groups]
+    columns = [wide.rows[path] for path in paths if path in wide.rows]
     return {
         "name": table.name,
         "title": table.title,
+        "groups": [{"key": group, "title": titles[group]} for group in groups],
         "columns": [
-            {"key": c.key, "title": heading(c), "kind": c.kind, "best": c.best}
-            for c in table.columns
+            {
+                "key": column_of(c.key)[1],
+                "title": heading(c),
+                "kind": c.kind,
+                "best": c.best,
+                "group": groups.index(column_of(c.key)[0]) if c.kind == "number" else None,
+            }
+            for c in wide.columns
         ],
-        "rows": [[_cell(cell) for cell in row] for row in formatted_rows(table)],
-        "addresses": table.rows["address"].to_list() if "address" in table.rows else [],
+        "rows": [[_cell(cell) for cell in row] for row in formatted_rows(wide)],
+        "starts": [row for row, is_start in enumerate(row_group_starts(wide)) if is_start],
+        "once": [k for k, c in enumerate(wide.columns) if c.key in wide.row_groups],
+        "addresses": [list(row) for row in zip(*columns, strict=True)],
         "notes": notes_with_legend(table, underlines=True),
     }
 
@@ -82,6 +105,10 @@ def _cell(cell: FormattedCell) -> dict[str, Json]:
 
 PAGE = "report"
 """Folder of the page in a report's files."""
+_ASSETS = (
+    *("index.html", "style.css", "base.js", "main.js", "tables.js", "compare.js", "lineage.js"),
+    *("filter.js", "trace.js", "traces.js"),
+)
 _AUTO_TRACES = 10_000
 _CHUNK_BYTES = 512 << 10
 _CHUNK_QUESTIONS = 64
@@ -105,6 +132,7 @@ class PageInputs:
         manifest: Text of the manifest.
         manifest_name: What to type for it in a command.
         captions: Name of a figure to its title and what it shows.
+        comparisons: The paired differences of every two methods.
         traces: Most traces of each rollout cell; `auto` shares 10,000 among the cells.
     """
 
@@ -117,6 +145,7 @@ class PageInputs:
     manifest: str = ""
     manifest_name: str = "MANIFEST"
     captions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    comparisons: Comparisons | None = None
     traces: int | Literal["all", "auto"] = "auto"
 
 
@@ -136,7 +165,7 @@ def write_page(folder: Path, inputs: PageInputs) -> Path:
     found = upstream(inputs.study_folder, inputs.scores)
     page = folder / PAGE
     with writing_to(page):
-        _copy_assets(page)
+        copy_assets(page, {name: name for name in _ASSETS})
         tables = _copied(folder, page / "tables", _TABLE_FILES)
         figures = _copied(folder, page / "figures", _FIGURE_FILES)
     cells = trace_cells(inputs.study_folder, found)
@@ -148,22 +177,19 @@ def write_page(folder: Path, inputs: PageInputs) -> Path:
         "manifest": inputs.manifest,
         "manifest_name": inputs.manifest_name,
         "captions": dict(inputs.captions),
+        "notes": f"{inputs.study}/{NOTES}" if (inputs.study_folder / NOTES).is_file() else None,
         # of the newest cell, so that the same cells give the same page
         "made": max((f"{c.started_at:%Y-%m-%d %H:%M}" for c in found.cells.values()), default=""),
         "graph": _graph(inputs, found),
-        "rollouts_of": {
-            score.address: [r.address for r in own_rollouts(found, score)]
-            for score in found.of_kind("score")
-        },
+        "compare": _write_comparisons(page, inputs.comparisons),
+        "rollouts_of": _rollouts_of(found),
         "missing": list(inputs.missing),
         "lost": list(found.lost),
         "changed": list(found.changed),
     }
-    _write_script(page, "overview", overview)
-    _write_script(page, "index", index)
-    _write_script(
-        page, "cells", {a: lineage_json(cell).decode() for a, cell in found.cells.items()}
-    )
+    write_script(page, "overview", overview)
+    write_script(page, "index", index)
+    write_script(page, "cells", {a: lineage_json(cell).decode() for a, cell in found.cells.items()})
     return page / "index.html"
 
 
@@ -174,13 +200,12 @@ def _limit(inputs: PageInputs, cells: int) -> int | None:
     return None if inputs.traces == "all" else inputs.traces
 
 
-def _copy_assets(page: Path) -> None:
+def copy_assets(page: Path, names: Mapping[str, str]) -> None:
+    """Copy assets into a page's folder; `names` has the name of each there."""
     page.mkdir(parents=True, exist_ok=True)
-    for asset in sorted(
-        files("mbt_cli").joinpath("report", "assets").iterdir(), key=lambda a: a.name
-    ):
-        if asset.name.endswith((".html", ".css", ".js")):
-            (page / asset.name).write_bytes(asset.read_bytes())
+    for name, there in names.items():
+        asset = files("mbt_cli").joinpath("report", "assets", name)
+        (page / there).write_bytes(asset.read_bytes())
 
 
 def _copied(source: Path, target: Path, patterns: Iterable[str]) -> list[str]:
@@ -203,6 +228,46 @@ def _graph(inputs: PageInputs, found: Upstream) -> list[Json]:
     report = {"address": inputs.address, "stage": inputs.address.partition("/")[0]}
     reads = [*inputs.scores, *inputs.missing]
     return [*nodes, {**report, "kind": "report", "inputs": reads, "made": True}]
+
+
+def _rollouts_of(found: Upstream) -> dict[str, list[str]]:
+    """Address of a score cell, and of the row that all its seeds share, to its rollouts."""
+    rollouts: dict[str, list[str]] = {}
+    for score in found.of_kind("score"):
+        for address in {score.address, without_seed(score.address)}:
+            own = [cell.address for cell in own_rollouts(found, score)]
+            rollouts.setdefault(address, []).extend(own)
+    return rollouts
+
+
+def _write_comparisons(page: Path, compared: Comparisons | None) -> Json:
+    """Write the differences of each method from the later ones; returns what was compared.
+
+    A script has, by the number of the later method, a list for each metric: the difference on each
+    benchmark and the mean.
+    """
+    if compared is None:
+        return None
+    for number in range(len(compared.methods) - 1):
+        later = {
+            str(second): [
+                [page_difference(one, column) for one in rows]
+                for rows, column in zip(metrics, compared.metrics, strict=True)
+            ]
+            for (first, second), metrics in compared.pairs.items()
+            if first == number
+        }
+        write_script(page, f"compare-{number}", later)
+    return {
+        "methods": list(compared.methods),
+        "cells": [list(cells) for cells in compared.cells],
+        "benchmarks": list(compared.benchmarks),
+        "metrics": [
+            {"key": c.key, "title": heading(c), "unit": c.unit, "best": c.best}
+            for c in compared.metrics
+        ],
+        "left_out": compared.left_out,
+    }
 
 
 def _node(cell: Lineage, found: Upstream) -> Json:
@@ -261,7 +326,7 @@ class _Writer:
         for batch in read_traces(cell, limit):
             for trace in batch:
                 _add(traces, trace, questions.number(trace.row["question_id"]))
-                chunks.add(page_trace(trace.row, trace.verdicts))
+                chunks.add(page_trace(trace.row, trace.verdicts, trace.steps))
         axes = axes_of(cell.rollouts.address)
         return {
             "address": cell.rollouts.address,
@@ -285,7 +350,7 @@ class _Writer:
         shown.sort(key=lambda row: wanted[row["question_id"]])
         for start in range(0, len(shown), _CHUNK_QUESTIONS):
             name = f"questions-{number}-{start // _CHUNK_QUESTIONS}"
-            _write_script(self._page, name, shown[start : start + _CHUNK_QUESTIONS])
+            write_script(self._page, name, shown[start : start + _CHUNK_QUESTIONS])
         axes = axes_of(questions.address)
         return {
             "address": questions.address,
@@ -337,7 +402,7 @@ class _Chunks:
     def _write(self) -> None:
         if not self._pending:
             return
-        _write_script(self._page, f"{self._name}-{len(self._starts)}", self._pending)
+        write_script(self._page, f"{self._name}-{len(self._starts)}", self._pending)
         self._starts.append(self._count - len(self._pending))
         self._pending, self._bytes = [], 0
 
@@ -346,11 +411,15 @@ def _texts(record: Json) -> Iterator[str]:
     yield from record["paragraphs"]
     yield record["before"]
     yield record["after"]
-    yield from (verdict["reply"] or "" for verdict in record["verdicts"])
+    for step in record.get("steps", ()):
+        yield step["reply"] or ""
+    for verdict in record["verdicts"]:
+        yield verdict["reply"] or verdict["said"].get("output") or ""
+        yield from (part["detail"] or "" for part in verdict["said"].get("parts") or ())
 
 
-def _write_script(page: Path, name: str, value: Json) -> None:
-    """Write one script of data; the artifact's writer flushes it to the disk."""
+def write_script(page: Path, name: str, value: Json) -> None:
+    """Write one script of data, `data/NAME.js`; the artifact's writer flushes it to the disk."""
     path = page / "data" / f"{name}.js"
     with writing_to(path):
         path.parent.mkdir(exist_ok=True)

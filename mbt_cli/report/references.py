@@ -8,14 +8,32 @@ from pathlib import Path
 
 import polars as pl
 
+from mbt_cli.core.harness import pattern_of
 from mbt_cli.core.names import nearest
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.errors import UsageError
 
 _HINT = "the first line names the columns: axes such as benchmark and model, then metric and value"
 _LINE = "line"
+_SHIPPED = Path(__file__).with_name("published")
 _REMARKS = ("source", "note")
 """Columns for the reader of the file."""
+
+
+def reference_file(name: str) -> Path:
+    """The file that a manifest names: an existing one, or else a shipped one, without its suffix.
+
+    Example:
+        >>> reference_file("qwen3-1.7b-base").name, reference_file("none.csv").name
+        ('qwen3-1.7b-base.csv', 'none.csv')
+    """
+    path, shipped = Path(name).expanduser(), _SHIPPED / f"{name}.csv"
+    return shipped if not path.exists() and shipped.is_file() else path
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether a file came with mbt. It may have lines about more than a study has."""
+    return path.parent == _SHIPPED
 
 
 def read_reference(path: Path) -> pl.DataFrame:
@@ -26,7 +44,11 @@ def read_reference(path: Path) -> pl.DataFrame:
             number.
     """
     if not path.is_file():
-        raise UsageError(f"no file `{path}` (relative to {Path.cwd()})", hint=_HINT)
+        shipped = ", ".join(f"`{one.stem}`" for one in sorted(_SHIPPED.glob("*.csv")))
+        raise UsageError(
+            f"no file `{path}` (relative to {Path.cwd()}), and none of this name is shipped",
+            hint=f"shipped are {shipped}; of a file of your own, {_HINT}",
+        )
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -73,11 +95,13 @@ def reference_problems(
 ) -> Iterator[str]:
     """What is wrong with a reference file: that it cannot be read, or each unknown name.
 
+    A shipped one is only wrong if none of its lines is about the study.
+
     Args:
         path: The file.
         axes: Axis to the values that it has in the study.
         metrics: Names of metrics; others count as known if they have an `@`, or begin with one of
-            these and `_` or `:`.
+            these and `_` or `:`; `*` in a name stands for any text.
     """
     try:
         reference = read_reference(path)
@@ -88,6 +112,13 @@ def reference_problems(
     for name in names:
         if name not in axes and name not in _REMARKS:
             yield f"`{path}`: no axis `{name}`; {nearest(name, [*axes, *_REMARKS])}"
+    if is_shipped(path):
+        of_axes = {name: reference[name].unique().sort() for name in names if name in axes}
+        known = [pl.col(name).is_in(["", *axes[name]]) for name in of_axes]
+        if reference.filter(known).is_empty():
+            has = "; ".join(f"{a}: {', '.join(values)}" for a, values in of_axes.items())
+            yield f"no line of `{path.stem}` is about this study; it has {has}"
+        return
     for row in reference.iter_rows(named=True):
         where, metric = f"`{path}`, line {row[_LINE]}", row["metric"]
         if not _is_known(metric, metrics):
@@ -99,7 +130,8 @@ def reference_problems(
 
 def _is_known(metric: str, metrics: Collection[str]) -> bool:
     is_part = any(metric.startswith((f"{known}_", f"{known}:")) for known in metrics)
-    return metric in metrics or "@" in metric or is_part
+    is_found = any(pattern_of(known).fullmatch(metric) for known in metrics if "*" in known)
+    return metric in metrics or "@" in metric or is_part or is_found
 
 
 def lines_without_number(

@@ -1,5 +1,6 @@
 """Rows of a report that differ only in the seed of a training become one row: their mean."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,10 +26,23 @@ SEED = "seed"
 """The axis over which the mean is taken."""
 _ADDRESS = "address"
 _WITHOUT = f"/{SEED}=[^/]+"
+_UNKNOWN_QUESTIONS = 1_000
+"""For a number whose questions nobody counts; its error then has the normal distribution."""
 _KEYS = (_ADDRESS, "metric", "by", "group")
-_SHARE_UNITS = ("percent", "share")
-_LEAST_SHARED = 0.9
+SHARE_UNITS = ("percent", "share")
+"""Units of numbers from 0 to 1."""
+LEAST_SHARED = 0.9
 """Least share of the questions that all seeds have, for an interval of their mean."""
+
+
+def without_seed(address: str) -> str:
+    """The address of the row that all seeds of a cell share.
+
+    Example:
+        >>> without_seed("scores/model=m/seed=3/variant=v")
+        'scores/model=m/variant=v'
+    """
+    return re.sub(_WITHOUT, "", address)
 
 
 def merged_seeds(inputs: ReportInputs) -> ReportInputs:
@@ -108,8 +122,9 @@ def _merged(rows: Sequence[Mapping[str, Any]], values: _Values) -> dict[str, Any
     known, clusters = values.get(here, (None, None)) if here else (None, None)
     interval = None
     value, settings = _mean(rows, "value"), orjson.loads(first["settings"])
-    n = max(row["n"] for row in rows)
-    if known is not None and known.shape[1] < _LEAST_SHARED * n:
+    counts = [row["n"] for row in rows if row["n"] is not None]
+    n = max(counts, default=None)
+    if known is not None and n is not None and known.shape[1] < LEAST_SHARED * n:
         settings["no_interval"] = f"the seeds share {known.shape[1]:,} of {n:,} questions"
     elif (
         known is not None
@@ -118,19 +133,15 @@ def _merged(rows: Sequence[Mapping[str, Any]], values: _Values) -> dict[str, Any
         and per_cluster(known, clusters).shape[1] > 1
     ):
         # questions that a seed lacks count in the number
-        estimate = replace(seeds.over_seeds(known, clusters), value=value)
-        if settings.get("interval") == "wilson":
-            least = known.shape[1] if clusters is None else effective_clusters(clusters)
-            interval = estimate.share_interval(questions=least, samples=known.size)
-        else:
-            interval = estimate.interval()
+        is_share = settings.get("interval") == "wilson"
+        interval = interval_over_seeds(known, clusters, value=value, is_share=is_share)
     elif found := _of_summaries(rows, "value", "low", "high"):
         interval = found.interval()
-    if interval and first["unit"] in _SHARE_UNITS:
+    if interval and first["unit"] in SHARE_UNITS:
         interval = interval.within(0.0, 1.0)
     apart = _of_summaries(rows, "difference", "difference_low", "difference_high")
     between = apart.interval() if apart else None
-    if between and first["unit"] in _SHARE_UNITS:
+    if between and first["unit"] in SHARE_UNITS:
         between = between.within(-1.0, 1.0)
     return {
         **first,
@@ -149,6 +160,24 @@ def _merged(rows: Sequence[Mapping[str, Any]], values: _Values) -> dict[str, Any
     }
 
 
+def interval_over_seeds(
+    values: Floats, clusters: Clusters | None, *, value: float, is_share: bool
+) -> Interval | None:
+    """The interval of a mean over seeds and questions, around the number that is shown.
+
+    Args:
+        values: Shape (seeds, questions), at least two of each.
+        clusters: The cluster of each question; None if questions are independent.
+        value: The number.
+        is_share: Whether it is a share of samples.
+    """
+    estimate = replace(seeds.over_seeds(values, clusters), value=value)
+    if not is_share:
+        return estimate.interval()
+    least = values.shape[1] if clusters is None else effective_clusters(clusters)
+    return estimate.share_interval(questions=least, samples=values.size)
+
+
 def _of_summaries(
     rows: Sequence[Mapping[str, Any]], value: str, low: str, high: str
 ) -> seeds.Estimate | None:
@@ -157,7 +186,7 @@ def _of_summaries(
         return None
     errors = [(row[high] - row[low]) / 2 / NORMAL_95 for row in rows]
     units = (orjson.loads(row["settings"]).get("clusters", row["n"]) for row in rows)
-    questions = max(2, min(units))
+    questions = max(2, min((n for n in units if n is not None), default=_UNKNOWN_QUESTIONS))
     return seeds.of_estimates([row[value] for row in rows], errors, questions=questions)
 
 

@@ -2,17 +2,21 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import Field
 
 from mbt_cli.core.lineage_notes import TRAINING, funnel_rows, notes_of
+from mbt_cli.core.measures import METADATA, Breakdown
 from mbt_cli.core.number_text import significant_decimals
+from mbt_cli.core.plugin import AbsentByDefault
 from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.interfaces import Table
-from mbt_cli.report.metrics import metric_table, missing_notes, present
-from mbt_cli.report.notes import ADDRESS
+from mbt_cli.report.layout import groups_by_model, share_filled
+from mbt_cli.report.means import BENCHMARK
+from mbt_cli.report.metrics import harness_metrics, metric_table, missing_notes, present
+from mbt_cli.report.notes import ADDRESS, baselines
 from mbt_cli.scores.comparison import SIGNIFICANT
 from mbt_cli.scores.statistics import holm
 
@@ -153,45 +157,88 @@ MAIN_METRICS = (
 )
 
 
+_LEAST_FULL = 0.6
+"""Least share of pairs of a method and a benchmark that have a cell, for benchmarks as columns."""
+_VERIFIED = (
+    *("verified", "verified_loose"),
+    *("instruction_accuracy", "instruction_accuracy_loose"),
+)
+
+
+def _with_verified(table: Table, metrics: Sequence[str]) -> Sequence[str]:
+    """The metrics of a table; unless the manifest says them, the verified ones too.
+
+    They are not in the default, which enters the fingerprints of reports.
+    """
+    return metrics if "metrics" in table.model_fields_set else (*_VERIFIED, *metrics)
+
+
 class MainResults(Table):
-    """One row per model, prompt and variant on each benchmark: accuracy and length."""
+    """One row per model, prompt and variant: accuracy and length on each benchmark; their mean."""
 
     kind: Literal["main_results"] = "main_results"
     metrics: tuple[str, ...] = Field(default=MAIN_METRICS, min_length=1)
-    """Metrics to show, in this order; a metric that no cell has is left out."""
+    """Metrics to show, in this order; a metric that no cell has is left out. Unsaid, the verified
+    ones and the numbers of harnesses are shown too."""
+    mean: Annotated[bool, AbsentByDefault] = True
+    """Whether the mean over benchmarks is shown, in which each benchmark counts once."""
+    benchmarks: Annotated[Literal["auto", "columns", "rows"], AbsentByDefault] = "auto"
+    """Benchmarks side by side as groups of columns, or as rows; `auto`: as columns where most
+    methods have most benchmarks. The CSV and Parquet files always have them as rows."""
 
     def reads(self) -> Collection[str]:
-        return self.metrics
+        return _with_verified(self, self.metrics)
+
+    def shows_harnesses(self) -> bool:
+        return "metrics" not in self.model_fields_set
 
     def build(self, inputs: ReportInputs) -> TableData:
-        return metric_table(inputs, name=self.kind, title="Main results", metrics=self.metrics)
+        of_harnesses = harness_metrics(inputs) if self.shows_harnesses() else []
+        table = metric_table(
+            inputs,
+            name=self.kind,
+            title="Main results",
+            metrics=list(dict.fromkeys([*self.reads(), *of_harnesses])),
+            over_benchmarks=self.mean,
+        )
+        is_wide = self.benchmarks == "columns" or (
+            self.benchmarks == "auto" and share_filled(table, BENCHMARK) >= _LEAST_FULL
+        )
+        if is_wide:
+            return replace(table, column_groups=BENCHMARK)
+        return replace(table, row_groups=groups_by_model(table.rows, table.labels))
 
 
 class Difficulty(Table):
     """One row per cell and group of questions; needs the breakdown in a score stage's `by`."""
 
     kind: Literal["difficulty"] = "difficulty"
-    by: Literal["difficulty", "hops", "question_type"] = "difficulty"
-    """The breakdown to show."""
+    by: Breakdown = "difficulty"
+    """The breakdown to show: `difficulty`, `hops`, `question_type` or `metadata.KEY`."""
     metrics: tuple[str, ...] = Field(
         default=("judge_accuracy", "exact_match", "f1_score", "tokens", "degeneration"),
         min_length=1,
     )
-    """Metrics to show, in this order; a metric that no cell has is left out."""
+    """Metrics to show, in this order; a metric that no cell has is left out. Unsaid, the verified
+    ones are shown too."""
 
     def reads(self) -> Collection[str]:
-        return self.metrics
+        return _with_verified(self, self.metrics)
 
     def build(self, inputs: ReportInputs) -> TableData:
+        own = self.by.removeprefix(METADATA)
         has_breakdown = self.by in inputs.summary["by"]
         return metric_table(
             inputs,
-            name=self.kind if self.by == "difficulty" else f"{self.kind}_{self.by}",
-            title=f"Results by {self.by.replace('_', ' ')}",
-            metrics=self.metrics,
+            name=self.kind if self.by == "difficulty" else f"{self.kind}_{own.replace('.', '_')}",
+            title=f"Results by {own.replace('_', ' ')}",
+            metrics=list(self.reads()),
             notes=[] if has_breakdown else [f'No score stage has `by = ["{self.by}"]`.'],
             by=self.by,
         )
+
+
+_EFFICIENCY = ("judge_accuracy", "exact_match", "tokens", "tokens_per_correct", "aes")
 
 
 class Efficiency(Table):
@@ -199,12 +246,15 @@ class Efficiency(Table):
 
     kind: Literal["efficiency"] = "efficiency"
 
+    def reads(self) -> Collection[str]:
+        return _EFFICIENCY
+
     def build(self, inputs: ReportInputs) -> TableData:
         table = metric_table(
             inputs,
             name=self.kind,
             title="Efficiency",
-            metrics=("judge_accuracy", "exact_match", "tokens", "tokens_per_correct", "aes"),
+            metrics=_EFFICIENCY,
             notes=(
                 "Changes are from the baseline, on the questions that both have: accuracy in "
                 "points, tokens in per cent of the baseline's. The baseline has no change.",
@@ -310,14 +360,9 @@ class PairedDifferences(Table):
 
 def _baseline_notes(whole: pl.DataFrame, inputs: ReportInputs) -> list[str]:
     """The values of axes that all baselines have and no other cell has."""
-    addresses = [
-        cell[ADDRESS]
-        for cell, reads in notes_of(inputs.cells.filter(pl.col("kind") == "score"), "reads")
-        if reads and reads["rollouts"] == reads.get("baseline_rollouts")
-    ]
-    is_baseline = pl.col(ADDRESS).is_in(pl.Series(addresses, dtype=pl.String))
-    baselines, others = whole.filter(is_baseline), whole.filter(~is_baseline)
-    values = {axis: baselines[axis].unique().to_list() for axis in inputs.axes}
+    is_baseline = pl.col(ADDRESS).is_in(pl.Series(baselines(inputs), dtype=pl.String))
+    own, others = whole.filter(is_baseline), whole.filter(~is_baseline)
+    values = {axis: own[axis].unique().to_list() for axis in inputs.axes}
     common = [
         f"{axis} {found[0]}"
         for axis, found in values.items()

@@ -1,7 +1,7 @@
 """Rollouts with their questions and verdicts, in batches, for the page and `mbt view`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,13 @@ import polars as pl
 from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
-from mbt_cli.core.judge_scales import CORRECTNESS
+from mbt_cli.core.judge_scales import CORRECTNESS, VERIFIED
 from mbt_cli.core.rows import replies_without_text
 from mbt_cli.core.traces import is_cut, paragraphs, trace_of
-from mbt_cli.errors import UsageError
+from mbt_cli.errors import ArtifactError, UsageError
 from mbt_cli.interfaces import Judge, Verifier
 from mbt_cli.plugins import benchmark_of, judge_of
+from mbt_cli.store.cells import FILES
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import Upstream, read_rows, upstream
 
@@ -32,17 +33,26 @@ SIGNS = (
 )
 """Bit k of a trace's signs is set if `SIGNS[k]` holds."""
 
+_OF_STEP = (
+    *("step", "name", "role", "model", "parents", "trainable", "read", "is_unread", "is_answer"),
+    *("reply", "finish_reason", "prompt_tokens", "completion_tokens", "failure"),
+)
 _INHERITED = "rollout_failed"
 """Start of the failure of a verdict on a failed rollout."""
 _COMMON_COLUMNS = ("reply", "failure", "vote", "asked")
 
 
-def page_trace(row: Mapping[str, Any], verdicts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Json:
+def page_trace(
+    row: Mapping[str, Any],
+    verdicts: Mapping[int, Sequence[Mapping[str, Any]]],
+    steps: Sequence[Mapping[str, Any]] = (),
+) -> Json:
     """The data of a rollout on the page.
 
     Args:
         row: A row of `rows.ROLLOUTS` without `messages`.
         verdicts: Number of a judge to its verdicts on this rollout, one per vote.
+        steps: Rows of `rows.STEPS`, if a program made the rollout.
     """
     trace = trace_of(row["reasoning"], row["reply"])
     reply = row["reply"] or ""
@@ -60,20 +70,27 @@ def page_trace(row: Mapping[str, Any], verdicts: Mapping[int, Sequence[Mapping[s
         "prompt_tokens": row["prompt_tokens"],
         "completion_tokens": row["completion_tokens"],
         "reasoning_tokens": row["reasoning_tokens"],
-        "seed": str(row["seed"]),
+        "seed": None if row["seed"] is None else str(row["seed"]),  # too large for JavaScript
         "attempts": row["attempts"],
         "seconds": row["seconds"],
         "key": row["request_key"],
         "verdicts": [_verdict(judge, v) for judge, votes in verdicts.items() for v in votes],
+        **({"steps": [_step(step) for step in steps]} if steps else {}),
     }
 
 
+def _step(step: Mapping[str, Any]) -> Json:
+    shown = {name: step[name] for name in _OF_STEP}
+    return {**shown, "path": [int(part) for part in step["path"].split(".")]}
+
+
 def _verdict(judge: int, verdict: Mapping[str, Any]) -> Json:
+    is_rule = verdict.get("parts") is not None
     return {
         "judge": judge,
         "vote": verdict["vote"],
         "asked": verdict.get("asked", True),
-        "reply": verdict["reply"],
+        "reply": None if is_rule else verdict["reply"],  # of a rule it is what `said` has
         "failure": verdict["failure"],
         "said": {key: value for key, value in verdict.items() if key not in _COMMON_COLUMNS},
     }
@@ -153,11 +170,13 @@ class Trace:
         row: The rollout without its messages, with the `position` of its question.
         signs: `SIGNS` as bits.
         verdicts: Number of the judge cell to its verdict rows, one per vote.
+        steps: The requests of its program, if it has one with several.
     """
 
     row: Mapping[str, Any]
     signs: int
     verdicts: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    steps: Sequence[Mapping[str, Any]] = ()
 
 
 def trace_cells(study_folder: Path, found: Upstream) -> list[TraceCell]:
@@ -197,21 +216,46 @@ def read_traces(
         ArtifactError: A file does not match its lineage.
     """
     rollouts = read_rows(cell.folder(cell.rollouts), cell.rollouts)
+    spec = cell.questions.spec if isinstance(cell.questions.spec, dict) else {}
+    verifier = benchmark_of(spec).verifier
+    more = ["metadata"] if verifier.reads_metadata else []
     asked = read_question_rows(cell).select(
-        "question_id", "position", gold_answer="answer", gold_aliases="answer_aliases"
+        "question_id", "position", *more, gold_answer="answer", gold_aliases="answer_aliases"
     )
     if questions is not None:
         asked = asked.filter(pl.col("question_id").is_in(list(questions)))
     keys = rollouts.select(_KEY).join(asked, on="question_id").sort("position", "sample")
     wanted = (keys if limit is None else keys.head(limit)).collect()
     verdicts = [_verdict_rows(cell, judged) for judged in cell.judged]
-    spec = cell.questions.spec if isinstance(cell.questions.spec, dict) else {}
-    verifier = benchmark_of(spec).verifier
     for batch in wanted.iter_slices(_BATCH_ROWS):
         frame = rollouts.drop("messages").join(batch.lazy(), on=_KEY).collect()
-        yield list(
+        made = list(
             _traces(frame.sort("position", "sample"), verdicts, cell.judge_plugins, verifier)
         )
+        steps = _steps(cell, batch)
+        if steps:
+            keys_of = ((trace, tuple(trace.row[name] for name in _KEY)) for trace in made)
+            made = [replace(trace, steps=steps.get(key, ())) for trace, key in keys_of]
+        yield made
+
+
+def _steps(
+    cell: TraceCell, keys: pl.DataFrame
+) -> Mapping[tuple[Any, ...], Sequence[Mapping[str, Any]]]:
+    """Question and sample to the steps of that rollout; empty if no program made several."""
+    name = f"{FILES}/{rows.STEPS_FILE}"
+    if name not in cell.rollouts.files:
+        return {}
+    path = cell.folder(cell.rollouts) / name
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    try:
+        steps = pl.scan_parquet(path, glob=False).select(*_KEY, "path", *_OF_STEP)
+        frame = steps.join(keys.lazy().select(_KEY), on=_KEY, how="semi").collect()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ArtifactError(f"`{path}` cannot be read: {error}") from error
+    for row in frame.sort(*_KEY, "step").iter_rows(named=True):
+        found.setdefault((row["question_id"], row["sample"]), []).append(row)
+    return found
 
 
 def _traces(
@@ -220,17 +264,23 @@ def _traces(
     judges: Sequence[Judge | None],
     verifier: Verifier,
 ) -> Iterator[Trace]:
-    try:
-        values: Sequence[float | None] = verifier.values(replies_without_text(frame)).to_list()
-    except UsageError:  # a package of the verifier is not installed
-        values = [None] * frame.height
     keys = frame.select(_KEY)
     judged = [of_judge.join(keys.lazy(), on=_KEY).collect() for of_judge in verdicts]
+    values = _verified(keys, judged, judges, verifier)
+    if values is None and verifier.runs_programs:
+        values = [None] * frame.height
+    elif values is None:
+        try:
+            values = verifier.values(replies_without_text(frame)).to_list()
+        except UsageError:  # a package of the verifier is not installed
+            values = [None] * frame.height
+    if "metadata" in frame.columns:
+        frame = frame.drop("metadata")
     votes = [_by_rollout(of_judge) for of_judge in judged]
     answer_votes: dict[tuple[str, int], list[tuple[Any, float]]] = {}
     for of_judge, judge in zip(judged, judges, strict=True):
         if judge is not None and judge.quantity == CORRECTNESS:
-            scale = judge.scale
+            scale = judge.verdict_scale()
             parsed = of_judge.select(*_KEY, scale.column, number=scale.share()).drop_nulls("number")
             for question, sample, said, number in parsed.iter_rows():
                 answer_votes.setdefault((question, sample), []).append((said, number))
@@ -241,6 +291,28 @@ def _traces(
         yield Trace(row, signs(row, value, every, answer_votes.get(key, ())), own)
 
 
+def _verified(
+    keys: pl.DataFrame,
+    judged: Sequence[pl.DataFrame],
+    judges: Sequence[Judge | None],
+    own: Verifier,
+) -> list[float | None] | None:
+    """Values of the rollouts by a judge that is a verifier, preferably the benchmark's own.
+
+    None without one.
+    """
+    rules = [
+        (judge.rule(own) is not own, number, judge)
+        for number, judge in enumerate(judges)
+        if judge is not None and judge.quantity == VERIFIED
+    ]
+    if not rules:
+        return None
+    _, number, judge = min(rules, key=lambda rule: rule[:2])
+    found = judged[number].select(*_KEY, judge.verdict_scale().share().alias("value"))
+    return keys.join(found, on=_KEY, how="left", maintain_order="left")["value"].to_list()
+
+
 def _verdict_rows(cell: TraceCell, judged: Lineage) -> pl.LazyFrame:
     found = read_rows(cell.folder(judged), judged)
     return found.drop(_HIDDEN, strict=False)
@@ -248,7 +320,8 @@ def _verdict_rows(cell: TraceCell, judged: Lineage) -> pl.LazyFrame:
 
 def _by_rollout(frame: pl.DataFrame) -> dict[tuple[str, int], list[dict[str, Any]]]:
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in frame.sort(*_KEY, "vote").iter_rows(named=True):
+    order = [name for name in (*_KEY, "vote", "step") if name in frame.columns]
+    for row in frame.sort(order).iter_rows(named=True):
         key = (row.pop("question_id"), row.pop("sample"))
         found.setdefault(key, []).append(row)
     return found

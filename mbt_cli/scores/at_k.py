@@ -82,10 +82,10 @@ def pass_at_k(samples: Samples, scores: Values, k: int) -> Values:
     n = np.bincount(samples.question[has], minlength=size)
     right = np.bincount(samples.question[scores == 1.0], minlength=size)
     # C(n - c, k) / C(n, k) is the product over j < k of (n - c - j) / (n - j)
-    j = np.arange(k)[:, None]
-    left, all_left = np.maximum(n - right - j, 0), np.maximum(n - j, 1)
-    chance = 1.0 - np.prod(left / all_left, axis=0)
-    return np.where(n >= k, chance, np.nan)
+    none_right = np.ones(size)
+    for j in range(k):  # one at a time: a hundred thousand questions by 128 would take gigabytes
+        none_right *= np.maximum(n - right - j, 0) / np.maximum(n - j, 1)
+    return np.where(n >= k, 1.0 - none_right, np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +199,17 @@ class _AtK(Score):
 
     def needs(self) -> Collection[str]:
         return judges_behind(self.of)
+
+    def collides(self, other: Score) -> bool:
+        if not isinstance(other, _AtK) or other.kind != self.kind or other.of != self.of:
+            return False
+        return self.k is None or other.k is None or not {*self.k}.isdisjoint(other.k)
+
+    def makes(self, metric: str) -> bool:
+        name, _, k = metric.rpartition("@")
+        own = at_k_name(self.kind.removesuffix("_at_k"), 0, self.of).removesuffix("@0")
+        is_k = k.isdecimal() and (self.k is None or int(k) in self.k)
+        return metric == self.kind or (name.startswith(own) and is_k)
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         scores = accuracy_values(inputs, self.of)

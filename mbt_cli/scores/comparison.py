@@ -3,8 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import hypot
+from statistics import NormalDist
 from typing import Any
 
+import orjson
 import polars as pl
 
 from mbt_cli.core.chat import Json
@@ -19,7 +22,9 @@ from mbt_cli.scores.statistics import (
 )
 from mbt_cli.scores.summaries import Paired, finite, paired
 
-DIAGNOSTIC = re.compile("unread|not_judged|vote_agreement|_kappa|_same|judge_sens|judge_spec")
+DIAGNOSTIC = re.compile(
+    "unread|not_judged|vote_agreement|_kappa|_same|judge_sens|judge_spec|human_"
+)
 """Metrics about the judge itself, which the correction of p values leaves out."""
 
 METRICS = pl.Schema(
@@ -35,7 +40,7 @@ METRICS = pl.Schema(
         "high": pl.Float64(),
         "p": pl.Float64(),
         "p_holm": pl.Float64(),  # over all metrics except those about the judge
-        "test": pl.String(),  # `mcnemar`, `permutation` or `t`
+        "test": pl.String(),  # `mcnemar`, `permutation` or `t`; `z` for numbers of harnesses
         "first_better": pl.Int64(),  # questions with a higher value in the first cell
         "second_better": pl.Int64(),
         "equal": pl.Int64(),
@@ -135,6 +140,56 @@ def compare(
         for row, corrected in zip(asked, holm([row[p] for row in asked]), strict=True):
             row[f"{p}_holm"] = corrected
     return Comparison(pl.DataFrame(rows, schema=METRICS), _questions(pairs))
+
+
+UNPAIRED = "z"
+"""The test of two numbers whose questions are not known, from their errors."""
+
+
+def compare_numbers(first: pl.DataFrame, second: pl.DataFrame) -> Comparison:
+    """Compare the numbers of two harnesses, as if their questions were not the same.
+
+    With intervals on both sides, that of the difference is made of them (Newcombe 1998, method 10);
+    with standard errors, p is of the normal distribution. Where both cells have answered the same
+    questions, both are on the wide side.
+
+    Args:
+        first: `rows.SUMMARY` of one cell.
+        second: That of the other; metrics of only one cell are left out.
+    """
+    others = {row["metric"]: row for row in second.iter_rows(named=True)}
+    rows = [
+        _difference_of_numbers(row, others[row["metric"]])
+        for row in first.iter_rows(named=True)
+        if row["metric"] in others and row["unit"] == others[row["metric"]]["unit"]
+    ]
+    for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_holm"] = corrected
+    return Comparison(pl.DataFrame(rows, schema=METRICS), pl.DataFrame(schema=QUESTIONS))
+
+
+def _difference_of_numbers(own: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    difference = own["value"] - base["value"]
+    low = high = p = None
+    if None not in (own["low"], own["high"], base["low"], base["high"]):
+        below = hypot(own["value"] - own["low"], base["high"] - base["value"])
+        above = hypot(own["high"] - own["value"], base["value"] - base["low"])
+        low, high = difference - below, difference + above
+    errors = [orjson.loads(row["settings"]).get("error") for row in (own, base)]
+    if None not in errors and (error := hypot(*errors)) > 0:
+        p = 2 * NormalDist().cdf(-abs(difference) / error)
+    return {
+        **dict.fromkeys(METRICS),
+        "metric": own["metric"],
+        "unit": own["unit"],
+        "first": own["value"],
+        "second": base["value"],
+        "difference": difference,
+        "low": low,
+        "high": high,
+        "p": p,
+        "test": UNPAIRED,
+    }
 
 
 def _row(measure: Measure, pair: Paired, drawn: Resampled | None, seed: int) -> dict[str, Any]:

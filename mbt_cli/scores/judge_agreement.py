@@ -1,20 +1,25 @@
 """Agreement of judges with each other, with themselves and with humans."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
-from typing import ClassVar, Literal
+from functools import partial
+from itertools import combinations, pairwise
+from typing import Annotated, ClassVar, Literal
 
 import polars as pl
+from pydantic import Field, field_validator
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.judge_scales import CORRECTNESS
+from mbt_cli.core.judge_scales import CORRECTNESS, POINTS
 from mbt_cli.core.measures import JUDGED_BY, Measure, ScoreInputs, Verdicts
+from mbt_cli.core.plugin import AbsentByDefault
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.agreement import kappa_measure, share_measure
 from mbt_cli.scores.human import human_measures
+from mbt_cli.scores.human_points import point_measures
+from mbt_cli.scores.points import point_votes
 from mbt_cli.scores.scoring import correctness_votes, live_only
-from mbt_cli.scores.votes import both_parsed, paired_votes, repeated_votes
+from mbt_cli.scores.votes import Votes, both_parsed, paired_votes, repeated_votes
 
 OWN_VOTES = "own votes"
 """What stands for a judge's other votes beside the names of judges."""
@@ -36,7 +41,15 @@ class JudgeAgreement(Score):
     verdict, Y the label, w the weight of least variance (PPI++, Angelopoulos, Duchi and Zrnic 2023;
     w = 1 is prediction-powered inference, Angelopoulos et al. 2023, w = 0 the labels alone). With
     many labels it is at least as precise as the labels alone, whatever the judge.
-    Unit: kappa, 1 for full agreement, 0 for that of chance; per cent of verdicts; the corrected
+    With `human` points, for each judge of points: `human_error_points`, the mean of |J - H| over
+    labelled rollouts, J the judge's points (the mean of its votes) and H the human's;
+    `human_bias_points`, the mean of J - H; `human_same_points`, the share with J = H;
+    `human_band_points`, the share in the same band (`bands`); `human_rank_points`, Spearman's rank
+    correlation, ties at their mean rank; `human_kappa_points`, kappa with squared differences
+    (Cohen 1968); `human_unread_points`, the share of labelled rollouts whose points are unread,
+    which are in no other number.
+    Unit: kappa, 1 for full agreement, 0 for that of chance; per cent of verdicts; points for the
+    error and the bias; a correlation from -1 to 1; the corrected
     accuracy per cent of samples, averaged within questions first. Several votes of a judge count
     by their majority beside a label, each for itself otherwise.
     Intervals: 95 % over questions. Kappa has the studentized bootstrap with the clustered delta
@@ -55,11 +68,25 @@ class JudgeAgreement(Score):
     """
 
     reads_labels: ClassVar[bool] = True
+    needs_one: ClassVar[bool] = True
 
     kind: Literal["judge_agreement"] = "judge_agreement"
+    bands: Annotated[tuple[float, ...], Field(min_length=2), AbsentByDefault] = (0, 1, 6, 7)
+    """Points at which each band begins, ascending: by default 0 (wrong), 1 to 5 (partial), 6
+    (almost right) and 7 (right) are bands."""
+
+    @field_validator("bands")
+    @classmethod
+    def _ascends(cls, bands: tuple[float, ...]) -> tuple[float, ...]:
+        if any(low >= high for low, high in pairwise(bands)):
+            raise ValueError("must ascend: each number is where a band begins")
+        return bands
 
     def needs(self) -> Collection[str]:
-        return (CORRECTNESS,)
+        return (CORRECTNESS, POINTS)
+
+    def makes(self, metric: str) -> bool:
+        return metric.startswith(("judge_", "human_"))
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         judges = inputs.judges
@@ -72,7 +99,32 @@ class JudgeAgreement(Score):
             same_scale = judges[first].scale == judges[second].scale
             if first[0] == second[0] and same_scale:
                 found += _pair(*first, second[1], judges[first], judges[second])
-        return [*found, *_against_humans(inputs)]
+        return [*found, *self._against_humans(inputs)]
+
+    def _against_humans(self, inputs: ScoreInputs) -> Iterator[Measure]:
+        """Each judge beside the human labels: points if a judge gives any, else verdicts."""
+        if inputs.human is None or inputs.human.is_empty():
+            return
+        votes_of: Callable[[ScoreInputs], Votes | None]
+        measures_of: Callable[..., Sequence[Measure]]
+        if any(quantity == POINTS for quantity, _ in inputs.judges):
+            labelled, votes_of = POINTS, point_votes
+            measures_of = partial(point_measures, bands=self.bands)
+        else:
+            labelled, votes_of, measures_of = CORRECTNESS, correctness_votes, human_measures
+        for (quantity, model), verdicts in inputs.judges.items():
+            if quantity != labelled:
+                continue
+            votes = votes_of(replace(inputs, verdicts={quantity: verdicts}))
+            assert votes is not None
+            yield from measures_of(
+                inputs.rollouts,
+                live_only(inputs, votes.value),
+                inputs.human,
+                verdicts.scale,
+                judge=model,
+                suffix=_suffix(quantity, model, inputs.judges),
+            )
 
 
 def _own_votes(
@@ -112,25 +164,6 @@ def _agreement(
     yield kappa_measure(kappa, pairs, is_ordered=verdicts.scale.is_ordered, settings=settings)
     hits = both_parsed(pairs).with_columns(hit=pl.col("first") == pl.col("second"))
     yield share_measure(same, hits, settings=settings)
-
-
-def _against_humans(inputs: ScoreInputs) -> Iterator[Measure]:
-    """Each judge of the answers beside the human labels, if there are labels."""
-    if inputs.human is None or inputs.human.is_empty():
-        return
-    for (quantity, model), verdicts in inputs.judges.items():
-        if quantity != CORRECTNESS:
-            continue
-        votes = correctness_votes(replace(inputs, verdicts={quantity: verdicts}))
-        assert votes is not None
-        yield from human_measures(
-            inputs.rollouts,
-            live_only(inputs, votes.value),
-            inputs.human,
-            verdicts.scale,
-            judge=model,
-            suffix=_suffix(quantity, model, inputs.judges),
-        )
 
 
 def _of(quantity: str) -> str:

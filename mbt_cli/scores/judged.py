@@ -131,6 +131,8 @@ class AnswerInclusiveErrors(Score):
     partly right answer is an error.
     """
 
+    one_of_a_kind: ClassVar[bool] = True
+
     kind: Literal["answer_inclusive_errors"] = "answer_inclusive_errors"
     accuracy: Accuracy = "judge_accuracy"
     """The measure that says whether an answer is right."""

@@ -1,7 +1,7 @@
 """Scores of length: tokens, tokens per correct answer, degeneration, AES."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from mbt_cli.scores.scoring import (
     mean_measure,
     rollout_values,
     samples,
+    token_values,
+    tokens_column,
     verifier_behind,
 )
 
@@ -49,9 +51,10 @@ def tail_loop_column(*, window: int, unit: int, repeats: int) -> pl.Expr:
 class Tokens(Score):
     """Mean length of the replies.
 
-    Formula: mean of completion tokens, reasoning included, as the server counts them.
-    Unit: tokens per reply, averaged over samples within questions first.
-    Reads: rollouts `completion_tokens`.
+    Formula: mean of completion tokens, reasoning included, as the server counts them; those of all
+    steps together, where a program made the rollout.
+    Unit: tokens per rollout, averaged over samples within questions first.
+    Reads: rollouts `total_completion_tokens`, else `completion_tokens`.
     No reply, or no count from the server: no value, counted. Empty and refused replies count with
     the tokens that the server gave them.
     Known holes: models with different tokenizers are not comparable; truncated replies count with
@@ -61,8 +64,51 @@ class Tokens(Score):
     kind: Literal["tokens"] = "tokens"
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        tokens = token_values(inputs)
+        return [mean_measure(inputs, self.kind, tokens, unit="tokens")]
+
+
+class AnswerTokens(Score):
+    """Mean length of the reply that a rollout returns, without the other steps of its program.
+
+    Formula: mean of completion tokens, reasoning included, as the server counts them.
+    Unit: tokens per reply, averaged over samples within questions first.
+    Reads: rollouts `completion_tokens`.
+    No reply, or no count from the server: no value, counted.
+    Known holes: those of `tokens`; a program that merges or shortens drafts returns a short text
+    for many tokens.
+    """
+
+    kind: Literal["answer_tokens"] = "answer_tokens"
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         tokens = rollout_values(inputs, pl.col("completion_tokens"))
         return [mean_measure(inputs, self.kind, tokens, unit="tokens")]
+
+
+class ProgramSteps(Score):
+    """Requests that a rollout makes, and those of them that were of no use.
+
+    Formula: `steps` is the mean number of requests of a rollout; `steps_unread` that of replies
+    without what the program needs of them, `steps_failed` that of requests without a reply.
+    Unit: requests per rollout, averaged over samples within questions first.
+    Reads: rollouts `steps`, `unread_steps`, `failed_steps`.
+    No program in the stage: no number. A failed rollout: no value, counted.
+    Known holes: a step that is asked again because it could not be read counts twice, as it costs.
+    """
+
+    one_of_a_kind: ClassVar[bool] = True
+
+    kind: Literal["steps"] = "steps"
+
+    def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
+        if "steps" not in inputs.rollouts.columns:
+            return []
+        columns = {"steps": "steps", "steps_unread": "unread_steps", "steps_failed": "failed_steps"}
+        return [
+            mean_measure(inputs, metric, rollout_values(inputs, pl.col(column)), unit="requests")
+            for metric, column in columns.items()
+        ]
 
 
 class TokensPerCorrect(Score):
@@ -71,11 +117,14 @@ class TokensPerCorrect(Score):
     Formula: mean tokens of all replies / mean accuracy, both over the same rollouts; wrong and
     truncated replies count too.
     Unit: tokens per right answer; undefined if no answer is right.
-    Reads: rollouts `completion_tokens` and whatever `accuracy` reads.
+    Reads: rollouts `total_completion_tokens`, else `completion_tokens`, and whatever `accuracy`
+    reads.
     No verdicts although the accuracy is a judge's: no number. A rollout without one of the two
     values enters neither mean and is counted.
     Known holes: favours a model that answers easy questions briefly and gives up on the rest.
     """
+
+    one_of_a_kind: ClassVar[bool] = True
 
     kind: Literal["tokens_per_correct"] = "tokens_per_correct"
     accuracy: Accuracy = "judge_accuracy"
@@ -91,7 +140,7 @@ class TokensPerCorrect(Score):
         accuracy = accuracy_values(inputs, self.accuracy)
         if accuracy is None:
             return []
-        tokens = rollout_values(inputs, pl.col("completion_tokens"))
+        tokens = token_values(inputs)
         missing = np.isnan(accuracy) | np.isnan(tokens)
         columns = {
             "accuracy": np.where(missing, np.nan, accuracy),
@@ -126,6 +175,8 @@ class Degeneration(Score):
     before its answer.
     """
 
+    one_of_a_kind: ClassVar[bool] = True
+
     kind: Literal["degeneration"] = "degeneration"
     window: int = Field(default=2000, gt=0)
     """Characters at the end of a reply to search for a loop."""
@@ -155,13 +206,15 @@ class AES(Score):
     dA >= 0, else alpha dL - gamma |dA|. A and L are means over the questions that both cells
     have. The table of the paper adds |dA| on a drop too, an error that is not reproduced here.
     Unit: index; 0 for the baseline itself, above 0 better.
-    Reads: rollouts `completion_tokens` and whatever `accuracy` reads, of the cell and its
-    baseline; the interval resamples both together by question.
+    Reads: rollouts `total_completion_tokens`, else `completion_tokens`, and whatever `accuracy`
+    reads, of the cell and its baseline; the interval resamples both together by question.
     No baseline, or no verdicts although the accuracy is a judge's: no number. A question without
     a value on either side is left out; its failed samples are counted.
     Known holes: one number hides which of the two changed; a weak baseline (small A_base) makes
     dA large; a baseline that is never right makes it undefined.
     """
+
+    one_of_a_kind: ClassVar[bool] = True
 
     kind: Literal["aes"] = "aes"
     alpha: float = Field(default=1.0, ge=0)
@@ -234,7 +287,7 @@ def aes(
 
 
 def _tokens(inputs: ScoreInputs, length: Length) -> Values:
-    tokens = pl.col("completion_tokens")
+    tokens = tokens_column(inputs.rollouts)
     kept = {
         "all": tokens,
         "answered": pl.when(pl.col("answer").fill_null("") != "").then(tokens),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,8 @@ from mbt_cli.scores.scoring import (
     mean_measure,
     mean_over_questions,
     mean_votes,
-    rollout_values,
     samples,
+    token_values,
     verifier_behind,
 )
 from mbt_cli.scores.votes import failed_votes
@@ -58,6 +58,8 @@ class MQI(Score):
     Known holes: the shortest replies dominate the mean over samples; a truncated reply would have a
     low MQI but is left out: read `mqi_not_judged`.
     """
+
+    one_of_a_kind: ClassVar[bool] = True
 
     kind: Literal["mqi"] = "mqi"
     base_tokens: float | None = Field(default=None, gt=0)
@@ -95,7 +97,7 @@ class MQI(Score):
         if base is None:
             return []
         change = None if self.base_tokens else _base_change(inputs)
-        tokens = rollout_values(inputs, pl.col("completion_tokens"))
+        tokens = token_values(inputs)
         usable = ~np.isnan(level) & (tokens > 0)
         index = np.divide(level * base, tokens, out=np.full(len(level), np.nan), where=usable)
         columns = {
@@ -179,7 +181,7 @@ def _gamma_estimate(means: Means) -> Floats:
 def _base_tokens(inputs: ScoreInputs) -> float | None:
     if inputs.baseline is None:
         return None
-    tokens = rollout_values(inputs.baseline, pl.col("completion_tokens"))
+    tokens = token_values(inputs.baseline)
     return mean_over_questions(inputs.baseline, tokens)
 
 
@@ -187,7 +189,7 @@ def _base_change(inputs: ScoreInputs) -> pl.DataFrame | None:
     """`question_id` and `base`: tokens of the baseline by question, over their mean."""
     if inputs.baseline is None:
         return None
-    tokens = rollout_values(inputs.baseline, pl.col("completion_tokens"))
+    tokens = token_values(inputs.baseline)
     found = samples(inputs.baseline).per_question({"value": tokens})
     own = found.join(samples(inputs).ids.to_frame("question_id"), on="question_id", how="semi")
     if not own["value"].sum():

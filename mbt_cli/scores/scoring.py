@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.judge_scales import CORRECTNESS
+from mbt_cli.core.judge_scales import CORRECTNESS, VERIFIED
 from mbt_cli.core.measures import Measure, ScoreInputs
 from mbt_cli.core.traces import cut_column
 from mbt_cli.core.verifier import Verifier
@@ -26,6 +26,7 @@ Accuracy = Literal[
     "official_exact_match",
     "official_f1",
     "math_match",
+    "verified",
 ]
 """The measure that says how right an answer is."""
 
@@ -49,11 +50,17 @@ def answer_values(inputs: ScoreInputs, column: str) -> Values:
 
     Where the benchmark's verifier replaces words, every measure of words is whether it passes.
     """
-    if (verifier := inputs.verifier).replaces_words:
-        return inputs.once(
-            "verified", lambda: verifier.values(inputs.rollouts).fill_null(np.nan).to_numpy()
-        )
+    if inputs.verifier.replaces_words:
+        return own_values(inputs)
     return answer_frame(inputs)[column].to_numpy()
+
+
+def own_values(inputs: ScoreInputs) -> Values:
+    """How right each rollout is by the benchmark's verifier; NaN if it failed or has no verdict."""
+    verifier = inputs.verifier
+    return inputs.once(
+        "own verifier", lambda: verifier.values(inputs.rollouts).fill_null(np.nan).to_numpy()
+    )
 
 
 def math_verifier(own: Verifier) -> Verifier:
@@ -85,6 +92,8 @@ def accuracy_values(inputs: ScoreInputs, accuracy: Accuracy) -> Values | None:
     """How right each rollout is, from 0 to 1; None if that needs verdicts and there are none."""
     if accuracy == "math_match":
         return math_values(inputs)
+    if accuracy == "verified":
+        return verified_values(inputs)
     if accuracy != "judge_accuracy":
         return answer_values(inputs, accuracy)
     votes = correctness_votes(inputs)
@@ -98,14 +107,25 @@ def verifier_behind(accuracy: Accuracy, own: Verifier) -> Verifier | None:
         accuracy: The measure.
         own: The benchmark's own verifier.
     """
-    if own.replaces_words and accuracy != "judge_accuracy":
+    if own.replaces_words and accuracy not in _FROM_VERDICTS:
         return own
     return math_verifier(own) if accuracy == "math_match" else None
 
 
 def judges_behind(accuracy: Accuracy) -> Collection[str]:
     """Quantities of the judges that an accuracy needs."""
-    return (CORRECTNESS,) if accuracy == "judge_accuracy" else ()
+    quantity = _FROM_VERDICTS.get(accuracy)
+    return () if quantity is None else (quantity,)
+
+
+_FROM_VERDICTS: Mapping[Accuracy, str] = {"judge_accuracy": CORRECTNESS, "verified": VERIFIED}
+"""Accuracy to the quantity of the verdicts that it is read from."""
+
+
+def verified_values(inputs: ScoreInputs) -> Values | None:
+    """How right each rollout is by the verdicts of a verifier; None without them."""
+    votes = votes_on(inputs, VERIFIED)
+    return None if votes is None else live_only(inputs, votes.value)
 
 
 def correctness_votes(inputs: ScoreInputs) -> Votes | None:
@@ -141,10 +161,25 @@ def mean_votes(inputs: ScoreInputs, quantity: str, number: pl.Expr) -> Values:
     return live_only(inputs, mean_vote(inputs.rollouts, inputs.verdicts[quantity].rows, number))
 
 
+_TOTAL = "total_completion_tokens"
+
+
 def rollout_values(inputs: ScoreInputs, expression: pl.Expr) -> Values:
     """A numeric or Boolean expression over the rollouts; NaN if null or the rollout failed."""
     live = pl.when(pl.col("failure").is_null()).then(expression.cast(pl.Float64))
     return inputs.rollouts.select(live.fill_null(np.nan)).to_series().to_numpy()
+
+
+def token_values(inputs: ScoreInputs) -> Values:
+    """Completion tokens of each rollout: those of all steps, where a program made it."""
+    return rollout_values(inputs, tokens_column(inputs.rollouts))
+
+
+def tokens_column(rollouts: pl.DataFrame) -> pl.Expr:
+    """The completion tokens of rollouts: those of all steps, where a program made them."""
+    own = pl.col("completion_tokens")
+    has_total = _TOTAL in rollouts.columns
+    return pl.coalesce(_TOTAL, own) if has_total else own
 
 
 def cut_values(inputs: ScoreInputs) -> Values:

@@ -515,6 +515,8 @@ def swap_p(own: Quantity, base: Quantity, *, seed: int) -> float | None:
 
 
 def _t_p(own: Quantity, base: Quantity) -> float | None:
+    if own.size < 2:
+        return None
     apart = own.influence() - base.influence()
     difference = own.value() - base.value()
     error = math.sqrt(float(apart @ apart) / (own.size - 1) / own.size)

@@ -23,7 +23,12 @@ from mbt_cli.scores.statistics import (
     share_interval,
 )
 
-_LIMITS = {"percent": (0.0, 1.0), "share": (0.0, 1.0), "kappa": (-1.0, 1.0)}
+_LIMITS = {
+    "percent": (0.0, 1.0),
+    "share": (0.0, 1.0),
+    "kappa": (-1.0, 1.0),
+    "correlation": (-1.0, 1.0),
+}
 """Units of numbers with limits, to these limits."""
 _NO_WIDTH = 1e-6
 NO_SPREAD = "every question has the same value"
@@ -207,7 +212,7 @@ class _Part:
             settings["undefined_resamples"] = round(drawn.undefined, 4)
         if interval is None:
             settings["no_interval"] = why_no_interval(drawn, self._unit())
-        limits = _LIMITS.get(self.measure.unit)
+        limits = _LIMITS.get(self.measure.unit) or _own_limits(self.measure)
         return interval.within(*limits) if interval and limits else interval
 
     def _difference(
@@ -235,6 +240,12 @@ class _Part:
                 why_no_interval(resampled, self._unit()) if resampled else NO_SPREAD
             )
         return row
+
+
+def _own_limits(measure: Measure) -> tuple[float, float] | None:
+    """The limits that a measure states in its settings, such as the fewest and the most points."""
+    least, most = (measure.settings.get(name) for name in ("least", "most"))
+    return None if least is None or most is None else (float(least), float(most))
 
 
 def why_no_interval(drawn: Resampled, unit: str = "question") -> str:

@@ -46,10 +46,11 @@ def combined(
         StageError: A vote on a rollout is repeated.
     """
     vote = pl.when(pl.col("failure").is_null()).then(number)
+    one = {"median": vote.median(), "min": vote.min(), "max": vote.max()}
     found = _per_rollout(
         rollouts,
         verdicts,
-        value=vote.median() if combine == "median" else vote.mean(),
+        value=one.get(combine, vote.mean()),
         parsed=vote.count().cast(pl.Float64),
         unparsed=vote.is_null().mean(),
         # of 0 / 1 votes, the mean tells how many are equal

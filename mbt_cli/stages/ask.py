@@ -1,6 +1,7 @@
 """Requests of stages: programs in, durable rows out, in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import polars as pl
@@ -10,7 +11,8 @@ from mbt_cli.core.programs import Result, Task
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.queue import RequestBatch
-from mbt_cli.stages.base import Work
+from mbt_cli.stages.base import Model, Work
+from mbt_cli.stages.gpu_shares import with_own_gpus
 
 BATCH_ROWS = 250
 """Rows per frame."""
@@ -38,17 +40,39 @@ def request_batch(
     total: int,
 ) -> RequestBatch:
     """The requests of a cell to its model of this role, with the model's sampling and settings."""
-    model = work.resolution.models[role]
+    model, roles = work.resolution.models[role], work.resolution.roles
     work.result.model = {"name": model.name, "role": role, **model.spec()}
-    return RequestBatch(
+    if roles:
+        work.result.notes["roles"] = {name: played.name for name, played in roles.items()}
+    batch = _batch_of(work, model, purpose)
+    return replace(
+        batch,
         tasks=tasks,
         total=total,
+        roles={name: _beside(_batch_of(work, played, purpose)) for name, played in roles.items()},
+        goes_on=work.resolution.has_steps,
+    )
+
+
+def _beside(batch: RequestBatch) -> RequestBatch:
+    """The requests to a model whose server runs beside the stage's own, with a log of its own."""
+    log = batch.place.log
+    end = "".join(log.suffixes)
+    named = log.with_name(f"{log.name.removesuffix(end)}.{batch.model}{end}")
+    return replace(batch, place=replace(batch.place, log=named))
+
+
+def _batch_of(work: Work, model: Model, purpose: str) -> RequestBatch:
+    beside = [other.backend for other in work.resolution.models.values()]
+    return RequestBatch(
+        tasks=tuple,
+        total=None,
         purpose=purpose,
         study_seed=work.resolution.seed,
         identity={**model.backend.identity(), "id": model.id},
         sampling=model.sampling_body(),
         body={**model.sampling.body(), **model.request},
-        open=lambda place: work.open(model.backend, place),
+        open=lambda place: work.open(model.backend, with_own_gpus(place, model.backend, beside)),
         place=work.place(model.run),
         max_tokens=model.sampling.limit,
         run=model.run,
@@ -56,6 +80,8 @@ def request_batch(
         sends_seed=model.sampling.seedable,
         model_id=model.id,
         origin=model.backend.origin(),
+        model=model.name,
+        meter=None if work.meter is None else work.meter(model.name),
     )
 
 
@@ -64,11 +90,19 @@ def ask_model(
     batch: RequestBatch,
     columns: pl.Schema,
     row_of: Callable[[Task, Reply], Mapping[str, Any]],
+    of_steps: Callable[[Result], Mapping[str, Any]] | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Send the requests without a known reply, and make a row of each reply.
 
     Rows are made in the order of the tasks and written while later requests are in flight; the
     last ones are yielded.
+
+    Args:
+        work: What the stage runs with.
+        batch: The requests.
+        columns: Columns of the rows.
+        row_of: The columns of a row that are not `rows.REPLY`.
+        of_steps: Takes every result, and gives columns about all of its steps.
     """
     work.progress.start(work.resolution.address, batch.total)
     rows: list[dict[str, Any]] = []
@@ -77,7 +111,8 @@ def ask_model(
     def emit(result: Result) -> None:
         nonlocal characters
         reply = result.reply
-        rows.append({**reply_columns(result.request, reply), **row_of(result.task, reply)})
+        row = {**reply_columns(result.request, reply), **row_of(result.task, reply)}
+        rows.append(row if of_steps is None else {**row, **of_steps(result)})
         characters += reply.characters
         if len(rows) == BATCH_ROWS or characters > _BATCH_CHARACTERS:
             work.write(frame_of_rows(rows, columns))

@@ -6,30 +6,38 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import polars as pl
 from pydantic import Field
 
+from mbt_cli.core.benchmark_files import Shots
 from mbt_cli.core.chat import Endpoint, Json, Responder, template_arguments
 from mbt_cli.core.column_maps import ColumnMap
 from mbt_cli.core.fingerprint import spec_of
+from mbt_cli.core.harness import Harness
 from mbt_cli.core.model_families import RelatedJudge
 from mbt_cli.core.model_settings import RunSettings, Sampling
-from mbt_cli.core.plugin import Settings
+from mbt_cli.core.plugin import Plugin, Settings
+from mbt_cli.core.prices import Price
 from mbt_cli.core.progress import Progress
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.serving import ServerPlace
-from mbt_cli.core.templates import Template
+from mbt_cli.core.templates import EXAMPLES, Template
 from mbt_cli.inference.loop import AskReport
-from mbt_cli.interfaces import Backend, Benchmark, Judge, Trainer, Verifier
-from mbt_cli.store.hub import HubAccess
-from mbt_cli.store.lineage import Lineage
+from mbt_cli.inference.meter import Meter
+from mbt_cli.interfaces import Backend, Benchmark, Judge, Program, Trainer, Verifier
+from mbt_cli.programs.single import Single
+from mbt_cli.store.hub import HubAccess, HubRequest
+from mbt_cli.store.lineage import ROWS, Lineage
+from mbt_cli.store.parquet import row_groups
 from mbt_cli.verifiers.text import extract_answer
 
 OpenBackend = Callable[[Backend, ServerPlace], AbstractContextManager[Endpoint | Responder]]
 
 WriteRows = Callable[[pl.DataFrame], None]
+
+_SINGLE = Single()
 
 
 def no_rows(frame: pl.DataFrame) -> None:
@@ -88,7 +96,7 @@ class Resolution:
 
     Args:
         axes: Axis to value, in the order of the address.
-        models: Role (`model`, `teacher`, `judge_model`) to model.
+        models: Role (`model`, `teacher`, `judge_model`) to model; then those of a program's roles.
         templates: Prompt field to template.
         inputs: Input field to the addresses that it reads.
         source: Existing data that the cell uses instead of running.
@@ -99,8 +107,14 @@ class Resolution:
         related_judges: Judge models that judge replies of their own kind, for a report to note.
         trained: Cells of questions that the study trains on, for a report to compare.
         evaluated: Cells of questions that it evaluates on.
+        currency: Currency of all prices, for a report.
+        prices: Model to its price, for a report; never in a fingerprint.
         recipe: Settings of a training that all methods share, for train stages.
         trainer: The method of the training, for train stages.
+        harness: The program that evaluates, for harness stages.
+        program: How the model works on a question, for rollouts.
+        program_prompts: Field of the program to the template that it names.
+        steps: The steps whose checkpoints a training publishes, or `all`; never in a fingerprint.
     """
 
     study: str
@@ -117,11 +131,38 @@ class Resolution:
     benchmarks: Mapping[str, Benchmark] = field(default_factory=dict)
     recipe: Recipe | None = None
     trainer: Trainer | None = None
+    harness: Harness | None = None
+    program: Program = _SINGLE
+    program_prompts: Mapping[str, Template] = field(default_factory=dict)
+    steps: tuple[str, ...] = ()
     manifest: str = ""
     manifest_name: str = "MANIFEST"
     related_judges: tuple[RelatedJudge, ...] = ()
     trained: tuple[str, ...] = ()
     evaluated: tuple[str, ...] = ()
+    currency: str = "USD"
+    prices: Mapping[str, Price] = field(default_factory=dict)
+
+    @property
+    def shots(self) -> Shots | None:
+        """The worked examples of the benchmark; None if no prompt shows them."""
+        shown = any(EXAMPLES in template.placeholders for template in self.templates.values())
+        return self.benchmark.shots if shown and self.benchmark is not None else None
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a rollout or a verdict may make several requests."""
+        return self.program != _SINGLE or self.judges_in_steps
+
+    @property
+    def judges_in_steps(self) -> bool:
+        """Whether a verdict may make several requests."""
+        return self.judge is not None and self.judge.expected_requests() > 1
+
+    @property
+    def roles(self) -> Mapping[str, Model]:
+        """Role of the program to the model that plays it, for roles that the stage fills."""
+        return {name: self.models[name] for name in self.program.roles if name in self.models}
 
     @property
     def verifiers(self) -> Mapping[str, Verifier]:
@@ -149,6 +190,34 @@ class LoadedInput:
     lineage: Lineage | None
     made_otherwise: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """These columns of its rows in order, some megabytes at once."""
+        if self.lineage is None:
+            yield self.rows.select(columns).collect()
+        else:
+            yield from row_groups(self.folder / ROWS, columns)
+
+
+class Steps(Protocol):
+    """The checkpoints that a training publishes while it runs, each as a cell of its own."""
+
+    def published(self) -> Collection[int]:
+        """The steps of this very training, with its settings and data, that are published."""
+
+    def recover(self, published: Path) -> None:
+        """Put checkpoints back whose publication a killed run has left unfinished.
+
+        Args:
+            published: Folder with the checkpoints that the training process has written.
+        """
+
+    def publish(self, step: int, checkpoint: Path) -> None:
+        """Publish a checkpoint as whole, once; its folder is moved.
+
+        Raises:
+            ArtifactError: The disk is full.
+        """
+
 
 @dataclass(slots=True)
 class StageResult:
@@ -171,6 +240,8 @@ class Work:
         open: A backend's endpoint; a server that already runs is used again.
         write: Takes rows that are ready while others are still asked for; those that the stage
             yields later come after them.
+        steps: Where a training publishes the checkpoints of its steps.
+        meter: Counts what requests to a model, named as in the manifest, cost; None in dry runs.
     """
 
     resolution: Resolution
@@ -183,6 +254,8 @@ class Work:
     progress: Progress
     write: WriteRows = no_rows
     retry_failed: bool = False
+    steps: Steps | None = None
+    meter: Callable[[str], Meter] | None = None
     result: StageResult = field(default_factory=StageResult)
 
     @property
@@ -202,11 +275,17 @@ class Work:
 
     def rows(self, name: str) -> pl.DataFrame:
         """All rows behind an input field."""
-        return pl.concat([cell.rows for cell in self.inputs[name]]).collect()
+        return self.lazy(name).collect()
+
+    def batches(self, name: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """These columns of all rows behind an input field in order, some megabytes at once."""
+        for cell in self.inputs[name]:
+            yield from cell.batches(columns)
 
     def lazy(self, name: str) -> pl.LazyFrame:
         """All rows behind an input field, read when they are collected."""
-        return pl.concat([cell.rows for cell in self.inputs[name]])
+        # rollouts of programs have more columns
+        return pl.concat([cell.rows for cell in self.inputs[name]], how="diagonal")
 
 
 AxisValue = str | bool | int | float
@@ -259,19 +338,28 @@ class InputRule:
         kinds: Stage kinds whose cells it reads.
         leading: The stage takes the axes of its cells.
         many: Any number of cells may match, including none; otherwise exactly one.
+        several: One cell must match, and more may.
         same_rollouts: Only cells made from this cell's own rollouts match.
         judges: Earlier inputs whose cells must each be judged by exactly one cell.
         partial: Unfinished cells are left out.
         with_questions: The questions of its cells are read too, as `questions`.
+        per_questions: One cell must match for each of the stage's `questions`, on benchmark and
+            split.
     """
 
     kinds: tuple[str, ...]
     leading: bool = False
     many: bool = False
+    several: bool = False
     same_rollouts: bool = False
     judges: tuple[str, ...] = ()
     partial: bool = False
     with_questions: bool = False
+    per_questions: bool = False
+
+
+COMMON_AXES = ("benchmark", "split", "model")
+"""Axes that a stage of every kind can have."""
 
 
 class Stage(Settings, ABC):
@@ -306,8 +394,12 @@ class Stage(Settings, ABC):
     """Fields that enter the spec resolved, not as written."""
     swept: ClassVar[tuple[str, ...]] = ()
     """Fields that are tables whose keys can be axes: `trainer.learning_rate`, named by the key."""
+    source_axes: ClassVar[frozenset[str]] = frozenset()
+    """Axes that a stage with a `source` can have beside the others, for `{axis}` in it."""
     short_axes: ClassVar[Mapping[str, str]] = {}
     """Axis to the key path that it stands for."""
+    takes_gpus: ClassVar[bool] = False
+    """Whether it computes on the machine's GPUs itself: a server beside it would hold them."""
 
     kind: str
     """Kind of the stage, which is the verb that runs it."""
@@ -327,16 +419,42 @@ class Stage(Settings, ABC):
         return iter(())
 
     def axis_problems(self, axes: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
-        """Problems of fields with the values that axes have in what it reads, as `problems`."""
+        """Problems of fields with the values that axes have in what it reads, as `problems`.
+
+        Args:
+            axes: Axis to its values; `metric` to the names of the numbers of harnesses, if it reads
+                some.
+        """
         return iter(())
+
+    def computes_here(self, resolution: Resolution) -> bool:
+        """`takes_gpus`, or what the cell's own settings say."""
+        return self.takes_gpus
 
     def check_here(self, resolution: Resolution, environment: Mapping[str, str]) -> None:
         """Check, before anything of a run is paid for, that this machine can make the cell.
 
         Raises:
             StageError: A package is missing; the hint is what to type.
+            UsageError: A program or a key is missing.
         """
         return
+
+    def outdated(self, notes: Mapping[str, Json], resolution: Resolution) -> str | None:
+        """Why rows with this fingerprint are made again, which costs nothing; None if they stay.
+
+        Args:
+            notes: The notes of the finished cell's lineage.
+            resolution: The cell as the manifest has it now.
+        """
+        return None
+
+    verifiers_by_member: ClassVar[bool] = False
+    """Whether a verifier decides rows of members of a list that grows, and none else."""
+
+    def failures_allowed(self) -> tuple[str, ...]:
+        """`allowed_failures`, and what its settings allow besides."""
+        return self.allowed_failures
 
     def uses_verifier(self, resolution: Resolution) -> bool:
         """Whether the rows depend on the verifier of a benchmark."""
@@ -346,8 +464,21 @@ class Stage(Settings, ABC):
         """The verifiers on which the rows of a benchmark with the verifier `own` depend."""
         return [own] if self.uses_verifier(resolution) else []
 
+    def verifiers_of(self, member: Plugin, own: Verifier) -> Sequence[Verifier]:
+        """Those of `verifiers_used` that one member of a list that grows depends on.
+
+        Args:
+            member: A member of a field marked `Grows`, such as a metric.
+            own: The benchmark's own verifier.
+        """
+        return []
+
     def files_read(self) -> Mapping[str, Path]:
         """Field to the local file that it names: its content is part of the spec, not its name."""
+        return {}
+
+    def hub_files_read(self) -> Mapping[str, HubRequest]:
+        """Field to the file on the hub that it names: name and revision are part of the spec."""
         return {}
 
     def part_read(self, spec: Json, resolution: Resolution) -> Json:

@@ -1,12 +1,46 @@
-"""A finished train cell as a model: its checkpoint replaces the weights of the model."""
+"""A trained model as the model of another cell: a checkpoint replaces the weights of the model.
 
-from collections.abc import Mapping
+While a training runs it publishes the checkpoints that other cells read, each as a cell of its own
+with the axis `step`, whole from the moment that it appears:
+
+    grpo/model=qwen             the training, and the last checkpoint once it has ended
+    grpo/model=qwen/step=20     the checkpoint of step 20
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Annotated
 
+from pydantic import Field
+
+from mbt_cli.core.addresses import STEP
+from mbt_cli.core.plugin import Settings
 from mbt_cli.core.training_job import CHECKPOINT, Weights
 from mbt_cli.errors import StageError
-from mbt_cli.stages.base import LoadedInput, Resolution
+from mbt_cli.stages.base import InputReference, LoadedInput, Resolution, StageInput
 from mbt_cli.store.cells import FILES
+
+ALL_STEPS = "all"
+"""In `where`: every step that is published."""
+TRAINING = "training"
+"""The input of a checkpoint's cell: the training that publishes it."""
+
+
+class Beside(Settings):
+    """Where checkpoints are evaluated while their training runs."""
+
+    gpus: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
+    """Numbers of the GPUs among those that the run sees, from 0; none: on the processors."""
+
+
+def beside_problems(
+    beside: Beside | None, checkpoints: StageInput | None
+) -> Iterator[tuple[str, str]]:
+    """That a stage evaluates beside a training whose steps it does not read: field and message."""
+    where = checkpoints.where if isinstance(checkpoints, InputReference) else {}
+    if beside is not None and STEP not in where:
+        steps = f'checkpoints = {{ stage = "...", where = {{ {STEP} = "{ALL_STEPS}" }} }}'
+        yield "beside", f"is for the checkpoints of a training that runs: `{steps}`"
 
 
 def with_checkpoints(

@@ -177,7 +177,8 @@ def _placed(frame: pl.DataFrame, work: Work, most: dict[str, int]) -> pl.DataFra
         first = frame["question_id"][0] if frame.height else None
         raise StageError(
             f"none of the {frame.height} rows of `{work.resolution.source}` is about a "
-            f"question of `{address}`; its first `question_id` is `{first}`"
+            f"question of `{address}`; its first `question_id` is `{first}`, that of the questions "
+            f"`{numbered['question_id'][0] if numbered.height else None}`"
         )
     within = placed.filter(pl.col(name) < limit for name, limit in most.items())
     work.result.notes[FUNNEL] = {

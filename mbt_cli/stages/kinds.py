@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from mbt_cli.stages.base import Stage
+from mbt_cli.stages.harness import HarnessStage
 from mbt_cli.stages.judge import JudgeStage
 from mbt_cli.stages.questions import QuestionsStage
 from mbt_cli.stages.report import ReportStage
@@ -19,6 +20,7 @@ STAGES: Mapping[str, type[Stage]] = {
     "train": TrainStage,
     "judge": JudgeStage,
     "score": ScoreStage,
+    "harness": HarnessStage,
     "report": ReportStage,
 }
 """Kinds of stages in manifests, in the usual order of a study."""

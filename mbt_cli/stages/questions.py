@@ -37,6 +37,7 @@ class QuestionsStage(Stage):
             work.resolution.axes["split"],
             question=benchmark.question,
             generate=benchmark.generate,
+            has=benchmark.has,
             hub=work.hub,
         )
         yield from reader.frames()

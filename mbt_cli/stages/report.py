@@ -9,17 +9,31 @@ import orjson
 import polars as pl
 from pydantic import Field
 
+from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
+from mbt_cli.core.chat import Json
 from mbt_cli.core.plugin import Grows
-from mbt_cli.core.tables import CELLS, STAGE, ReportInputs, TableData
+from mbt_cli.core.prices import PICOS, Price
+from mbt_cli.core.tables import (
+    CELLS,
+    SPENDING,
+    STAGE,
+    ReportInputs,
+    TableData,
+    beside_benchmarks,
+)
 from mbt_cli.errors import UsageError
 from mbt_cli.registry import BACKENDS, SCORES, AnyFigure, AnyTable
+from mbt_cli.report.comparisons import Comparisons, compared_methods
+from mbt_cli.report.cost_table import Cost
 from mbt_cli.report.files import write_tables
-from mbt_cli.report.metrics import METRIC_NAMES
+from mbt_cli.report.metrics import METRIC_NAMES, harness_cells
 from mbt_cli.report.page import PageInputs, write_page
 from mbt_cli.report.references import (
+    is_shipped,
     lines_without_number,
     read_reference,
+    reference_file,
     reference_problems,
     with_reference,
 )
@@ -27,6 +41,7 @@ from mbt_cli.report.seeds import merged_seeds
 from mbt_cli.stages.base import InputRule, LoadedInput, Resolution, Stage, StageInput, Work
 from mbt_cli.stages.contamination import shared_questions
 from mbt_cli.store.reading import finished_cells, read_parquet_file
+from mbt_cli.store.spending import SpendingReader, Spent, earlier_spending
 
 _ROWS = pl.Schema({"table": pl.String(), "rows": pl.Int64()})
 _SUMMARY = "files/summary.parquet"
@@ -38,13 +53,14 @@ class ReportStage(Stage):
     version: ClassVar[int] = 3
     kind: Literal["report"] = "report"
     scores: StageInput
-    """Score stages to report. Default: all before this one."""
+    """Score and harness stages to report. Default: all before this one."""
     tables: Annotated[list[AnyTable], Grows]
     """Tables to make, each by name or as a TOML table with settings. Default: `main_results`."""
     figures: Annotated[list[AnyFigure], Grows] = Field(default_factory=list)
     """Figures to make, each by name or as a TOML table with settings."""
     reference: str | None = None
-    """CSV file with published numbers, shown next to those of the study; its content counts."""
+    """CSV file with published numbers, shown next to those of the study, or the name of a shipped
+    one; its content counts."""
     intervals: bool = True
     """Whether the CSV and LaTeX files have intervals and marks of significance; the others do."""
     traces: Annotated[int, Field(ge=0)] | Literal["all", "auto"] = "auto"
@@ -53,24 +69,32 @@ class ReportStage(Stage):
 
     summary: ClassVar[str] = "make the tables and figures"
     inputs: ClassVar[Mapping[str, InputRule]] = {
-        "scores": InputRule(kinds=("score",), many=True, partial=True)
+        "scores": InputRule(kinds=("score", "harness"), many=True, partial=True)
     }
 
     def files_read(self) -> Mapping[str, Path]:
-        return {} if self.reference is None else {"reference": Path(self.reference).expanduser()}
+        return {} if self.reference is None else {"reference": reference_file(self.reference)}
 
     def axis_problems(self, axes: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
         if self.reference is not None:
-            metrics = {*SCORES.kinds(), *METRIC_NAMES}
-            path = Path(self.reference).expanduser()
-            for what in reference_problems(path, axes, metrics):
+            metrics = {*SCORES.kinds(), *METRIC_NAMES, *axes.get("metric", ())}
+            for what in reference_problems(reference_file(self.reference), axes, metrics):
                 yield "reference", what
 
     def columns(self, resolution: Resolution) -> pl.Schema:
         return _ROWS
 
+    def outdated(self, notes: Mapping[str, Json], resolution: Resolution) -> str | None:
+        is_outdated = self._shows_cost() and notes.get(_PRICES) != _priced(resolution)
+        return "prices have changed" if is_outdated else None
+
+    def _shows_cost(self) -> bool:
+        return any(isinstance(table, Cost) for table in self.tables)
+
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         inputs = merged_seeds(report_inputs(work))
+        if self._shows_cost():
+            work.result.notes[_PRICES] = _priced(work.resolution)
         built = [table.build(inputs) for table in self.tables]
         beside = self._beside_reference(built, inputs, work)
         shown = _noted(beside, work.inputs.get("scores", ()), _shared_questions(work))
@@ -98,6 +122,7 @@ class ReportStage(Stage):
             tables=tables,
             manifest=found.manifest,
             manifest_name=found.manifest_name,
+            comparisons=_comparisons(work, inputs, tables),
             traces=self.traces,
         )
 
@@ -106,9 +131,11 @@ class ReportStage(Stage):
     ) -> list[TableData]:
         if self.reference is None:
             return built
-        published = read_reference(Path(self.reference).expanduser())
+        path = reference_file(self.reference)
+        published = read_reference(path)
         metric_tables = [t for k, t in zip(self.tables, built, strict=True) if k.shows_metrics]
-        if left := lines_without_number(published, metric_tables, inputs.axes):
+        left = lines_without_number(published, metric_tables, inputs.axes)
+        if left and not (is_shipped(path) and len(left) < published.height):
             listed = ", ".join(str(line) for line in left)
             work.progress.note(f"`{self.reference}`: no table has the numbers of lines {listed}")
         work.result.notes["reference"] = {"file": self.reference, "lines_without_number": left}
@@ -121,7 +148,75 @@ class ReportStage(Stage):
             raise UsageError(f"`{self.reference}`: {error}") from None
 
 
+_PRICES = "prices"
+
+
+def _priced(resolution: Resolution) -> dict[str, Json]:
+    """The prices of a study, as a report's notes have them."""
+    prices = {name: price.model_dump() for name, price in sorted(resolution.prices.items())}
+    return {"currency": resolution.currency, "models": prices}
+
+
+def study_spending(study_folder: Path, prices: Mapping[str, Price]) -> pl.DataFrame:
+    """`SPENDING` of a study, in the order in which requests were sent.
+
+    Raises:
+        ArtifactError: A record or a lineage is damaged.
+    """
+    records = SpendingReader(study_folder).read()
+    records = [*earlier_spending(study_folder, {one.address for one in records}), *records]
+    sums: dict[tuple[str, str], Spent] = {}
+    for one in records:
+        before = sums.get((one.address, one.model))
+        sums[one.address, one.model] = one if before is None else before.joined(one)
+    found = [
+        {
+            "address": one.address,
+            "model": one.model,
+            "requests": one.used.requests,
+            "input": one.used.input,
+            "cached": one.used.cached,
+            "output": one.used.output,
+            "money": one.known(prices) / PICOS if one.model in prices else None,
+            "at_most": one.cost(prices) / PICOS if one.model in prices else None,
+        }
+        for one in sums.values()
+    ]
+    return pl.DataFrame(found, schema=SPENDING)
+
+
+_RESAMPLES = 10_000
+
+
+def _comparisons(
+    work: Work, inputs: ReportInputs, tables: Sequence[TableData]
+) -> Comparisons | None:
+    """Every two methods in the metrics of the tables, with the settings of the first score."""
+    shown = [c.key for table in tables for c in table.columns if c.kind == "number"]
+    scored = [cell for cell in work.inputs.get("scores", ()) if cell.kind == "score"]
+    lineages = [cell.lineage for cell in scored if cell.lineage is not None]
+    if not lineages:  # harnesses alone, whose numbers have no values per question
+        return None
+    spec = lineages[0].spec
+    others = harness_cells(inputs)
+    inputs = replace(
+        inputs,
+        summary=inputs.summary.filter(~pl.col("address").is_in(pl.Series(others, dtype=pl.String))),
+        missing=[a for a in inputs.missing if _stage_of(a) not in set(map(_stage_of, others))],
+    )
+    return compared_methods(
+        inputs,
+        list(dict.fromkeys(shown)),
+        resamples=spec.get("resamples", _RESAMPLES),
+        seed=spec.get("seed", 0),
+    )
+
+
 _PAIRS_SHOWN = 5
+
+
+def _stage_of(address: str) -> str:
+    return address.partition("/")[0]
 
 
 def _shared_questions(work: Work) -> list[str]:
@@ -167,13 +262,20 @@ def report_inputs(work: Work) -> ReportInputs:
     notes = [cell.lineage.notes for cell in cells if cell.lineage is not None]
     return ReportInputs(
         summary=pl.concat([_summary(cell, axes) for cell in cells]).collect(),
-        scores=pl.concat([_with_axes(cell.rows, cell, axes) for cell in cells], how="diagonal"),
+        scores=pl.concat([_with_axes(_scores(cell), cell, axes) for cell in cells], how="diagonal"),
         axes=axes,
         missing=missing,
         toy_judges=_toy_judges(notes),
         cells=study_cells(work.study_folder),
         related_judges=[str(pair) for pair in work.resolution.related_judges],
+        spending=study_spending(work.study_folder, work.resolution.prices),
+        currency=work.resolution.currency,
     )
+
+
+def _scores(cell: LoadedInput) -> pl.LazyFrame:
+    """The values per question; a harness tells of none."""
+    return cell.rows if cell.kind == "score" else pl.LazyFrame(schema=rows.SCORES)
 
 
 def _told_apart(cells: Sequence[LoadedInput], missing: Sequence[str]) -> list[LoadedInput]:
@@ -183,9 +285,11 @@ def _told_apart(cells: Sequence[LoadedInput], missing: Sequence[str]) -> list[Lo
     the same labels.
     """
     whole = [replace(cell, axes={**_axes_of_rollouts(cell), **cell.axes}) for cell in cells]
-    seen = [
-        tuple(sorted(axes.items())) for axes in (*(c.axes for c in whole), *map(axes_of, missing))
-    ]
+    others: list[Mapping[str, str]] = [axes_of(address) for address in missing]
+    if any("benchmark" in axes for axes in (*(c.axes for c in whole), *others)):
+        whole = [replace(cell, axes=beside_benchmarks(cell.axes)) for cell in whole]
+        others = [beside_benchmarks(axes) for axes in others]
+    seen = [tuple(sorted(axes.items())) for axes in (*(c.axes for c in whole), *others)]
     if len(set(seen)) == len(seen):
         return whole
     return [replace(c, axes={STAGE: c.address.partition("/")[0], **c.axes}) for c in whole]

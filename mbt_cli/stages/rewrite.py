@@ -14,6 +14,7 @@ from mbt_cli.core.traces import cut_column, trace_column, trace_of
 from mbt_cli.errors import StageError
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.inference.replies import PROMPT_TOO_LONG
+from mbt_cli.interfaces import Verifier
 from mbt_cli.stages.ask import ask_model, failed_row, request_batch
 from mbt_cli.stages.base import (
     VERIFIED,
@@ -26,7 +27,7 @@ from mbt_cli.stages.base import (
     Work,
 )
 from mbt_cli.stages.gates import MOST_TRACES, GateResults, Gates
-from mbt_cli.stages.inputs import RowReader, answer_verdicts, kept
+from mbt_cli.stages.inputs import RowReader, answer_verdicts, gold_columns, kept
 from mbt_cli.stages.synthesize import asked_of, prompt_values, with_own_prompt
 
 _KEY = ["question_id", "sample"]
@@ -182,7 +183,7 @@ def _pair_rollouts(
         StageError: A rollout has no question or exists twice, or no rollout has a solution.
     """
     verifier = work.resolution.verifier_of(work.resolution.axes)
-    rollouts = _with_gold(work, reply=verifier.reads_reply)
+    rollouts = _with_gold(work, verifier)
     whole = rollouts
     if not truncated:
         whole = rollouts.filter(~cut_column() | pl.col("failure").is_not_null())
@@ -207,9 +208,10 @@ def _pair_rollouts(
     return paired, joined.filter(pl.col("problem").is_not_null()), counts
 
 
-def _with_gold(work: Work, *, reply: bool) -> pl.DataFrame:
-    """The rollouts with their gold answers; `reply` tells whether the reply is read too."""
-    columns = [*_KEY, "answer", "finish_reason", "failure", *(["reply"] if reply else [])]
+def _with_gold(work: Work, verifier: Verifier) -> pl.DataFrame:
+    """The rollouts with what the verifier reads of them and of their questions."""
+    reply = ["reply"] if verifier.reads_reply else []
+    columns = [*_KEY, "answer", "finish_reason", "failure", *reply]
     rollouts = (
         work.lazy("rollouts")
         .select(*columns, (trace_column() != "").alias("has_trace"))
@@ -217,11 +219,7 @@ def _with_gold(work: Work, *, reply: bool) -> pl.DataFrame:
     )
     questions = (
         work.lazy("questions")
-        .select(
-            "question_id",
-            pl.col("answer").alias("gold_answer"),
-            pl.col("answer_aliases").alias("gold_aliases"),
-        )
+        .select("question_id", *gold_columns(verifier))
         .with_row_index("question_row")
     )
     joined = rollouts.join(questions, on="question_id", how="left", maintain_order="left")

@@ -10,18 +10,21 @@ import polars as pl
 from pydantic import Field
 
 from mbt_cli.core import rows
+from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.lineage_notes import NO_TEXT
 from mbt_cli.core.measures import (
     CLUSTER,
     JUDGED_BY,
+    METADATA,
+    Breakdown,
     Measure,
     QuestionClusters,
     ScoreInputs,
     Verdicts,
 )
 from mbt_cli.core.names import nearest
-from mbt_cli.core.plugin import AbsentByDefault, Grows
+from mbt_cli.core.plugin import AbsentByDefault, Grows, Plugin
 from mbt_cli.core.traces import cut_column
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.errors import StageError
@@ -32,9 +35,9 @@ from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.stages.base import InputRule, Resolution, Stage, StageInput, Work
 from mbt_cli.stages.inputs import (
     CLUSTER_COLUMNS,
-    METADATA,
     as_scored,
     question_clusters,
+    with_breakdowns,
     with_questions,
 )
 from mbt_cli.stages.judge import seen_by_judge
@@ -63,8 +66,9 @@ class ScoreStage(Stage):
     metrics: Annotated[list[AnyScore], Grows] = Field(min_length=1)
     """Metrics to compute: names, or tables with settings. Default: exact match and F1, or
     `math_match` for math, with the answer rate and tokens."""
-    by: list[Literal["difficulty", "hops", "question_type"]] = Field(default_factory=list)
-    """Columns of the questions to break every metric down by."""
+    by: list[Breakdown] = Field(default_factory=list)
+    """Columns of the questions to break every metric down by: `difficulty`, `hops`,
+    `question_type`, or `metadata.KEY`, such as `metadata.level`."""
     resamples: int = Field(default=2_000, ge=100)
     """Number of bootstrap resamples."""
     cluster: Annotated[str | dict[str, str] | None, AbsentByDefault] = None
@@ -78,6 +82,7 @@ class ScoreStage(Stage):
         "verdicts": InputRule(kinds=("judge",), many=True, same_rollouts=True),
     }
     reads_questions: ClassVar[bool] = True
+    verifiers_by_member: ClassVar[bool] = True
 
     def columns(self, resolution: Resolution) -> pl.Schema:
         more = {CLUSTER: pl.String()} if self.cluster_column(resolution.axes) else {}
@@ -102,7 +107,9 @@ class ScoreStage(Stage):
             if "baseline" in metric.needs() and self.baseline is None:
                 what = f"`{metric.kind}` compares with a baseline"
                 yield f"metrics.{number}", f"{what}: add `baseline = {{ AXIS = VALUE }}`"
-
+            if any(other.collides(metric) for other in self.metrics[:number]):
+                what = f"`{metric.kind}` makes numbers of the same name as one before it"
+                yield f"metrics.{number}", f"{what}: leave one out"
         if self.human is not None and not any(metric.reads_labels for metric in self.metrics):
             kinds = [kind for kind, metric in SCORES.kinds().items() if metric.reads_labels]
             yield "human", f"no metric reads it: add `{kinds[0]}` to `metrics`"
@@ -112,18 +119,22 @@ class ScoreStage(Stage):
         return {} if path is None else {"human": path}
 
     def verifiers_used(self, own: Verifier, resolution: Resolution) -> Sequence[Verifier]:
-        found = [metric.verifier(own) for metric in self.metrics]
-        return list(dict.fromkeys(verifier for verifier in found if verifier is not None))
+        found = [verifier for m in self.metrics for verifier in self.verifiers_of(m, own)]
+        return list(dict.fromkeys(found))
+
+    def verifiers_of(self, member: Plugin, own: Verifier) -> Sequence[Verifier]:
+        verifier = member.verifier(own) if isinstance(member, Score) else None
+        return [] if verifier is None else [verifier]
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
-        own = _judged_cell(work, "")
+        own = _judged_cell(work, "", self.by)
         if own is None:
             raise StageError("a score cell has no rollouts")
         for verifier in self.verifiers_used(own[0].verifier, work.resolution):
             verifier.prepare()
         own = (replace(own[0], human=self._labels(work, own[0].rollouts)), own[1])
         read, seed = work.resolution.inputs, work.resolution.seed
-        views = judge_views(own, _judged_cell(work, _BASELINE))
+        views = judge_views(own, _judged_cell(work, _BASELINE, self.by))
         is_baseline = read["rollouts"] == read.get(f"{_BASELINE}rollouts")
         clusters = None
         if column := self.cluster_column(work.resolution.axes):
@@ -221,23 +232,26 @@ def measures(
 
     The name of the model follows the name of the metric, as in `judge_accuracy:gpt-oss-20b`.
     """
-    found: list[Measure] = []
+    found: dict[str, Measure] = {}
+    said: set[str] = set()  # names that a metric gives, judge models apart
     for metric in metrics:
         common = metric.measure(views[None])
         names = {measure.metric for measure in common}
-        found += common
-        found += [
-            replace(
-                measure,
-                metric=f"{measure.metric}{JUDGED_BY}{model}",
-                settings={**measure.settings, "judge_model": model},
+        if twice := sorted(names & said):
+            raise StageError(
+                f"two metrics are called `{twice[0]}`, and no table could tell them apart",
+                hint="leave one of them out of `metrics`",
             )
-            for model, inputs in views.items()
-            if model is not None
-            for measure in metric.measure(inputs)
-            if measure.metric not in names
-        ]
-    return found if clusters is None else [clusters.on(measure) for measure in found]
+        said |= names
+        found |= {measure.metric: measure for measure in common}
+        for model, inputs in views.items():
+            for measure in () if model is None else metric.measure(inputs):
+                name = f"{measure.metric}{JUDGED_BY}{model}"
+                if measure.metric not in names and name not in found:
+                    settings = {**measure.settings, "judge_model": model}
+                    found[name] = replace(measure, metric=name, settings=settings)
+    made = list(found.values())
+    return made if clusters is None else [clusters.on(measure) for measure in made]
 
 
 def verdicts_by_judge(
@@ -260,7 +274,9 @@ def verdicts_by_judge(
         judge = judge_of(lineage.spec)
         if judge is None:
             continue
-        key = (judge.quantity, str((lineage.model or {}).get("name", "")))
+        # verifiers ask no model: the names of their judges tell them apart
+        name = (lineage.model or {}).get("name") or axes_of(lineage.address)["judge"]
+        key = (judge.quantity, str(name))
         if key in found:
             raise StageError(
                 f"`{found[key][0]}` and `{lineage.address}` are both verdicts of "
@@ -269,7 +285,7 @@ def verdicts_by_judge(
                 'verdicts = { stage = "...", where = { judge = "..." } }',
             )
         found_rows = with_definite(frame.drop("messages").collect(), judge, rollouts)
-        found[key] = (lineage.address, Verdicts(found_rows, judge.scale))
+        found[key] = (lineage.address, Verdicts(found_rows, judge.verdict_scale()))
     return {key: verdicts for key, (_, verdicts) in found.items()}
 
 
@@ -295,11 +311,15 @@ def with_definite(verdicts: pl.DataFrame, judge: Judge, rollouts: pl.DataFrame) 
     return verdicts.update(pl.DataFrame(definite, schema=schema), on=key, include_nulls=True)
 
 
-def _judged_cell(work: Work, prefix: str) -> JudgedCell | None:
+def _judged_cell(work: Work, prefix: str, by: Sequence[str]) -> JudgedCell | None:
     if not work.inputs.get(f"{prefix}rollouts") or work.resolution.benchmark is None:
         return None
     benchmark = work.resolution.benchmark
-    rollouts = as_scored(with_questions(work, f"{prefix}rollouts"))
+    metadata = benchmark.verifier.reads_metadata
+    rollouts = as_scored(with_questions(work, f"{prefix}rollouts", metadata=metadata))
+    if by:
+        where = work.input("questions").address
+        rollouts = with_breakdowns(rollouts, work.lazy("questions"), by, where)
     inputs = ScoreInputs(
         rollouts=rollouts, verifier=benchmark.verifier, official=benchmark.official
     )
@@ -319,10 +339,11 @@ def _without_text(rollouts: pl.DataFrame) -> dict[str, Json]:
 
 def missing_judge(metric: Score, judged: Collection[str]) -> str | None:
     """That a metric needs a judge of a quantity that is not among those judged; None if not."""
-    needed = next((quantity for quantity in metric.needs() if quantity != "baseline"), None)
-    if needed is None or needed in judged:
+    quantities = [quantity for quantity in metric.needs() if quantity != "baseline"]
+    needed = quantities if metric.needs_one else quantities[:1]
+    if not needed or any(quantity in judged for quantity in needed):
         return None
-    kinds = [kind for kind, judge in JUDGES.kinds().items() if judge.quantity == needed]
+    kinds = [kind for kind, judge in JUDGES.kinds().items() if judge.quantity in needed]
     judges = " or ".join(f"`{kind}`" for kind in kinds)
     return f"`{metric.kind}` needs verdicts of the judge {judges}"
 
@@ -330,7 +351,8 @@ def missing_judge(metric: Score, judged: Collection[str]) -> str | None:
 def _models_behind(work: Work) -> dict[str, Json]:
     """The models that answered and judged, and what each of them is, for the notes of tables."""
     asked = [cell.lineage.model or {} for cell in work.inputs["rollouts"] if cell.lineage]
-    judged = [cell.lineage.model or {} for cell in work.inputs.get("verdicts", ()) if cell.lineage]
+    judges = [cell.lineage for cell in work.inputs.get("verdicts", ()) if cell.lineage]
+    judged = [lineage.model for lineage in judges if lineage.model]
     return {
         "models": {str(m.get("name")): _nature(m.get("backend") or {}) for m in asked + judged},
         "judge_models": sorted({str(m.get("name")) for m in judged}),

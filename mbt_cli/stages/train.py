@@ -18,20 +18,25 @@ import polars as pl
 import pyarrow.parquet as pq
 from pydantic import Discriminator, Field, Tag
 
+from mbt_cli.backends.weights import misnamed_files
 from mbt_cli.core import rows
+from mbt_cli.core.addresses import STEP, axes_of
 from mbt_cli.core.chat import TEMPLATE_FIELDS, Json, template_arguments
 from mbt_cli.core.findings import install_line, not_installed
 from mbt_cli.core.fingerprint import part_of, spec_of
-from mbt_cli.core.lineage_notes import FUNNEL, TRAINING
+from mbt_cli.core.lineage_notes import FUNNEL
+from mbt_cli.core.lineage_notes import TRAINING as TRAINING_NOTE
 from mbt_cli.core.number_text import number_text
-from mbt_cli.core.plugin import RunOnly
+from mbt_cli.core.plugin import AbsentByDefault, RunOnly
 from mbt_cli.core.recipe import HeldOut, Launch, Recipe, accumulation
 from mbt_cli.core.request_keys import canonical_json
 from mbt_cli.core.training_job import (
     CHECKPOINT,
     EVALUATIONS,
     LOG,
+    ORDER,
     PROBLEM,
+    PUBLISHED,
     ROWS_PER_SHARD,
     SHARD,
     STOPPED,
@@ -44,9 +49,11 @@ from mbt_cli.core.training_job import (
     log_lines,
 )
 from mbt_cli.core.verifier import plugin_reference
-from mbt_cli.errors import StageError, Stopped
+from mbt_cli.errors import StageError, Stopped, UsageError
 from mbt_cli.inference.server import ServerProcess
-from mbt_cli.interfaces import Benchmark, Trainer
+from mbt_cli.interfaces import Backend, Benchmark, Trainer
+from mbt_cli.registry import BACKENDS
+from mbt_cli.sandbox import pool as sandbox
 from mbt_cli.stages.base import (
     VERIFIED,
     AxisValues,
@@ -59,7 +66,17 @@ from mbt_cli.stages.base import (
     StageInput,
     Work,
 )
-from mbt_cli.stages.checkpoints import checkpoint_of
+from mbt_cli.stages.checkpoints import ALL_STEPS, TRAINING, checkpoint_of
+from mbt_cli.stages.curriculum import PassRates, out_of_range, pass_rates
+from mbt_cli.stages.mixture import (
+    KEY,
+    Interleaving,
+    MixturePart,
+    mixture_of,
+    mixture_problems,
+    order_path,
+    order_request,
+)
 from mbt_cli.stages.training_data import (
     Examples,
     chosen_examples,
@@ -74,6 +91,8 @@ from mbt_cli.store.locks import held_by_children
 _THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Arguments of chat templates that turn thinking off."""
 _TRACES = frozenset({"synthesize", "rewrite"})
+_ASKED = "questions"
+"""The input with the questions of a training."""
 _HUB = "hub:"
 _POLL_SECONDS = 0.5
 _CHECKPOINT_SECONDS = 300.0
@@ -98,6 +117,17 @@ _EVALUATED = ("step", "eval_loss", "eval_score")
 _MISSING_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _MEMORY_KILL = 137
 _TAIL_LINES = 15
+
+
+def _kept(written: object) -> str:
+    return PassRates.__name__ if isinstance(written, dict | PassRates) else "rest"
+
+
+Kept = Annotated[
+    Annotated[Keep, Tag("rest")] | Annotated[PassRates, Tag(PassRates.__name__)],
+    Discriminator(_kept),
+]
+"""Rows by their replies, or questions by their pass rates."""
 
 
 def _member(written: object) -> str:
@@ -125,10 +155,13 @@ class TrainStage(Stage):
     """`reply`: the raw rollout; `trace`: a think block with the trace, then the gold answer."""
     prompt: str = "answer"
     """Template of the questions that the model learns to answer."""
-    keep: Keep | None = None
-    """Which rows are trained on."""
+    keep: Kept | None = None
+    """Which rows are trained on; of questions, `{ pass_rate = [0.1, 0.9] }` by `scores`."""
     verdicts: StageInput | None = None
     """Verdicts of `answer_match` on `data` that decide what is correct, instead of the verifier."""
+    scores: StageInput | None = None
+    """Score stage whose values are the pass rates of the questions, for `keep` and `sort`. It reads
+    rollouts of the same benchmark and split; by default of the same model."""
     max_samples: int | None = Field(default=None, ge=1)
     """Maximum number of rollouts per question."""
     max_traces: int | None = Field(default=None, ge=1)
@@ -142,6 +175,13 @@ class TrainStage(Stage):
     their questions are taken out of the data."""
     questions: dict[str, AxisValues] | None = None
     """Axes of the questions for reinforcement learning."""
+    mixture: Annotated[list[MixturePart] | None, AbsentByDefault] = Field(
+        default=None, min_length=1
+    )
+    """Benchmarks whose questions are asked, with their shares and orders, in place of all
+    `questions`; `questions` then says their split, `{ split = "train" }` by default."""
+    mixing: Annotated[Interleaving, AbsentByDefault] = "interleaved"
+    """Whether each stretch of a mixture has all parts in their shares, or one follows another."""
     reward: str | dict[str, float] | None = None
     """Name of the reward to maximise, or several with their weights."""
     start: StageInput | None = None
@@ -161,25 +201,34 @@ class TrainStage(Stage):
     axes: ClassVar[tuple[str, ...]] = ("model",)
     inputs: ClassVar[Mapping[str, InputRule]] = {
         "data": InputRule(kinds=("rollout", "synthesize", "rewrite"), with_questions=True),
-        "questions": InputRule(kinds=("questions",)),
+        "questions": InputRule(kinds=("questions",), several=True),
         "start": InputRule(kinds=("train",)),
+        TRAINING: InputRule(kinds=("train",)),
         "validation": InputRule(kinds=("rollout", "synthesize", "rewrite"), with_questions=True),
         "verdicts": InputRule(kinds=("judge",), judges=("data", "validation")),
+        "scores": InputRule(kinds=("score",), per_questions=True),
     }
     models: ClassVar[tuple[str, ...]] = ("model",)
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
     placeholders: ClassVar[frozenset[str]] = frozenset({"question", "documents"})
     resolved: ClassVar[tuple[str, ...]] = ("preset", "recipe", "trainer", "lora", "reward")
     swept: ClassVar[tuple[str, ...]] = ("recipe", "trainer", "lora")
+    takes_gpus: ClassVar[bool] = True
+    source_axes: ClassVar[frozenset[str]] = frozenset({STEP})
     short_axes: ClassVar[Mapping[str, str]] = {"seed": "trainer.seed"}
 
     def columns(self, resolution: Resolution) -> pl.Schema:
-        own = {} if resolution.trainer is None else resolution.trainer.logged()
+        own = _logged(resolution)
         return pl.Schema({**rows.TRAINING_LOG, **dict.fromkeys(own, pl.Float64())})
 
     def problems(self, read: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
         if self.verdicts is not None and (self.data is None or self.keep not in VERIFIED):
             yield "verdicts", 'decide which `data` are correct: set `keep` to "correct" or "wrong"'
+        yield from self._curriculum_problems()
+        if self.mixture is not None:
+            yield from mixture_problems(self.mixture)
+            if self.data is not None:
+                yield "mixture", "is for questions; shares of `data` are `weights`"
         if self.data is None:
             return
         if self.weights and _is_read(self.validation):
@@ -200,8 +249,31 @@ class TrainStage(Stage):
         if self.weights and (without := stages - set(self.weights)):
             yield "weights", f"has no entry for `{min(without)}`"
 
-    def model_problems(self, model: Model) -> Iterator[tuple[str, str]]:
-        """Settings of the trained model that contradict the stage: key path and what is wrong."""
+    def _curriculum_problems(self) -> Iterator[tuple[str, str]]:
+        filters = isinstance(self.keep, PassRates)
+        sorts = [n for n, part in enumerate(self.mixture or ()) if part.sort is not None]
+        if filters and self.data is not None:
+            yield "keep", "`pass_rate` is for `questions` and `mixture`; rows have other values"
+        elif self.scores is None:
+            for key in (*(["keep"] if filters else []), *(f"mixture.{n}.sort" for n in sorts)):
+                yield key, "reads pass rates: name a score stage in `scores`"
+        elif not filters and not sorts:
+            yield "scores", "is read by `keep = { pass_rate = [0.1, 0.9] }` and `sort` alone"
+
+    def model_problems(self, model: Model, *, is_made: bool = True) -> Iterator[tuple[str, str]]:
+        """Settings of the trained model that contradict the stage: key path and what is wrong.
+
+        Args:
+            model: The model to train.
+            is_made: Whether the stage trains it; false for an existing checkpoint.
+        """
+        backend = model.backend
+        if is_made and type(backend).weights is Backend.weights:
+            can = [k for k, kind in BACKENDS.kinds().items() if kind.weights is not Backend.weights]
+            named = ", ".join(f"`{kind}`" for kind in can)
+            yield "backend", f"`{backend.kind}` has no weights to train; those of {named} have"
+        if is_made and getattr(backend, "adapter", None) is not None:
+            yield "adapter", "a training starts from whole weights: leave it out, or merge it first"
         if self.target != "trace":
             return
         for name in _THINKING_SWITCHES:
@@ -211,6 +283,14 @@ class TrainStage(Stage):
                     "is false, which closes the think block of every prompt: traces cannot follow; "
                     "set it to true",
                 )
+
+    def files_read(self) -> Mapping[str, Path]:
+        paths = {f"order of {p.benchmark}": order_path(p) for p in self.mixture or ()}
+        return {name: path for name, path in paths.items() if path is not None and path.is_file()}
+
+    def hub_files_read(self) -> Mapping[str, HubRequest]:
+        found = {f"order of {p.benchmark}": order_request(p) for p in self.mixture or ()}
+        return {name: request for name, request in found.items() if request is not None}
 
     def uses_verifier(self, resolution: Resolution) -> bool:
         if self.data is not None and self.keep in VERIFIED and self.verdicts is None:
@@ -253,6 +333,8 @@ class TrainStage(Stage):
         check_training_packages(resolution)
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
+        if TRAINING in work.resolution.inputs:
+            raise _not_published(work)
         if work.resolution.source is not None:
             yield _imported(work)
             return
@@ -268,11 +350,86 @@ class TrainStage(Stage):
             chosen_examples,
             work,
             target=self.target or "reply",
-            keep=self.keep,
+            keep=None if isinstance(self.keep, PassRates) else self.keep,
             max_samples=self.max_samples,
             max_traces=self.max_traces,
         )
         examples = question_examples(work) if self.data is None else chosen(weights=self.weights)
+        trained, held_out_rows = self._split(work, examples, chosen)
+        trained, rates = self._by_pass_rate(work, trained)
+        if self.mixture is None:
+            return trained, held_out_rows
+        about = {cell.address: cell.axes.get("benchmark", "") for cell in trained.cells}
+        benchmark = pl.col("source").replace_strict(about, return_dtype=pl.String)
+        recipe = work.resolution.recipe
+        seed = recipe.trainer.get("seed", work.resolution.seed) if recipe else 0
+        every = trained.index.select(*KEY, "dropped")
+        questions = every.with_columns(benchmark.alias("benchmark"))
+        orders = {p.benchmark: path for p in self.mixture if (path := order_path(p)) is not None}
+        commits = {}
+        for part in self.mixture:
+            if (request := order_request(part)) is not None:
+                on_hub = fetch_files(request, work.hub)
+                orders[part.benchmark], commits[part.benchmark] = on_hub.paths[0], on_hub.commit
+        mixture = mixture_of(questions, self.mixture, self.mixing, seed, orders, rates)
+        unknown = [
+            f"{facts['unknown']:,} of `{name}`, such as "
+            + ", ".join(f"`{one}`" for one in facts["unknown_ids"])
+            for name, facts in mixture.facts.items()
+            if facts.get("unknown")
+        ]
+        if unknown:
+            work.progress.note(
+                f"{work.resolution.address}: ids in `order` that are not questions of the split: "
+                + "; ".join(unknown)
+            )
+        work.result.notes["mixture"] = {
+            name: facts | ({"commit": commits[name]} if name in commits else {})
+            for name, facts in mixture.facts.items()
+        }
+        return replace(trained, order=mixture.order), held_out_rows
+
+    def _by_pass_rate(
+        self, work: Work, asked: Examples
+    ) -> tuple[Examples, dict[str, pl.DataFrame]]:
+        """The questions that `keep` leaves, and benchmark to the pass rates of its questions."""
+        filters = self.keep if isinstance(self.keep, PassRates) else None
+        rates: dict[str, pl.DataFrame] = {}
+        reasons: list[pl.DataFrame] = []
+        for cell in work.inputs.get("scores", ()):
+            metric = None if filters is None else filters.metric
+            found = pass_rates(cell.rows, metric, cell.address)
+            benchmark = cell.axes["benchmark"]
+            rates[benchmark] = pl.concat([rates[benchmark], found]) if benchmark in rates else found
+            about = [c.address for c in asked.cells if _same_questions(c.axes, cell.axes)]
+            own = asked.index.filter(pl.col("source").is_in(about))
+            if filters is not None:
+                why = pl.coalesce("dropped", out_of_range(found, filters)).alias("dropped")
+                own = own.with_columns(why)
+            reasons.append(own)
+        if filters is None or not reasons:
+            return asked, rates
+        index = pl.concat(reasons).sort(*KEY, "sample", "trace_id")
+        left, before = (one["dropped"].null_count() for one in (index, asked.index))
+        low, high = filters.pass_rate
+        what = f"{left:,} of {before:,} questions have a pass rate of {low:g} to {high:g}"
+        if not left:
+            raise StageError(
+                f"`{work.resolution.address}`: {what}",
+                hint="widen `keep`, or read scores of a rollout with more `samples`",
+            )
+        work.progress.note(f"{work.resolution.address}: {what}")
+        work.result.notes["keep"] = {
+            "questions": before,
+            "kept": left,
+            "without_pass_rate": index["dropped"].eq("no_pass_rate").sum(),
+        }
+        return replace(asked, index=index), rates
+
+    def _split(
+        self, work: Work, examples: Examples, chosen: Callable[..., Examples]
+    ) -> tuple[Examples, Examples | None]:
+        """The examples without those that are held out, and those."""
         recipe = work.resolution.recipe
         if _is_read(self.validation):
             validation = chosen(field="validation")
@@ -284,6 +441,26 @@ class TrainStage(Stage):
         share, limit = recipe.validation.share, recipe.validation.limit
         trained, held = held_out(examples.with_prompts(), share, limit, work.resolution.seed)
         return replace(examples, index=trained), replace(examples, index=held)
+
+
+def _same_questions(axes: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    return all(axes.get(axis) == others.get(axis) for axis in ("benchmark", "split"))
+
+
+def _sources(resolution: Resolution) -> dict[str, str]:
+    """Address of the questions that are asked to their benchmark; empty if there is only one."""
+    asked = {one: axes_of(one).get("benchmark", "") for one in resolution.inputs.get(_ASKED, ())}
+    return asked if len(set(asked.values())) > 1 else {}
+
+
+def _logged(resolution: Resolution) -> dict[str, str]:
+    """Column that the method adds to the log, to the name of the value in TRL's log."""
+    if resolution.trainer is None:
+        return {}
+    columns = resolution.trainer.logged_of_sources()
+    benchmarks = dict.fromkeys(_sources(resolution).values()) if columns else {}
+    of_sources = [f"{column}:{name}" for column in columns for name in benchmarks]
+    return {**resolution.trainer.logged(), **{name: name for name in of_sources}}
 
 
 _WHEN_TO_EVALUATE = frozenset({"eval_steps", "eval_delay", "metric_for_best_model"})
@@ -327,6 +504,20 @@ def evaluation_problems(
         yield uses[0], what
 
 
+def _not_published(work: Work) -> StageError:
+    """The training has ended without the checkpoint of a step that other cells read."""
+    training = work.input(TRAINING)
+    last = training.lineage.notes.get(TRAINING_NOTE) if training.lineage is not None else None
+    steps = last.get("steps") if isinstance(last, Mapping) else None
+    ended = f" after {steps} steps" if steps else ""
+    return StageError(
+        f"`{training.address}` ended{ended} and has not published the checkpoint of step "
+        f"{work.resolution.axes[STEP]}",
+        hint=f"a step is published while the training runs, if a stage reads it then: name steps "
+        f"that are there in `where.{STEP}`, or move `{training.folder}` away to train again",
+    )
+
+
 def _imported(work: Work) -> pl.DataFrame:
     """Copy the source's checkpoint into the artifact; the log is empty."""
     source = str(work.resolution.source)
@@ -348,8 +539,29 @@ def _imported(work: Work) -> pl.DataFrame:
         )
     with writing_to(work.files):
         shutil.copytree(folder, work.files / CHECKPOINT)
-    work.result.notes[TRAINING] = {"method": "external", "from": source, "revision": commit}
+    renamed = _with_names_of_index(work)
+    note = {"method": "external", "from": source, "revision": commit}
+    work.result.notes[TRAINING_NOTE] = note | ({"renamed": renamed} if renamed else {})
     return pl.DataFrame(schema=rows.TRAINING_LOG)
+
+
+def _with_names_of_index(work: Work) -> Mapping[str, str]:
+    """Give the copied weights the names that their index says; old name to new one.
+
+    Raises:
+        StageError: Weights that the index names are missing.
+    """
+    checkpoint = work.files / CHECKPOINT
+    try:
+        found = misnamed_files(checkpoint)
+    except UsageError as error:
+        raise StageError(error.message, hint=error.hint) from error
+    for wanted, name in found.items():
+        (checkpoint / name).rename(checkpoint / wanted)
+        work.progress.note(
+            f"`{work.resolution.source}`: weights in `{name}` are kept as `{wanted}`"
+        )
+    return {name: wanted for wanted, name in found.items()}
 
 
 def _train(
@@ -367,7 +579,8 @@ def _train(
     assert recipe is not None
     assert trainer is not None
     check_training_packages(work.resolution)
-    place = work.place(work.resolution.models["model"].run)
+    model = work.resolution.models["model"]
+    place = work.place(model.run)
     check_batch(recipe, trainer, {**place.environment, **recipe.launch.environment})
     # a killed run's training process may still write its last checkpoint, and hold the GPU
     waiting = "waiting for the training process of an earlier run, which writes a checkpoint"
@@ -378,6 +591,7 @@ def _train(
         log = place.log.with_name(place.log.name.replace("server", "train"))
         environment = {
             **launch_environment(place.environment),
+            **sandbox.variables(model.run.sandbox, model.run.sandbox_workers),
             **_variables(work, recipe, log.parent, folder),
         }
         (folder / "accelerate.yaml").write_text(_LAUNCHER_CONFIG, encoding="utf-8")
@@ -399,6 +613,7 @@ def _train(
             shown = _Shards(work, folder, funnel["rows"])
             _run(started(preparation), shown.show, folder, log)
         _run(started(command), _Steps(work, folder).show, folder, log)
+        _publish(work, folder)
     return _result(work, job, funnel)
 
 
@@ -452,8 +667,16 @@ def _write_job(
     new = parent / "new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
+    reads_metadata = any(v.reads_metadata for v in resolution.verifiers.values())
+    if examples.order is not None:
+        examples.order.write_parquet(new / ORDER)
+        for one in (digest, older_digest):
+            one.add(examples.order.write_ndjson())
     for name, of in (("examples", examples), ("validation", validation)):
         if of is not None:
+            # rows of a data set are learned from as they are; only held-out ones are verified
+            is_verified = reads_metadata and (of is validation or of.target is None)
+            of = replace(of, to_verify=is_verified)
             _write_examples(new / f"{name}.parquet", of, (digest, older_digest))
     folder, older = (parent / one.hexdigest()[:16] for one in (digest, older_digest))
     begun = older / "job.json"
@@ -466,6 +689,9 @@ def _write_job(
         if other.name != folder.name:
             shutil.rmtree(other)
     (folder / PROBLEM).unlink(missing_ok=True)
+    if work.steps is not None:
+        work.steps.recover(folder / PUBLISHED)
+        _publish(work, folder)
     job = TrainingJob(
         address=resolution.address,
         study=resolution.study,
@@ -476,11 +702,16 @@ def _write_job(
         seed=int(recipe.trainer.get("seed", resolution.seed)) % 2**31,
         examples=str(folder / "examples.parquet"),
         validation=None if validation is None else str(folder / "validation.parquet"),
+        order=None if examples.order is None else str(folder / ORDER),
         folder=str(folder.absolute()),
         files=str(work.files.absolute()),
         verifiers=verifiers,
         extractions=extractions,
-        logged=dict(trainer.logged()),
+        sources=_sources(resolution) if trainer.logged_of_sources() else {},
+        steps=tuple(int(step) for step in resolution.steps if step != ALL_STEPS),
+        every_step=ALL_STEPS in resolution.steps,
+        published=() if work.steps is None else tuple(sorted(work.steps.published())),
+        logged=_logged(resolution),
     )
     write_atomically(folder / "job.json", job.model_dump_json(indent=2).encode())
     dropped = examples.index["dropped"]
@@ -490,7 +721,7 @@ def _write_job(
 def _write_examples(path: Path, examples: Examples, digests: Sequence["DataDigest"]) -> None:
     with (
         writing_to(path),
-        pq.ParquetWriter(path, rows.arrow_schema(rows.EXAMPLES), compression="zstd") as writer,
+        pq.ParquetWriter(path, rows.arrow_schema(examples.schema), compression="zstd") as writer,
     ):
         for batch in examples.batches(path.parent):
             writer.write_table(batch.to_arrow(compat_level=pl.CompatLevel.oldest()))
@@ -712,7 +943,8 @@ def training_python(launch: Launch) -> str:
     """Path of the Python that trains; StageError if it does not exist."""
     if launch.python is None:
         return sys.executable
-    found = shutil.which(str(Path(launch.python).expanduser()))
+    # a Path would lose the `./` that tells a file from a command
+    found = shutil.which(os.path.expanduser(launch.python))  # noqa: PTH111
     if found is None:
         raise StageError(
             f"`launch.python` is `{launch.python}`, which does not exist",
@@ -774,8 +1006,16 @@ class _Shards:
         return min(self._examples, shards * ROWS_PER_SHARD)
 
 
+def _publish(work: Work, folder: Path) -> None:
+    """Publish the checkpoints that the training process has written since."""
+    whole = [path for path in (folder / PUBLISHED).glob("[0-9]*") if path.name.isdecimal()]
+    for path in sorted(whole, key=lambda path: int(path.name)):
+        assert work.steps is not None
+        work.steps.publish(int(path.name), path)
+
+
 class _Steps:
-    """Shows the steps in the log."""
+    """Shows the steps in the log, and publishes their checkpoints."""
 
     def __init__(self, work: Work, folder: Path) -> None:
         self._work = work
@@ -783,6 +1023,7 @@ class _Steps:
         self._shown = 0
 
     def show(self) -> None:
+        _publish(self._work, self._folder)
         lines = _log(self._folder)
         if not lines or lines[-1]["step"] <= self._shown:
             return
@@ -846,7 +1087,7 @@ def _result(work: Work, job: TrainingJob, funnel: Mapping[str, int]) -> list[dic
     work.result.notes[FUNNEL] = {**funnel, "trained": summary["rows"]}
     curve = [{name: line.get(name) for name in (*_CURVE, *job.logged)} for line in lines]
     curve += [{name: line.get(name) for name in _EVALUATED} for line in _log(folder, EVALUATIONS)]
-    work.result.notes[TRAINING] = {**summary, "curve": curve}
+    work.result.notes[TRAINING_NOTE] = {**summary, "curve": curve}
     model = work.resolution.models["model"]
     work.result.model = {
         "name": model.name,

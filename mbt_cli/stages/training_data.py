@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Message
+from mbt_cli.core.number_text import counted
 from mbt_cli.core.questions import documents_text
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import frame_of_rows
@@ -24,7 +25,7 @@ from mbt_cli.core.traces import cut_column, think_block
 from mbt_cli.core.training_job import ROWS_PER_SHARD
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import Keep, LoadedInput, Work
-from mbt_cli.stages.inputs import kept, verdicts_on
+from mbt_cli.stages.inputs import gold_columns, kept, verdicts_on
 from mbt_cli.store.disk import writing_to
 
 Target = Literal["reply", "trace"]
@@ -48,20 +49,30 @@ class Examples:
             row in its cell.
         cells: The cells that the rows are from.
         target: What the model learns to write; None: they are questions without completions.
+        to_verify: Whether rows have the metadata of their questions, which some verifiers read.
+        order: `source` and `question_id` in the order in which questions are asked; None: the
+            trainer draws one.
     """
 
     work: Work
     index: pl.DataFrame
     cells: tuple[LoadedInput, ...]
     target: Target | None
+    to_verify: bool = False
+    order: pl.DataFrame | None = None
+
+    @property
+    def schema(self) -> pl.Schema:
+        """The columns of its rows."""
+        return rows.EXAMPLES_TO_VERIFY if self.to_verify else rows.EXAMPLES
 
     def batches(self, folder: Path) -> Iterator[pl.DataFrame]:
-        """The rows as `rows.EXAMPLES`, `ROWS_PER_SHARD` at once, in the order of the index.
+        """The rows by `schema`, `ROWS_PER_SHARD` at once, in the order of the index.
 
         Args:
             folder: Where texts are kept meanwhile.
         """
-        pending = pl.DataFrame(schema=rows.EXAMPLES)
+        pending = pl.DataFrame(schema=self.schema)
         for cell in sorted(self.cells, key=lambda cell: cell.address):
             for made in self._rows_of(cell, folder):
                 pending = pl.concat([pending, made])
@@ -95,7 +106,8 @@ class Examples:
         index = self.index.filter(source=cell.address)
         index = index.with_columns(part=pl.int_range(pl.len()) // _ROWS_A_PART)
         with TemporaryDirectory(dir=folder) as kept_here:
-            asked = self._questions(cell).rows.select(_ASKED)
+            more = ("metadata",) if self.to_verify else ()
+            asked = self._questions(cell).rows.select(*_ASKED, *more)
             places = index.select("question_id", "part").unique()
             questions = _Parts(asked, places, Path(kept_here, "questions"))
             texts = None
@@ -117,7 +129,7 @@ class Examples:
                         _example(row, *by_id[row["question_id"]], self.target)
                         for row in batch.iter_rows(named=True)
                     ]
-                    yield frame_of_rows(made, rows.EXAMPLES)
+                    yield frame_of_rows(made, self.schema)
 
 
 class _Parts:
@@ -212,7 +224,8 @@ def chosen_examples(
         reasons = found["dropped"].value_counts(sort=True).rows()[:3]
         counts = "; ".join(f"{count} x {reason}" for reason, count in reasons)
         raise StageError(
-            f"`{work.resolution.address}`: none of {found.height} rows is trainable ({counts})",
+            f"`{work.resolution.address}`: none of {counted(found.height, 'row')} is trainable "
+            f"({counts})",
             hint=f"check the rows of its `{field}`, or change `keep`",
         )
     return Examples(work, found, cells, target)
@@ -273,9 +286,8 @@ def _are(count: int, noun: str) -> str:
 
 def _index_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | None) -> pl.DataFrame:
     questions = _questions_of(work, cell)
-    gold = questions.rows.select(
-        "question_id", gold_answer="answer", gold_aliases="answer_aliases"
-    ).collect()
+    verifier = work.resolution.verifier_of(cell.axes)
+    gold = questions.rows.select("question_id", *gold_columns(verifier)).collect()
     has_traces = "trace_id" in cell.rows.collect_schema()
     index = (
         cell.rows.with_row_index("number")
@@ -293,7 +305,8 @@ def _index_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | None) 
     lost = index.join(known, on="question_id", how="anti", maintain_order="left")
     if lost.height:
         raise StageError(
-            f"{lost.height} rows of `{cell.address}` have no question in `{questions.address}`; "
+            f"`{questions.address}` has no question for {counted(lost.height, 'row')} of "
+            f"`{cell.address}`; "
             f"first: `{lost['question_id'][0]}`"
         )
     twice = index.filter(pl.struct(_KEY[1:]).is_duplicated())
@@ -303,7 +316,6 @@ def _index_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | None) 
         )
     if keep is None or target != "reply":
         return index
-    verifier = work.resolution.verifier_of(cell.axes)
     verdicts = verdicts_on(work, cell)
     stays = [
         kept(
@@ -359,6 +371,7 @@ def _example(
         "thinking": thinking,
         "completion": text,
         "references": [question["answer"], *(question["answer_aliases"] or ())],
+        **({"metadata": question["metadata"]} if "metadata" in question else {}),
     }
 
 

@@ -125,6 +125,11 @@ class ArtifactWriter:
         return written
 
 
+def unfinished_files(folder: Path) -> Path:
+    """Where the files of a cell lie until it is finished."""
+    return folder / f"{FILES}{_PARTIAL}"
+
+
 def complete_finish(folder: Path) -> Lineage | None:
     """Complete an artifact whose writer crashed during the last renames; needs the cell's lock.
 
@@ -213,7 +218,9 @@ class _Tally:
             return
         # replies that another cell has asked for have no attempts: its lineage counts them
         own = pl.col("attempts").ne_missing(0)
-        sums = frame.select(pl.col(f"{kind}_tokens").filter(own).sum() for kind in kinds)
+        totals = {kind: f"total_{kind}_tokens" for kind in kinds}  # of all steps of a program
+        names = [t if t in frame.columns else f"{kind}_tokens" for kind, t in totals.items()]
+        sums = frame.select(pl.col(name).filter(own).sum() for name in names)
         self._tokens.update(dict(zip(kinds, sums.row(0), strict=True)))
 
     def fields(self) -> dict[str, object]:

@@ -17,6 +17,8 @@ FILES = "files"
 FAILURE = "failure.json"
 JOURNAL = "journal"
 REPLACED = ".replaced"
+NOTES = "NOTES.md"
+"""A file in a study's folder that is the user's own: mbt names it, and never writes it."""
 
 
 def cell_folder(runs: Path, study: str, address: str) -> Path:
@@ -29,6 +31,12 @@ def cell_folder(runs: Path, study: str, address: str) -> Path:
     if not address or any(part in ("", ".", "..") or part.startswith(".") for part in parts):
         raise ValueError(f"`{address}` is not a cell address")
     return runs.joinpath(study, *parts)
+
+
+def published_steps(runs: Path, study: str, address: str) -> list[int]:
+    """The steps of a training whose checkpoints are whole, in order."""
+    found = cell_folder(runs, study, address).glob(f"step=[0-9]*/{LINEAGE}")
+    return sorted(int(path.parent.name.partition("=")[2]) for path in found)
 
 
 _ARTIFACT = (LINEAGE, ROWS, FILES, FAILURE)

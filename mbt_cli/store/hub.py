@@ -4,6 +4,7 @@ HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE work as in huggingface_hub
 also be a local folder with the same files.
 """
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -289,10 +290,13 @@ def check_push(repo: str, access: HubAccess) -> None:
     """Refuse a repository that cannot be written.
 
     Raises:
-        UsageError: The network is off, or there is no token.
+        UsageError: It is no name of a repository, the network is off, or there is no token.
     """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise UsageError(f"`hub:{repo}` is not a repository", hint="--to hub:OWNER/NAME")
     if access.offline:
-        raise UsageError(f"cannot write to `hub:{repo}`: the network is off")
+        hint = "unset MBT_OFFLINE and HF_HUB_OFFLINE, or export to a folder"
+        raise UsageError(f"cannot write to `hub:{repo}`: the network is off", hint=hint)
     if access.token is None:
         raise UsageError(
             f"cannot write to `hub:{repo}` without a token",

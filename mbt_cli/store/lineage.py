@@ -25,7 +25,11 @@ _OF_ONE_RUN = {
     *("started_at", "seconds", "requests", "server", "code", "packages", "host"),
     SEAL,
 }
-_NOTES_OF_ONE_RUN = {"asked_in", "unusable_values"}
+PACE = "pace"
+"""Note of a cell that was made in several runs or shards: `completion_tokens` of the replies that
+these received, and the `seconds` that their servers took, where one run has `tokens` and `seconds`.
+"""
+_NOTES_OF_ONE_RUN = {"asked_in", "unusable_values", PACE}
 _WITH_TEXTS_OF_OTHERS = ("spec", "model", "notes", "server", "failures")
 
 

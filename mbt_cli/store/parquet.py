@@ -1,7 +1,7 @@
 """Parquet files: written in batches in bounded memory and hashed on the way; footers."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -255,6 +255,14 @@ def _digests(path: Path, lengths: Sequence[int]) -> list[str]:
                 length -= len(chunk)
             parts.append(part.hexdigest())
     return [whole.hexdigest(), *parts]
+
+
+def row_groups(path: Path, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """The rows of a Parquet file, one row group after the other: some megabytes at once."""
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            group = file.read_row_group(number, columns=list(columns), use_threads=False)
+            yield pl.DataFrame(pl.from_arrow(group)).select(columns)
 
 
 def row_count(path: Path) -> int:

@@ -5,15 +5,20 @@ import os
 import platform
 import shutil
 import socket
+import stat
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 
 import mbt_cli
+from mbt_cli.core.chat import Json
+from mbt_cli.core.secrets import without_secrets
 from mbt_cli.store.lineage import CodeRecord, Host
 
 _PACKAGES = (
@@ -22,6 +27,13 @@ _PACKAGES = (
     "flash-attn", "liger-kernel", "wandb",
 )  # fmt: skip
 _GIT_SECONDS = 10
+GIT_STATUS, GIT_DIFF, GIT_UNTRACKED = "git_status.txt", "git_diff.patch", "git_untracked"
+_MOST_UNTRACKED = 200
+_MOST_UNTRACKED_BYTES = 100_000
+_KEY_FILES = (".env*", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".netrc", "*credentials*")
+"""Names of files that hold keys, which need not have the shape of one."""
+_MOST_BYTES = 1 << 20
+_CUT = "\n[cut here: longer than 1 MB]\n"
 _GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 
@@ -123,18 +135,109 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git(root: Path, *arguments: str) -> bytes | None:
-    """Output of git; None if git is missing or too slow, or this is not a checkout."""
+def write_checkout(of: Path, into: Path, runs: Path) -> dict[str, Json] | None:
+    """Write the state of the git checkout that a folder is in: its status, and its local changes.
+
+    Secrets, and what looks like one, are masked. A file of more than 1 MB is cut. Files that git
+    does not track are in the status by name; texts among them, unless git ignores them, are copied
+    to `git_untracked/`: up to 200 files of 100 kB and 1 MB in all, without links and files of keys.
+
+    Args:
+        of: A folder in the checkout.
+        into: The folder, which exists, for `git_status.txt`, `git_diff.patch`, `git_untracked/`.
+        runs: The folder with the cells of all studies, from which nothing is copied.
+
+    Returns:
+        Commit, branch, and whether tracked files differ from the commit; None outside of a
+        checkout, and if git does not answer within 10 seconds.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    # a status refreshes the index otherwise, and starts what the checkout names as a monitor
+    quiet = ("--no-optional-locks", "-c", "core.fsmonitor=false")
+    status = _git(of, *quiet, "status", "--short", "--branch", most=_MOST_BYTES)
+    if status is None:
+        return None
+    commit, branch = (_git(of, "rev-parse", *what, "HEAD") for what in ((), ("--abbrev-ref",)))
+    plain = ("--no-ext-diff", "--no-textconv", "--no-color")
+    difference = _git(of, *quiet, "diff", "HEAD", *plain, most=_MOST_BYTES) if commit else None
+    for name, content in ((GIT_STATUS, status), (GIT_DIFF, difference or b"")):
+        text = content[:_MOST_BYTES].decode(errors="replace")
+        text = without_secrets(text) + (_CUT if len(content) > _MOST_BYTES else "")
+        (into / name).write_text(text, encoding="utf-8")
+    top = _git(of, "rev-parse", "--show-toplevel")
+    if top is not None:
+        _copy_untracked(Path(os.fsdecode(top.rstrip(b"\n"))), quiet, into, runs.resolve())
+    return {
+        "commit": commit.decode().strip() if commit else None,
+        "branch": branch.decode(errors="replace").strip() if branch else None,
+        "dirty": bool(difference),
+    }
+
+
+def _copy_untracked(top: Path, quiet: Sequence[str], into: Path, runs: Path) -> None:
+    listing = _git(
+        top, *quiet, "ls-files", "--others", "--exclude-standard", "-z", most=_MOST_BYTES
+    )
+    left, count = _MOST_BYTES, 0
+    names = (listing or b"").split(b"\0")[:-1]  # the last one is empty, or was cut
+    for name in map(os.fsdecode, names):
+        path = top / name
+        is_key = any(fnmatch(path.name.lower(), pattern) for pattern in _KEY_FILES)
+        if is_key or without_secrets(name) != name or path.resolve().is_relative_to(runs):
+            continue
+        content = _small_text(path)
+        if content is None or len(content) > left:
+            continue
+        copy = into / GIT_UNTRACKED / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(without_secrets(content.decode()), encoding="utf-8", newline="")
+        left, count = left - len(content), count + 1
+        if count == _MOST_UNTRACKED:
+            return
+
+
+def _small_text(path: Path) -> bytes | None:
+    """The content of a small file in UTF-8; None for others, links, pipes and what is gone."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return None
+        with path.open("rb") as file:
+            content = file.read(_MOST_UNTRACKED_BYTES + 1)
+        content.decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if len(content) > _MOST_UNTRACKED_BYTES or b"\0" in content else content
+
+
+def _git(root: Path, *arguments: str, most: int | None = None) -> bytes | None:
+    """Output of git; None if git is missing or too slow, or this is not a checkout.
+
+    Args:
+        root: Where git runs.
+        arguments: Its arguments.
+        most: Read no more than this number of bytes and one.
+    """
     git = shutil.which("git")
     if git is None:
         return None
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             [git, "-C", str(root), *arguments],
-            capture_output=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as running:
+            assert running.stdout is not None
+            timer = Timer(_GIT_SECONDS, running.kill)
+            timer.daemon = True
+            timer.start()
+            output = running.stdout.read(-1 if most is None else most + 1)
+            if is_cut := most is not None and len(output) > most:
+                running.kill()
+            code = running.wait()
+            timer.cancel()
+    except OSError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    return output if code == 0 or is_cut else None

@@ -1,10 +1,12 @@
 """The questions of a benchmark: their files, the rows to use, and malformed rows."""
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import orjson
 import polars as pl
@@ -31,17 +33,25 @@ from mbt_cli.store.records import (
 Generate = Callable[[str], Iterator[Question] | None]
 """The generated questions of a split; None if the benchmark has files."""
 MakeQuestion = Callable[[Mapping[str, Json]], Question]
+Has = Callable[[Mapping[str, Json], str], bool]
+"""Whether a record belongs to a split of the source."""
 _Numbered = tuple[int, Question]
 
 _BATCH_ROWS = 500
 _BAD_ROWS_SHOWN = 5
 _VALUES_SHOWN = 8
+_MISSING = re.compile(r"`(\w+)` is missing")
+_REPOSITORY = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _OWN_COLUMNS = frozenset(("question_id", "question", "answer", "context", "supporting", "position"))
 _TIERS = ("easy", "medium", "hard")
 
 
 _ANY_LAYOUT = HubSource(repo="", pattern="{config}/{split}-*.parquet", licence="", config="data")
 """Where the hub keeps the files of a data set without a configuration."""
+
+
+_CHECKED_BYTES = 4_000_000
+_CHECKED_RECORDS = 500
 
 
 def check_split(benchmark: BenchmarkFiles, split: str, *, generate: Generate) -> None:
@@ -51,9 +61,38 @@ def check_split(benchmark: BenchmarkFiles, split: str, *, generate: Generate) ->
         UsageError: The benchmark has no such split or no source, or the file's format is unknown.
         MissingInputError: Its file does not exist.
     """
-    if generate(benchmark.splits.get(split, split)) is None and benchmark.source != "hub":
-        for path in _local_paths(benchmark, split):
-            check_suffix(path)
+    if generate(benchmark.splits.get(split, split)) is not None:
+        return
+    if benchmark.source == "hub":
+        hub_request(benchmark, split)
+        return
+    for path in _local_paths(benchmark, split):
+        check_suffix(path)
+
+
+def unknown_splits(
+    benchmark: BenchmarkFiles, used: Collection[str], *, generate: Generate
+) -> Iterator[tuple[str, str, Collection[str]]]:
+    """Splits in `limit` and `sample` that nothing has: field, split and the splits that there are.
+
+    Args:
+        benchmark: The manifest's settings.
+        used: Splits that cells of the study read.
+        generate: The generated questions of a split.
+    """
+    named = benchmark.hub.split_names if benchmark.hub else {}
+    known = {*used, *benchmark.files, *benchmark.splits, *named}
+    for field_name in ("limit", "sample"):
+        setting = getattr(benchmark, field_name)
+        for split in setting if isinstance(setting, dict) else ():
+            if split in known:
+                continue
+            try:
+                is_made = generate(split) is not None
+            except UsageError:
+                is_made = False
+            if not is_made:
+                yield field_name, split, sorted(known)
 
 
 def source_fingerprint(
@@ -95,14 +134,21 @@ def hub_request(benchmark: BenchmarkFiles, split: str) -> HubRequest:
     repo = benchmark.repo or official.repo
     if not repo:
         raise UsageError(
-            "this benchmark has no official repository on the hub",
-            hint='name one with `repo = "OWNER/NAME"` and `revision`, or set `files`',
+            '`source = "hub"` needs a data set: this kind has no official one',
+            hint='name one with `repo = "OWNER/NAME"` and `revision = "COMMIT"`, or set '
+            '`files = { test = "questions.jsonl" }` in place of `source`',
+        )
+    if local_folder(repo) is None and not re.fullmatch(_REPOSITORY, repo):
+        raise UsageError(
+            f"`repo = {benchmark.repo!r}` is neither a folder nor a data set on the hub",
+            hint='write `repo = "OWNER/NAME"`, as in the address of its page',
         )
     is_pinned = benchmark.revision or repo == official.repo or local_folder(repo)
     if not is_pinned:
         raise UsageError(
             f"`repo = {benchmark.repo!r}` has no `revision`",
-            hint="set the commit, so that the study always uses the same rows",
+            hint='add `revision = "COMMIT"`, from the history of its files on the hub, so that the '
+            "study always uses the same rows",
         )
     name = benchmark.splits.get(split) or official.split_names.get(split, split)
     config = benchmark.config or official.config
@@ -118,7 +164,8 @@ def _path_in_repo(pattern: str, config: str, split: str) -> str:
         return pattern.format(config=config, split=split)
     except (KeyError, IndexError, ValueError) as error:
         raise UsageError(
-            f"`pattern = {pattern!r}` has another placeholder than `{{config}}` and `{{split}}`"
+            f"`pattern = {pattern!r}` has another placeholder than `{{config}}` and `{{split}}`",
+            hint='write the path of the files in the repository: `"{config}/{split}-*.parquet"`',
         ) from error
 
 
@@ -126,6 +173,11 @@ def _local_paths(benchmark: BenchmarkFiles, split: str) -> Sequence[Path]:
     source_split = benchmark.splits.get(split, split)
     pattern = benchmark.files.get(source_split) or benchmark.files.get(split)
     if pattern is None:
+        if benchmark.repo is not None and not benchmark.files:
+            raise UsageError(
+                f"`repo = {benchmark.repo!r}` is read from the hub only",
+                hint='add `source = "hub"` beside it',
+            )
         known = ", ".join(f"`{name}`" for name in sorted(benchmark.files)) or "none"
         raise UsageError(
             f"no file for split `{source_split}`; the splits in `files` are {known}",
@@ -147,10 +199,13 @@ class SplitReader:
         split: The study's name of the split; `splits` maps it to the source's.
         question: One official record as a question (`Benchmark.question`).
         generate: The generated questions of a split (`Benchmark.generate`).
+        has: Whether a record belongs to a split (`Benchmark.has`).
         hub: Access to the hub.
         bad_rows: `file:line: problem` of each malformed row; complete after the last frame.
         files: Name of each file to its sha256; complete after the last frame.
         revision: Commit of the hub repository; None for local files and generators.
+        metadata: Keys of the questions' metadata; known after `check` of small local files and of
+            generators, else None.
     """
 
     benchmark: BenchmarkFiles
@@ -158,10 +213,35 @@ class SplitReader:
     question: MakeQuestion
     generate: Generate
     hub: HubAccess
+    has: Has = lambda record, split: True
     bad_rows: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     revision: str | None = None
+    metadata: set[str] | None = None
     _left_out: dict[str, dict[str, None]] = field(default_factory=dict)
+    _columns: Sequence[str] = ()
+
+    def check(self) -> None:
+        """Read local files as `frames` does; of large ones only the first records.
+
+        Raises:
+            MbtError: What `frames` would raise about these records.
+        """
+        made = self.generate(self.benchmark.splits.get(self.split, self.split))
+        if made is not None:
+            self.metadata = {key for one in islice(made, _CHECKED_RECORDS) for key in one.metadata}
+            return
+        if self.benchmark.source == "hub":
+            return
+        paths = _local_paths(self.benchmark, self.split)
+        if sum(path.stat().st_size for path in paths) <= _CHECKED_BYTES:
+            self.metadata = set()
+            for _ in self.frames():
+                pass
+            return
+        is_none_good = not any(True for _ in self._read(paths, most=_CHECKED_RECORDS))
+        if len(self.bad_rows) > self.benchmark.max_bad_rows:
+            raise self._too_many(none_good=is_none_good)
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """`rows.QUESTIONS` in batches.
@@ -191,7 +271,7 @@ class SplitReader:
             frame = frame_of_rows(batch, rows.QUESTIONS)
             yield _with_tiers(frame, tiers, self.benchmark.default_tier)
         if len(self.bad_rows) > self.benchmark.max_bad_rows:
-            raise _too_many(self.bad_rows, self.benchmark.max_bad_rows, none_good=count == 0)
+            raise self._too_many(none_good=count == 0)
         if count == 0:
             raise _no_questions(self.split, paths, self._left_out)
         self.files = {path.name: file_sha256(path) for path in (*paths, *tier_files)}
@@ -203,30 +283,67 @@ class SplitReader:
         self.revision = fetched.commit
         return fetched.paths
 
-    def _read(self, paths: Iterable[Path]) -> Iterator[_Numbered]:
+    def _read(self, paths: Iterable[Path], *, most: int | None = None) -> Iterator[_Numbered]:
         """Questions with their record's number; malformed records are added to `bad_rows`."""
         number, seen = -1, set[str]()
         for path in paths:
             is_own = parquet_columns(path) >= _OWN_COLUMNS
-            for record in read_records(path):
+            for record in islice(read_records(path), most):
                 number += 1
+                self._columns = self._columns or tuple(record.value or ())
                 try:
                     if record.value is None:
                         raise ValueError(record.problem)
                     if not self._passes(record.value):
                         continue
                     if is_own:
-                        made = _own_question(record.value)
+                        made = _own_question(record.value, self.benchmark.has_answers)
                     else:
-                        made = self.question(mapped_record(record.value, self.benchmark.columns))
+                        mapped = mapped_record(record.value, self.benchmark.columns)
+                        if not self.has(mapped, self.benchmark.splits.get(self.split, self.split)):
+                            continue
+                        made = self.question(mapped)
                     if made.question_id in seen:
                         raise ValueError("duplicate question id")
                 except (ValueError, KeyError) as error:
-                    what = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else error
+                    what = str(error)
+                    if isinstance(error, KeyError):
+                        what = f"`{error.args[0]}` is missing"
+                    elif (missing := _MISSING.fullmatch(what)) and missing[1] in self._columns:
+                        what = f"`{missing[1]}` is empty"
                     self.bad_rows.append(f"{record.where}{_id_of(record)}: {what}")
                     continue
                 seen.add(made.question_id)
+                if self.metadata is not None:
+                    self.metadata.update(made.metadata)
                 yield (record.value or {}).get("position", number) if is_own else number, made
+
+    def _too_many(self, *, none_good: bool) -> StageError:
+        allowed, count = self.benchmark.max_bad_rows, len(self.bad_rows)
+        are_alike = len({line.partition(": ")[2] for line in self.bad_rows}) == 1
+        most = 1 if are_alike and none_good else _BAD_ROWS_SHOWN
+        shown = "\n".join(f"  {line}" for line in self.bad_rows[:most])
+        same = " with the same problem" if most == 1 else ""
+        rest = f"\n  and {count - most:,} more{same}" if count > most else ""
+        hint = f"correct the file, or set `max_bad_rows = {count}` to leave them out"
+        if none_good:
+            missing = _MISSING.search(self.bad_rows[0])
+            column = missing[1] if missing and missing[1] not in self._columns else None
+            if column is not None and column not in self.benchmark.columns and self._columns:
+                names = ", ".join(f"`{name}`" for name in self._columns)
+                hint = (
+                    f'the data has {names}: say which it is, `columns = {{ {column} = "..." }}`, '
+                    "or choose another `kind`"
+                )
+            elif "no column" in self.bad_rows[0]:
+                hint = "correct the name of the column in the manifest"
+            else:
+                hint = "no row has this layout: correct the file, or choose another `kind`"
+            hint = f"{hint}; `mbt help data` shows the layouts"
+        return StageError(
+            f"{count} malformed row{'' if count == 1 else 's'}, {allowed} allowed:\n{shown}{rest}",
+            hint=hint,
+        )
 
     def _passes(self, record: Mapping[str, Json]) -> bool:
         """Whether the rows to use include this one; remembers values that do not pass."""
@@ -238,6 +355,21 @@ class SplitReader:
                     others[str(found)] = None
                 return False
         return True
+
+
+def read_examples(benchmark: BenchmarkFiles, file: str, *, question: MakeQuestion) -> pl.DataFrame:
+    """`rows.QUESTIONS` of a file with worked examples in the benchmark's layout, in its order.
+
+    Raises:
+        MissingInputError: The file does not exist.
+        ArtifactError: It cannot be read.
+        StageError: A record is malformed.
+    """
+    whole: dict[str, Any] = {"limit": None, "sample": None, "filter": {}, "max_bad_rows": 0}
+    local: dict[str, Any] = {"source": None, "files": {file: file}, "splits": {}}
+    made = benchmark.model_copy(update={**whole, **local, "difficulty": None})
+    reader = SplitReader(made, file, question=question, generate=lambda _: None, hub=HubAccess())
+    return pl.concat(reader.frames())
 
 
 def _listed(wanted: Cell | tuple[Cell, ...]) -> tuple[Cell, ...]:
@@ -263,15 +395,16 @@ def _id_of(record: Record) -> str:
     return f" (id `{found}`)" if found is not None else ""
 
 
-def _own_question(row: Mapping[str, Json]) -> Question:
+def _own_question(row: Mapping[str, Json], has_answer: bool) -> Question:
     """A row of a questions Parquet file that mbt wrote, for any benchmark."""
-    for name in ("question_id", "question", "answer", "position"):
+    filled = ("question_id", "question", *(("answer",) if has_answer else ()), "position")
+    for name in filled:
         if row[name] is None or row[name] == "":
             raise ValueError(f"`{name}` is empty")
     return Question(
         question_id=row["question_id"],
         question=row["question"],
-        answer=row["answer"],
+        answer=row["answer"] or "",
         answer_aliases=tuple(row.get("answer_aliases") or ()),
         context=tuple(
             Document(document["title"], tuple(document["sentences"]))
@@ -282,6 +415,8 @@ def _own_question(row: Mapping[str, Json]) -> Question:
         hops=row.get("hops"),
         difficulty=row.get("difficulty"),
         metadata=orjson.loads(row.get("metadata") or "{}"),
+        options=tuple(row.get("options") or ()),
+        resolution=tuple(row.get("resolution") or ()),
     )
 
 
@@ -303,6 +438,8 @@ def _row(position: int, question: Question) -> dict[str, Json]:
         "hops": question.hops,
         "difficulty": question.difficulty,
         "metadata": orjson.dumps(question.metadata).decode(),
+        "options": question.options,
+        "resolution": question.resolution,
     }
 
 
@@ -377,24 +514,10 @@ def _no_questions(
             hint=f"in the data, {seen}",
         )
     names = ", ".join(f"`{path}`" for path in paths)
+    hint = "put the data there, or correct the path in the manifest"
+    if any(path.suffix in (".csv", ".tsv") for path in paths):
+        hint += "; the first line of a table names its columns, and each other line is a question"
     return UsageError(
         f"split `{split}` has no questions" + (f": {names} has no records" if names else ""),
-        hint="put the data there, or correct the path in the manifest" if names else None,
-    )
-
-
-def _too_many(bad_rows: Sequence[str], allowed: int, *, none_good: bool) -> StageError:
-    shown = "\n".join(f"  {line}" for line in bad_rows[:_BAD_ROWS_SHOWN])
-    more = len(bad_rows) - _BAD_ROWS_SHOWN
-    rest = f"\n  and {more} more" if more > 0 else ""
-    hint = f"correct the file, or set `max_bad_rows = {len(bad_rows)}` to leave them out"
-    if none_good:
-        hint = (
-            "no row has this layout: correct the file, or choose another `kind`; "
-            "`mbt help manifest` lists them"
-        )
-    return StageError(
-        f"{len(bad_rows)} malformed row{'' if len(bad_rows) == 1 else 's'}, {allowed} allowed:\n"
-        f"{shown}{rest}",
-        hint=hint,
+        hint=hint if names else None,
     )

@@ -4,10 +4,13 @@ JSON arrays are read in pieces, so a file of a gigabyte needs the memory of one 
 """
 
 import csv
+import gzip
 import json
+import re
 import shlex
+import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -21,6 +24,7 @@ from mbt_cli.errors import ArtifactError, MbtError, MissingInputError, UsageErro
 
 _PIECE_CHARACTERS = 1 << 20
 _BATCH_ROWS = 1000
+_LONGEST_REPAIRED = 20_000  # characters of a row without a closing quote
 _DECODER = json.JSONDecoder()
 _SEPARATORS = " \t\r\n,"
 
@@ -51,6 +55,9 @@ def data_files(pattern: str | Path) -> list[Path]:
     found = [path] if path.exists() else _matching(path)
     files = [path for path in found if path.is_file()]
     if not files:
+        if re.match(r"\w+:/+\w", str(pattern)):
+            what = f"`{pattern}` is an address, and data files are local"
+            raise MissingInputError(what, hint="download the file, and name it here")
         raise MissingInputError(
             f"`{pattern}` is a folder" if path.is_dir() else f"no file `{pattern}`",
             hint="put the data there, or correct the path in the manifest"
@@ -105,7 +112,7 @@ def read_frame(
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Records of a Parquet file, JSON lines (`.jsonl`), a JSON array (`.json`), CSV or TSV.
+    """Records of Parquet, JSON lines (`.jsonl`, `.jsonl.gz`), a JSON array (`.json`), CSV or TSV.
 
     Values of CSV and TSV are text, and None where a field is empty.
 
@@ -114,16 +121,21 @@ def read_records(path: Path) -> Iterator[Record]:
         UsageError: It has another suffix.
     """
     check_suffix(path)
-    return _READERS[path.suffix](path)
+    return _READERS[_suffix(path)](path)
 
 
 def check_suffix(path: Path) -> None:
     """Refuse a file that `read_records` cannot read, by its suffix."""
-    if path.suffix not in _READERS:
+    if _suffix(path) not in _READERS:
         raise UsageError(
-            f"`{path}` ends in `{path.suffix}`; data files end in {', '.join(_READERS)}",
+            f"`{path}` ends in `{_suffix(path)}`; data files end in {', '.join(_READERS)}",
             hint="save a sheet as CSV in UTF-8" if path.suffix in (".xls", ".xlsx") else None,
         )
+
+
+def _suffix(path: Path) -> str:
+    """The suffix that says how a file is read: `.jsonl`, or `.jsonl.gz`."""
+    return "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
 
 
 def _not_utf8(path: Path) -> ArtifactError:
@@ -143,10 +155,11 @@ def _table(path: Path) -> Iterator[Record]:
     """Rows of a CSV or TSV file whose first row has the names of the columns."""
     separator = "\t" if path.suffix == ".tsv" else ","
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        lines = csv.reader(stream, delimiter=separator, strict=True)
+        lines = _Table(stream, separator)
         try:
             names = [name.strip() for name in next(lines, ())]
             _check_names(path, names)
+            lines.columns = len(names)
             for values in lines:
                 if not any(values):
                     continue
@@ -161,7 +174,64 @@ def _table(path: Path) -> Iterator[Record]:
             raise _not_utf8(path) from error
         except csv.Error as error:
             where = f"`{path}`, line {lines.line_num}"
-            raise ArtifactError(f"{where}: is not CSV: {error}") from error
+            hint = 'close every quote, `"`; a quote inside a value is written twice'
+            raise ArtifactError(f"{where}: is not CSV: {error}", hint=hint) from error
+
+
+class _Table:
+    """Rows of values, read strictly; a missing quote is put back where only one place fits.
+
+    Args:
+        stream: The text.
+        separator: What stands between values.
+    """
+
+    def __init__(self, stream: IO[str], separator: str) -> None:
+        self.columns = 0
+        self.line_num = 0
+        self._stream, self._separator = stream, separator
+        self._read: list[str] = []  # lines of the row that is read
+        self._rows = self._strict(self._lines())
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        self._read.clear()
+        try:
+            return next(self._rows)
+        except csv.Error:
+            if (repaired := self._repaired("".join(self._read))) is None:
+                raise
+            self._rows = self._strict(self._lines())  # it goes on behind the row
+            return repaired
+
+    def _lines(self) -> Iterator[str]:
+        for line in self._stream:
+            self.line_num += 1
+            self._read.append(line)
+            yield line
+
+    def _strict(self, lines: Iterable[str]) -> Iterator[list[str]]:
+        return csv.reader(lines, delimiter=self._separator, strict=True)
+
+    def _repaired(self, row: str) -> list[str] | None:
+        """The values of a row that lacks the quote at the end of a value; None if it is not clear.
+
+        The official file of IMO-AnswerBench has such a row.
+        """
+        found = []
+        if len(row) > _LONGEST_REPAIRED:
+            return None
+        for place in re.finditer(f'{re.escape(self._separator)}"', row):
+            closed = f'{row[: place.start()]}"{row[place.start() :]}'
+            try:
+                rows = list(self._strict(closed.splitlines(keepends=True)))
+            except csv.Error:
+                continue
+            if len(rows) == 1 and len(rows[0]) == self.columns:
+                found.append(rows[0])
+        return found[0] if len(found) == 1 else None
 
 
 def _check_names(path: Path, names: list[str]) -> None:
@@ -187,23 +257,38 @@ def _parquet(path: Path) -> Iterator[Record]:
 
 
 def _damaged_parquet(path: Path, error: Exception) -> ArtifactError:
-    return ArtifactError(f"`{path}` is not a complete Parquet file: {error}")
+    what = str(error).partition("\n")[0]
+    return ArtifactError(
+        f"`{path}` is not a complete Parquet file: {what}", hint="copy or download it again"
+    )
+
+
+def _packed_lines(path: Path) -> Iterator[Record]:
+    try:
+        with gzip.open(path) as lines:
+            yield from _records_of(path, lines)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ArtifactError(f"`{path}` is not a complete gzip file: {error}") from error
 
 
 def _json_lines(path: Path) -> Iterator[Record]:
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            where = f"{path.name}:{number}"
-            try:
-                value = orjson.loads(line.strip().removeprefix(BOM_UTF8).strip())
-            except orjson.JSONDecodeError as error:
-                if not _is_utf8(line):
-                    raise _not_utf8(path) from error
-                yield Record(where, None, f"is not JSON: {error}")
-            else:
-                yield _object(where, value)
+        yield from _records_of(path, lines)
+
+
+def _records_of(path: Path, lines: Iterable[bytes]) -> Iterator[Record]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path.name}:{number}"
+        try:
+            value = orjson.loads(line.strip().removeprefix(BOM_UTF8).strip())
+        except orjson.JSONDecodeError as error:
+            if not _is_utf8(line):
+                raise _not_utf8(path) from error
+            yield Record(where, None, f"is not JSON: {error}")
+        else:
+            yield _object(where, value)
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -276,6 +361,7 @@ def _array_items(stream: IO[str], path: Path) -> Iterator[Json]:
 _READERS = {
     ".json": _json,
     ".jsonl": _json_lines,
+    ".jsonl.gz": _packed_lines,
     ".parquet": _parquet,
     ".csv": _table,
     ".tsv": _table,

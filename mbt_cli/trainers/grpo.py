@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import orjson
 from pydantic import Field
 
+from mbt_cli.core.chat import Json
 from mbt_cli.core.findings import answer_of
 from mbt_cli.core.names import nearest
 from mbt_cli.core.plugin import RunOnly
@@ -38,6 +39,17 @@ _LOGGED: Mapping[str, str] = {
     "longest_completion": "completions/max_length",
     "sampling_difference": "sampling/sampling_logp_difference/mean",
 }
+_CHOICES: Mapping[str, Collection[Any]] = {
+    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "scale_rewards": ("group", "batch", "none", True, False),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_mode": ("colocate", "server"),
+}
+"""Values that TRL 1.16 knows of settings that it declares as any text: it finds a wrong one only
+after the model is loaded and has answered."""
+_VESPO_MODES = ("token_truncate", "token_mask")
+_OF_SOURCES = ("zero_std_groups", "completion_length", "entropy")
 _NOT_GIVEN: Mapping[str, str] = {
     "n": "is TRL's; set `num_generations`",
     "seed": "would make all replies to a question equal; `trainer.seed` is the training's",
@@ -94,6 +106,13 @@ class GRPO(Trainer):
     def keeps_weights(cls) -> Collection[str]:
         return KEEPS_WEIGHTS | _HOW_VLLM_RUNS
 
+    def spec(self, recipe: Recipe) -> dict[str, Json]:
+        found = super().spec(recipe)
+        if recipe.trainer.get("loss_type") == "bnpo":
+            # its loss is a mean over the tokens that one device computes at once
+            found["device_batch_size"] = recipe.device_batch_size
+        return found
+
     def uses_verifier(self) -> bool:
         return bool(VERIFIED_REWARDS & self.rewards.keys())
 
@@ -101,6 +120,9 @@ class GRPO(Trainer):
         means = {f"reward_{name}": f"rewards/{name}/mean" for name in self.rewards}
         spreads = {f"reward_{name}_std": f"group/{name}_std" for name in self.rewards}
         return {**_LOGGED, **means, **spreads}
+
+    def logged_of_sources(self) -> Collection[str]:
+        return ("reward", *(f"reward_{name}" for name in self.rewards), *_OF_SOURCES)
 
     def problems(self, recipe: Recipe) -> Iterator[tuple[str, str]]:
         for name in self.rewards:
@@ -112,6 +134,18 @@ class GRPO(Trainer):
             yield "recipe.reward_words", "is required for the reward `length`"
         if recipe.trainer.get("num_generations", 2) == 1:
             yield "trainer.num_generations", "is 1: a reply is compared with others of its question"
+        for key, choices in _CHOICES.items():
+            value = recipe.trainer.get(key)
+            if value is not None and value not in choices:
+                names = [choice for choice in choices if isinstance(choice, str)]
+                yield f"trainer.{key}", f"`{value}` is unknown; {nearest(str(value), names)}"
+        corrected = recipe.trainer.get("use_vllm") and recipe.trainer.get(
+            "vllm_importance_sampling_correction", True
+        )
+        mode = recipe.trainer.get("vllm_importance_sampling_mode", "sequence_mask")
+        if recipe.trainer.get("loss_type") == "vespo" and corrected and mode not in _VESPO_MODES:
+            what = f"`{mode}` does not go with `loss_type` vespo; set one of {list(_VESPO_MODES)}"
+            yield "trainer.vllm_importance_sampling_mode", what
         given = recipe.trainer.get("generation_kwargs")
         for name in given if isinstance(given, dict) else ():
             if name in _NOT_GIVEN:

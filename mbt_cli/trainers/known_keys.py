@@ -91,6 +91,21 @@ def known_keys() -> Mapping[str, Any]:
     return keys
 
 
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "epochs": "num_train_epochs",
+    "warmup": "warmup_steps",
+    "scheduler": "lr_scheduler_type",
+    "rank": "r",
+    "alpha": "lora_alpha",
+    "dropout": "lora_dropout",
+}
+"""What other programs call a setting."""
+_OF_ASYNC_GRPO = frozenset(
+    {"max_staleness", "max_inflight_tasks", "queue_maxsize", "weight_sync_steps", "token_budget"}
+)
+
+
 def wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -> str | None:
     """The problem of one setting of a train stage; None if it is valid.
 
@@ -112,7 +127,12 @@ def wrong_setting(table: str, key: str, value: Json, known: Mapping[str, str]) -
     if key not in known:
         package = {"trainer": "trl", "lora": "peft"}.get(table, "accelerate")
         version = known_keys()["packages"][package]
-        return f"{package} {version} has no such field; {nearest(key, known)}"
+        if key in _OF_ASYNC_GRPO:
+            what = "is of TRL's experimental AsyncGRPOTrainer, which mbt does not run"
+            return f"{what}: `mbt help training`"
+        meant = _OTHER_NAMES.get(key)
+        near = f"did you mean `{meant}`?" if meant in known else nearest(key, known)
+        return f"{package} {version} has no such field; {near}"
     if table.startswith("launch"):
         return None
     problem = _wrong_value(key, known[key], value)

@@ -160,7 +160,8 @@ class Asked:
         gold, *aliases = question["references"]
         value = 0.0
         if end is not None:
-            asked = Question(question["question_id"], "", gold, tuple(aliases))
+            more = orjson.loads(question.get("metadata") or "{}")
+            asked = Question(question["question_id"], "", gold, tuple(aliases), metadata=more)
             about = f"questions/{_about(question['source'])}"
             tagged = self._extractions.get(about, extract_answer)(reply)
             value = self._verifiers[about].check(reply, asked, tagged=tagged).value
@@ -184,7 +185,9 @@ def _drawn(examples: str, most: int) -> tuple[Sequence[_Key], Mapping[_Key, Mapp
     drawn = sorted(keys, key=lambda key: sha256_of(["evaluation", *key]))[:most]
     wanted, found = set(drawn), {}
     file = pq.ParquetFile(examples)
-    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[*names, "messages", "references"]):
+    read = [*names, "messages", "references", "metadata"]
+    columns = [name for name in read if name in file.schema_arrow.names]
+    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
         for row in batch.to_pylist():
             key = (_about(row["source"]), row["question_id"])
             if key in wanted:

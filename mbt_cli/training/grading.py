@@ -3,6 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import orjson
 import polars as pl
 
 from mbt_cli.core import rows
+from mbt_cli.core.cpus import usable_cpus
 from mbt_cli.core.questions import Question
 from mbt_cli.core.training_job import SAMPLED_REPLIES, TrainingJob, log_lines
 from mbt_cli.core.verifier import Verifier, plugin_from
@@ -21,7 +23,7 @@ RewardFunction = Callable[..., list[float | None]]
 
 _SHOWN_ERRORS = 5
 _KEPT = "sampled_replies.jsonl"
-_COLUMNS = ("source", "question_id", "references", "opens_thinking")
+_COLUMNS = ("source", "question_id", "references", "opens_thinking", "metadata")
 """Columns of a question that the rewards read."""
 
 
@@ -68,6 +70,11 @@ class Grader:
     _graded: Any = None
     _errors: int = 0
 
+    def __post_init__(self) -> None:
+        # programs run in a sandbox, several side by side; other rules would only wait in threads
+        runs_programs = any(v.runs_programs for v in self.verifiers.values())
+        self._threads = ThreadPoolExecutor(usable_cpus() if runs_programs else 1)
+
     @classmethod
     def of(cls, job: TrainingJob, tokenizer: Any) -> "Grader":
         """The grader of a job, with its verifiers ready."""
@@ -84,10 +91,9 @@ class Grader:
 
         def rewarded(completion_ids: Sequence[Sequence[int]], **given: Any) -> list[float | None]:
             if self._graded is not completion_ids:  # TRL asks for each reward of the same replies
-                columns = zip(*(given[column] for column in _COLUMNS), strict=True)
-                self.grades = [
-                    self.grade(ids, *row) for ids, row in zip(completion_ids, columns, strict=True)
-                ]
+                nothing = [None] * len(completion_ids)  # a folder of mbt 0.2 has no metadata
+                columns = (given.get(column, nothing) for column in _COLUMNS)
+                self.grades = list(self._threads.map(self.grade, completion_ids, *columns))
                 self._graded = completion_ids
             return [None if g.rewards is None else g.rewards[name] for g in self.grades]
 
@@ -101,6 +107,7 @@ class Grader:
         question_id: str,
         references: Sequence[str],
         is_open: bool,
+        metadata: str | None = None,
     ) -> Grade:
         """Grade one reply.
 
@@ -110,6 +117,7 @@ class Grader:
             question_id: Id of the question.
             references: Gold answer and aliases.
             is_open: Whether the prompt has opened the think block.
+            metadata: JSON of the question's other fields, if a verifier reads them.
         """
         text = self.tokenizer.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -121,7 +129,8 @@ class Grader:
             if not truncated:
                 extract = self.extractions.get(source, extract_answer)
                 gold, *aliases = references
-                question = Question(question_id, "", gold, tuple(aliases))
+                more = orjson.loads(metadata or "{}")
+                question = Question(question_id, "", gold, tuple(aliases), metadata=more)
                 reply = GradedReply(
                     text, extract(text), question, self.verifiers[source], is_open, self.words
                 )

@@ -18,7 +18,7 @@ from mbt_cli.training.mask import ChatFormat
 from mbt_cli.training.problems import TrainingError, exit_code_of
 from mbt_cli.training.processors import keep_freed_memory
 from mbt_cli.training.rounds import RoundTrainer, sampling_seed
-from mbt_cli.training.row_files import open_rows
+from mbt_cli.training.row_files import open_rows, ordered
 from mbt_cli.training.tokenizer import ModelTokenizer, is_gguf, load_tokenizer
 
 
@@ -40,7 +40,7 @@ def reinforce(job: TrainingJob) -> None:
             'set `trainer.beta` to 0, or `recipe.tuning = "lora"`',
         )
     sampled = _round_of(recipe)
-    questions = open_rows(job)
+    questions = ordered(open_rows(job), job)
     _check_number(questions.num_rows, sampled)
     adapted = ModelTokenizer(tokenizer, job.template)
     end_token = ChatFormat(adapted).turn(questions[0]["prompt"]).end_tokens[-1]
@@ -65,13 +65,14 @@ def reinforce(job: TrainingJob) -> None:
         process = process_state(recipe).process_index
         set_seed(sampling_seed(job.seed, process, settings.vllm_tensor_parallel_size))
     trainer.has_loss = False
+    trainer.sources = job.sources
     if recipe.evaluation.score is not None:
         trainer.asked = Asked(job, tokenizer, adapted, end_token)
     grader.ends = frozenset({*trainer.eos_token_ids, tokenizer.pad_token_id})
     kept = KeptReplies(job, grader, sampled.steps)
     if process_state(recipe).is_main_process:
         trainer.after_round = kept.add
-    trained = train(trainer, job)
+    trained = train(trainer, job, end_token=end_token)
     if process_state(recipe).is_main_process:
         kept.write()
     means = [e["reward"] for e in trainer.state.log_history if "reward" in e]
@@ -110,6 +111,8 @@ def _own_settings(job: TrainingJob, sampled: Round, end_token: int) -> dict[str,
         "save_steps": every,
         "per_device_eval_batch_size": trainer.get("num_generations", 8),
     }
+    if job.order is not None:
+        own["shuffle_dataset"] = False
     if trainer.get("use_vllm"):
         longest = recipe.max_length + int(trainer.get("max_completion_length", 512))
         own["vllm_max_model_length"] = trainer.get("vllm_max_model_length", longest)

@@ -24,6 +24,7 @@ class GrpoRows:
             "question_id": pa.string(),
             "references": pa.list_(pa.string()),
             "opens_thinking": pa.bool_(),
+            "metadata": pa.string(),
         }
     )
 
@@ -44,7 +45,8 @@ class GrpoRows:
             return {**texts, "dropped": f"over_long: {len(tokens)} tokens"}, None
         kept = {name: example[name] for name in ("source", "question_id", "references")}
         is_open = opened_thinking(prompt) is not None
-        return texts, {"prompt": example["messages"], **kept, "opens_thinking": is_open}
+        more = {"opens_thinking": is_open, "metadata": example.get("metadata")}
+        return texts, {"prompt": example["messages"], **kept, **more}
 
 
 def write_grpo_rows(job: TrainingJob) -> None:

@@ -31,6 +31,7 @@ from mbt_cli.core.training_job import (
     ADAPTER_GGUF,
     CHECKPOINT,
     LOG,
+    PUBLISHED,
     SUMMARY,
     TRAINED_GGUF,
     TRAINING_SET,
@@ -40,7 +41,7 @@ from mbt_cli.core.training_job import (
 from mbt_cli.training import evaluation, models, processors
 from mbt_cli.training.problems import StoppedEarly, TrainingError
 from mbt_cli.training.processors import ReturnsMemory
-from mbt_cli.training.tokenizer import is_gguf
+from mbt_cli.training.tokenizer import gguf_of
 from mbt_cli.training.utilization import token_cost
 
 _KEPT_CHECKPOINTS = 2
@@ -186,8 +187,13 @@ class Trained:
     cost: TokenCost
 
 
-def train(trainer: Any, job: TrainingJob) -> Trained:
+def train(trainer: Any, job: TrainingJob, *, end_token: int) -> Trained:
     """Train from the last complete checkpoint, or from the start.
+
+    Args:
+        trainer: The trainer.
+        job: Its job.
+        end_token: The token that ends a turn, for checkpoints that are published on the way.
 
     Raises:
         TrainingError: The devices together do not compute the recipe's batch, or the loss became
@@ -209,6 +215,8 @@ def train(trainer: Any, job: TrainingJob) -> Trained:
         print(f"resuming from step {step}", flush=True)  # noqa: T201 - the training's log
     follower = Follower(Path(job.folder), step, writes=state.is_main_process, logged=job.logged)
     trainer.add_callback(follower)
+    if job.steps or job.every_step:
+        trainer.add_callback(Publisher(trainer, job, end_token))
     evaluations = evaluation.Evaluations(
         Path(job.folder), job.recipe, step, writes=state.is_main_process
     )
@@ -395,38 +403,105 @@ def finish(
 ) -> None:
     """Save the checkpoint, the plot of the loss, and the facts of the run."""
     files = Path(job.files)
-    tokenizer = trainer.processing_class
-    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
-    if plugin is not None:
-        plugin.set_state_dict_type("FULL_STATE_DICT")
     is_full = job.recipe.tuning == "full"
-    is_plain = is_full and plugin is None and not trainer.is_deepspeed_enabled
     saved = Path(job.folder) / "full" if is_full else files / ADAPTER
-    if not is_plain:
-        trainer.save_model(str(saved))
-    trainer.accelerator.wait_for_everyone()
-    if not trainer.accelerator.is_main_process:
+    model = save_weights(trainer, job, saved, files / CHECKPOINT, end_token=end_token)
+    if model is None:
         return
-    if is_plain:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        model.to(getattr(torch, job.recipe.dtype))
-    elif is_full:
-        model = models.load_model(job.weights.model_copy(update={"model": str(saved)}), job.recipe)
-    else:
-        model = models.merged(job.weights, job.recipe, saved)
     for leftover in ("training_args.bin", "README.md"):
         (files / ADAPTER / leftover).unlink(missing_ok=True)
-    checkpoint = files / CHECKPOINT
-    models.save(model, tokenizer, checkpoint, end_token=end_token)
-    if is_gguf(job.weights):
-        models.write_gguf(model, Path(job.weights.model), checkpoint / TRAINED_GGUF)
-        if not is_full:
-            models.write_adapter_gguf(model, saved, saved / ADAPTER_GGUF)
+    if gguf_of(job.weights) is not None and not is_full:
+        models.write_adapter_gguf(model, saved, saved / ADAPTER_GGUF)
     evaluation.write_evaluations(Path(job.folder), files)
     names = ("loss", "reward", "eval_score", "kl", *job.logged)
     _draw_curves(Path(job.folder), files, names, trained.evaluations.lines)
     summary = {**_facts(trainer, job, trained), **facts}
     (Path(job.folder) / SUMMARY).write_bytes(orjson.dumps(summary))
+
+
+def save_weights(
+    trainer: Any, job: TrainingJob, saved: Path, checkpoint: Path, *, end_token: int
+) -> Any:
+    """Save the model as it is now, as a whole; every process takes part.
+
+    Args:
+        trainer: The trainer, which may go on training.
+        job: Its job.
+        saved: Folder for the adapter, or for weights gathered from several processes.
+        checkpoint: Folder for the model in hub layout, with a GGUF file if it came as one.
+        end_token: The token that ends a turn.
+
+    Returns:
+        The model that was saved; None on other processes than the first.
+    """
+    recipe = job.recipe
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    is_full = recipe.tuning == "full"
+    is_plain = is_full and plugin is None and not trainer.is_deepspeed_enabled
+    if not is_plain:
+        kind = None if plugin is None else plugin.state_dict_type
+        if plugin is not None:
+            plugin.set_state_dict_type("FULL_STATE_DICT")
+        trainer.save_model(str(saved))
+        if plugin is not None and kind is not None:
+            plugin.set_state_dict_type(kind)
+    trainer.accelerator.wait_for_everyone()
+    if not trainer.accelerator.is_main_process:
+        return None
+    if is_plain:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+    else:
+        with models.on_this_process_alone():
+            if is_full:
+                weights = job.weights.model_copy(update={"model": str(saved)})
+                model = models.load_model(weights, recipe)
+            else:
+                model = models.merged(job.weights, recipe, saved)
+    models.save(
+        model, trainer.processing_class, checkpoint, end_token=end_token, dtype=recipe.dtype
+    )
+    if (source := gguf_of(job.weights)) is not None:
+        models.write_gguf(model, source, checkpoint / TRAINED_GGUF)
+    return model
+
+
+class Publisher(TrainerCallback):  # type: ignore[misc]
+    """Writes the checkpoints of the steps that other cells read, while the training goes on.
+
+    Each one appears in the job's folder `published` once it is whole.
+    """
+
+    def __init__(self, trainer: Any, job: TrainingJob, end_token: int) -> None:
+        self._trainer, self._job, self._end_token = trainer, job, end_token
+        self._folder = Path(job.folder) / PUBLISHED
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        step = int(state.global_step)
+        if step in self._job.published or not self._is_wanted(step, args, state):
+            return
+        whole, partial = self._folder / str(step), self._folder / f"{step}.partial"
+        if state.is_world_process_zero:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        self._trainer.accelerator.wait_for_everyone()
+        save_weights(
+            self._trainer,
+            self._job,
+            partial / "saved",
+            partial / CHECKPOINT,
+            end_token=self._end_token,
+        )
+        if state.is_world_process_zero:
+            # a killed process may have written it before
+            shutil.rmtree(whole, ignore_errors=True)
+            (partial / CHECKPOINT).rename(whole)
+            shutil.rmtree(partial)
+
+    def _is_wanted(self, step: int, args: TrainingArguments, state: TrainerState) -> bool:
+        is_saved = step % int(args.save_steps) == 0 or step == state.max_steps
+        return step in self._job.steps or (self._job.every_step and is_saved)
 
 
 def _draw_curves(
@@ -446,14 +521,17 @@ def _draw_curves(
 
     lines = log_lines((folder / LOG).read_bytes())
     logged = [*lines, *evaluations]
-    shown = [name for name in names if any(line.get(name) is not None for line in logged)]
+    has_values = [name for name in names if any(line.get(name) is not None for line in logged)]
+    shown = [name for name in has_values if ":" not in name]
     across = 1 if len(shown) <= _PANELS_IN_A_COLUMN else _PANELS_IN_A_COLUMN
     down = max(1, -(-len(shown) // across))
     figure, axes = pyplot.subplots(down, across, squeeze=False, figsize=(6 * across, 3 * down))
     for axis in axes.flat[len(shown) :]:
         axis.set_axis_off()
     for name, axis in zip(shown, axes.flat, strict=False):
-        for curve, look in ((name, {"color": "#1f5a8a"}), (f"eval_{name}", _HELD_OUT)):
+        of_sources = [(one, {"linewidth": 0.8}) for one in has_values if one.startswith(f"{name}:")]
+        looks: list[tuple[str, Mapping[str, Any]]] = [(name, {"color": "#1f5a8a"}), *of_sources]
+        for curve, look in (*looks, (f"eval_{name}", _HELD_OUT)):
             points = [line for line in logged if line.get(curve) is not None]
             if points:
                 steps, values = [p["step"] for p in points], [p[curve] for p in points]

@@ -2,7 +2,8 @@
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import gguf
 import gguf.quants
 import numpy as np
+import orjson
 import torch
 from peft import LoraConfig, PeftModel
 from peft.utils import load_peft_weights
@@ -20,6 +22,7 @@ from transformers import (
     GgufConfig,
     Mxfp4Config,
 )
+from transformers.integrations import deepspeed
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.utils.import_utils import (
     is_flash_attn_2_available,
@@ -184,23 +187,66 @@ def parameter_counts(model: Any) -> tuple[int, int]:
     return int(parameters), int(trained)
 
 
+@contextmanager
+def on_this_process_alone() -> Iterator[None]:
+    """Load whole models here; with ZeRO-3, transformers would wait for all other processes."""
+    config = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = config
+
+
 def merged(weights: Weights, recipe: Recipe, adapter: Path) -> Any:
     """The base model with the adapter added to its weights, on the CPU."""
     model = PeftModel.from_pretrained(load_model(weights, recipe), str(adapter))
     return model.merge_and_unload()
 
 
-def save(model: Any, tokenizer: Any, folder: Path, *, end_token: int) -> None:
-    """Write weights, tokenizer and configuration in hub layout, atomically."""
+def save(model: Any, tokenizer: Any, folder: Path, *, end_token: int, dtype: str) -> None:
+    """Write weights, tokenizer and configuration in hub layout, atomically.
+
+    The model may go on training: it keeps its settings and its number type.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        folder: Where it is written.
+        end_token: The token that ended a turn in training, at which servers stop.
+        dtype: Number type of the weights that are written.
+    """
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
+    cached, ends = model.config.use_cache, model.generation_config.eos_token_id
     model.config.use_cache = True
-    # servers stop at the token that ended a turn in training
     model.generation_config.eos_token_id = ends_with(model, end_token)
-    model.save_pretrained(partial)
+    try:
+        if model.dtype == getattr(torch, dtype):
+            model.save_pretrained(partial)
+        else:
+            model.save_pretrained(partial, state_dict=_in_type(model, dtype))
+            config = orjson.loads((partial / "config.json").read_bytes())
+            config |= {key: dtype for key in ("dtype", "torch_dtype") if key in config}
+            (partial / "config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
+    finally:
+        model.config.use_cache, model.generation_config.eos_token_id = cached, ends
     tokenizer.save_pretrained(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
+
+
+def _in_type(model: Any, dtype: str) -> dict[str, Any]:
+    """The weights on the CPU in a number type; tensors that are shared stay shared."""
+    found: dict[str, Any] = {}
+    made: dict[tuple[int, Any], Any] = {}
+    for name, tensor in model.state_dict().items():
+        key = tensor.data_ptr(), tensor.shape
+        if key not in made:
+            to = getattr(torch, dtype) if tensor.is_floating_point() else tensor.dtype
+            made[key] = tensor.detach().to("cpu", to)
+        found[name] = made[key]
+    return found
 
 
 def _forget_quantization(model: Any) -> None:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from mbt_cli.core.job_folders import temporary_folder
+
 RANK = "$SLURM_NODEID"
 """A word of the command that each node replaces with its own number."""
 
@@ -37,4 +39,6 @@ if __name__ == "__main__":
     if place == "head":
         sys.exit(relay(words, signal.SIGUSR1))
     rank = os.environ["SLURM_NODEID"]
-    sys.exit(relay([rank if word == RANK else word for word in words], signal.SIGTERM))
+    with temporary_folder(os.environ):
+        code = relay([rank if word == RANK else word for word in words], signal.SIGTERM)
+    sys.exit(code)

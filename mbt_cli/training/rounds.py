@@ -5,7 +5,7 @@ TRL's own trainer forgets the replies of a round when it stops, samples others a
 draws the questions of a later epoch in the order of the first one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from mbt_cli.training.evaluation import EvaluatesHeldOut
 from mbt_cli.training.problems import TrainingError
 
 _ROUND = "mbt-round-{}.pt"
+_SOURCE = "mbt_source"
+"""In a batch: number of each reply's benchmark."""
 _SAMPLER_FIELDS = (
     *("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed"),
 )
@@ -59,6 +61,9 @@ class RoundTrainer(EvaluatesHeldOut, GRPOTrainer):  # type: ignore[misc]
 
     after_round: Callable[[int], None] | None = None
     """Called after the replies of a round have their rewards, with the next optimizer step."""
+    sources: Mapping[str, str] = {}
+    """Source of a question to its benchmark, if they are of several: the log has values of each."""
+    _entropies: Any = None
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         made = super()._get_train_sampler(dataset)
@@ -128,9 +133,75 @@ class RoundTrainer(EvaluatesHeldOut, GRPOTrainer):  # type: ignore[misc]
             names = ["reward", *self.reward_func_names]
             for name, of_groups in zip(names, spread.T, strict=True):
                 metrics[f"group/{name}_std"].append(of_groups.nanmean().item())
+            if self.sources:
+                self._log_sources(inputs, completion_ids_list, every, spread[:, 0])
             if self.after_round is not None:
                 self.after_round(self.state.global_step + 1)
         return found
+
+    def _log_sources(
+        self, inputs: Any, completion_ids: Any, rewards: torch.Tensor, spread: torch.Tensor
+    ) -> None:
+        """Log the values of each benchmark that has questions in this round.
+
+        Args:
+            inputs: Questions of this process, one per reply.
+            completion_ids: Tokens of its replies.
+            rewards: Weighted sum and rewards of all devices: (groups, replies, 1 + rewards).
+            spread: Of the weighted sum: (groups,).
+        """
+        lengths = torch.tensor([len(ids) for ids in completion_ids])
+        own = torch.stack([self._source_numbers(inputs), lengths], dim=1)
+        found = self.accelerator.gather(own.to(rewards.device))
+        by_group = found.view(*rewards.shape[:2], 2)
+        names = ["reward", *(f"reward_{name}" for name in self.reward_func_names)]
+        metrics = self._metrics["train"]
+        for number, benchmark in enumerate(self._benchmarks):
+            groups = by_group[:, 0, 0] == number
+            if not groups.any():
+                continue
+            means = rewards[groups].flatten(0, 1).nanmean(dim=0).tolist()
+            for name, mean in zip(names, means, strict=True):
+                metrics[f"{name}:{benchmark}"].append(mean)
+            same = (spread[groups] == 0).float().mean().item()
+            metrics[f"zero_std_groups:{benchmark}"].append(same)
+            length = by_group[groups][..., 1].float().mean().item()
+            metrics[f"completion_length:{benchmark}"].append(length)
+
+    @property
+    def _benchmarks(self) -> Sequence[str]:
+        return sorted(set(self.sources.values()))
+
+    def _source_numbers(self, inputs: Any) -> torch.Tensor:
+        """The place in `_benchmarks` of each question."""
+        numbers = {name: number for number, name in enumerate(self._benchmarks)}
+        return torch.tensor([numbers[self.sources[one["source"]]] for one in inputs])
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        batch = super()._generate_and_score_completions(inputs)
+        if self.sources:
+            batch[_SOURCE] = self._source_numbers(inputs).to(self.accelerator.device)
+        return batch
+
+    def _get_per_token_logps_and_entropies(self, *given: Any, **named: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*given, **named)
+        if self.sources and named.get("compute_entropy"):
+            self._entropies = found[1].detach()
+        return found
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        loss = super()._compute_loss(model, inputs)
+        # a round of a checkpoint of an earlier version has no sources
+        if self.sources and self.model.training and _SOURCE in inputs:
+            mask = inputs["completion_mask"]
+            sums = torch.zeros(len(self._benchmarks), 2, device=mask.device)
+            of_replies = torch.stack([(self._entropies * mask).sum(1), mask.sum(1)], dim=1)
+            sums.index_add_(0, inputs[_SOURCE], of_replies.to(sums))
+            totals = self.accelerator.reduce(sums, reduction="sum").tolist()
+            for benchmark, (total, tokens) in zip(self._benchmarks, totals, strict=True):
+                if tokens:
+                    self._metrics["train"][f"entropy:{benchmark}"].append(total / tokens)
+        return loss
 
 
 class _KnowsEpoch(TrainerCallback):  # type: ignore[misc]

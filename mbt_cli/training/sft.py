@@ -54,7 +54,7 @@ def fine_tune(job: TrainingJob) -> None:
     end_token = ChatFormat(adapted).turn(asked).end_tokens[-1]
     if recipe.evaluation.score is not None:
         trainer.asked = Asked(job, tokenizer, adapted, end_token)
-    trained = train(trainer, job)
+    trained = train(trainer, job, end_token=end_token)
     finish(trainer, job, trained, end_token=end_token, facts=_row_counts(job))
 
 

@@ -13,7 +13,7 @@ import orjson
 from jinja2 import TemplateError
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.training_job import Weights
+from mbt_cli.core.training_job import TRAINED_GGUF, Weights
 from mbt_cli.training.mask import ChatTemplateError
 from mbt_cli.training.problems import TrainingError
 
@@ -125,6 +125,14 @@ def tokenizer_digest(tokenizer: Any) -> str:
 def is_gguf(weights: Weights) -> bool:
     """Whether the weights are a file for llama.cpp."""
     return weights.model.endswith(".gguf")
+
+
+def gguf_of(weights: Weights) -> Path | None:
+    """The GGUF file of weights that came as one, or that an earlier training wrote beside them."""
+    if is_gguf(weights):
+        return Path(weights.model)
+    written = Path(weights.model) / TRAINED_GGUF
+    return written if written.is_file() else None
 
 
 def hub_place(weights: Weights) -> str:

@@ -1,11 +1,12 @@
-"""Whether two expressions in LaTeX are equal, asked of math-verify in processes of their own.
+"""Whether two expressions in LaTeX are equal, asked of sympy in processes of their own.
 
 Expressions come from models and files. A worker has limits of CPU time and memory that the system
 enforces, so that no expression can stop or fill this process. CPU time is counted, not the time of
 a clock: what counts as equal does not depend on how busy the machine is.
 
 Workers work under fork and spawn, in threads, in an event loop and in daemon processes. Each
-process has its own; a new one starts only when all are busy for a while. They end with the process.
+process has its own for each comparison; a new one starts only when all are busy for a while. They
+end with the process.
 """
 
 import atexit
@@ -24,8 +25,8 @@ from queue import Empty, LifoQueue
 
 from mbt_cli.errors import UsageError
 
-_CPU_SECONDS = 0.8
-"""Limit of one comparison."""
+_CPU_SECONDS = {"meaning": 0.8, "difference": 5.0}
+"""Limit of one comparison, by its name in `algebra_worker`."""
 _MEMORY_BYTES = 1 << 30
 """Limit of the address space of a worker."""
 _CLOCK_SECONDS = 60.0
@@ -49,13 +50,26 @@ def equal(first: str, second: str) -> bool:
     Raises:
         UsageError: math-verify is not installed, or its process cannot start.
     """
-    return _equal(*sorted((first, second)))
+    return _equal("meaning", *sorted((first, second)))
+
+
+def equal_difference(first: str, second: str) -> bool:
+    """Whether sympy's own reader knows both and their difference simplifies to 0, in either order.
+
+    It reads a text as far as it can: `1 < x` and `1 < y` have no difference, and `2 apples` is a
+    product. Different if it takes more than 5 seconds of CPU time or 1 GiB. Each pair is compared
+    once. Safe in every thread.
+
+    Raises:
+        UsageError: A package is not installed, or its process cannot start.
+    """
+    return _equal("difference", *sorted((first, second)))
 
 
 @lru_cache(maxsize=_PAIRS_KEPT)
-def _equal(first: str, second: str) -> bool:
+def _equal(comparison: str, first: str, second: str) -> bool:
     require()
-    return _POOL.compare(first, second)
+    return _POOLS[comparison].compare(first, second)
 
 
 def require() -> None:
@@ -70,11 +84,11 @@ def require() -> None:
 class _Worker:
     """One process; used by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, comparison: str) -> None:
         # -P: the folder of the program has modules that are named like those of the library
         command = [sys.executable, "-P", str(_PROGRAM), str(os.getpid())]
         self._process = subprocess.Popen(
-            [*command, str(_CPU_SECONDS), str(_MEMORY_BYTES)],
+            [*command, comparison, str(_CPU_SECONDS[comparison]), str(_MEMORY_BYTES)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONHASHSEED": "0"},  # the order of terms depends on it
@@ -131,9 +145,10 @@ class _Worker:
 
 
 class _Pool:
-    """The workers of this process."""
+    """The workers of this process for one comparison."""
 
-    def __init__(self) -> None:
+    def __init__(self, comparison: str) -> None:
+        self._comparison = comparison
         self._free: LifoQueue[_Worker] = LifoQueue()
         self._workers: set[_Worker] = set()
         self._lock = threading.Lock()
@@ -160,7 +175,7 @@ class _Pool:
                 return self._free.get(timeout=_PATIENCE_SECONDS if self._workers else 0)
             with self._lock:
                 if len(self._workers) < min(_MOST_WORKERS, os.cpu_count() or 1):
-                    worker = _Worker()
+                    worker = _Worker(self._comparison)
                     self._workers.add(worker)
                     return worker
 
@@ -180,14 +195,19 @@ class _Pool:
             worker.forget()
 
 
-_POOL = _Pool()
+_POOLS = {comparison: _Pool(comparison) for comparison in _CPU_SECONDS}
 
 
 def _after_fork() -> None:
-    global _POOL
-    _POOL.forget()
-    _POOL = _Pool()
+    for comparison, pool in _POOLS.items():
+        pool.forget()
+        _POOLS[comparison] = _Pool(comparison)
+
+
+def _end() -> None:
+    for pool in _POOLS.values():
+        pool.end()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(lambda: _POOL.end())
+atexit.register(_end)

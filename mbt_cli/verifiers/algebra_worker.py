@@ -1,14 +1,17 @@
-"""The program of a worker of `algebra`: compares expressions with math-verify, within limits.
+"""The program of a worker of `algebra`: compares expressions with sympy, within limits.
 
-    python -P algebra_worker.py PARENT_PID CPU_SECONDS MEMORY_BYTES
+    python -P algebra_worker.py PARENT_PID COMPARISON CPU_SECONDS MEMORY_BYTES
 
-It imports math-verify once and forks a child that compares. The system ends the child after the
+It imports its libraries once and forks a child that compares. The system ends the child after the
 CPU time of a comparison, even within a single operation on large integers; the next child starts in
 milliseconds. It imports nothing of mbt, and ends with its parent.
 
 Each line of the standard input is a JSON list of two texts; each gets one line: `1` equal, `0`
-different or unreadable, `-` limit reached. The first line is `ready`. A text that begins with `[`
-is the form of an `expressions.Expression`, or a relation of two; others are LaTeX.
+different or unreadable, `-` limit reached. The first line is `ready`. The comparison is one of
+
+- `meaning`: by math-verify. A text that begins with `[` is the form of an `expressions.Expression`,
+  or a relation of two; others are LaTeX.
+- `difference`: whether sympy reads both as LaTeX and simplifies their difference to 0.
 """
 
 import ctypes
@@ -30,13 +33,14 @@ _PARENT_POLL_SECONDS = 0.5
 
 def main() -> None:
     """Fork a child, and another when it ends at its limit, until there is no input."""
-    parent, seconds, memory = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    parent, make = int(sys.argv[1]), {"meaning": _meaning, "difference": _difference}[sys.argv[2]]
+    seconds, memory = float(sys.argv[3]), int(sys.argv[4])
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(ignored, signal.SIG_IGN)
-    equal = _comparison()
     replies = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)  # the parser of LaTeX prints what it does not understand
+    os.dup2(nowhere, 1)  # the parsers of LaTeX print what they do not understand
+    equal = make()
     os.dup2(nowhere, 2)
 
     def end_with_parent(*_: object) -> None:
@@ -79,8 +83,8 @@ def _compare(equal: Callable[[str, str], bool], replies: int, seconds: float, me
     return 0
 
 
-def _comparison() -> Callable[[str, str], bool]:
-    """The comparison of two expressions, with its packages imported."""
+def _meaning() -> Callable[[str, str], bool]:
+    """The comparison by math-verify, with its packages imported."""
     # the packages are an extra
     import sympy  # noqa: PLC0415
     from latex2sympy2_extended import latex2sympy  # noqa: PLC0415
@@ -149,6 +153,23 @@ def _comparison() -> Callable[[str, str], bool]:
         return bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
 
     equal(r"x+\sin(1)", r"\sin(1)+x")  # the parser of LaTeX is built at its first use
+    return equal
+
+
+def _difference() -> Callable[[str, str], bool]:
+    """The comparison by sympy's own reader of LaTeX."""
+    import sympy  # noqa: PLC0415
+    from sympy.parsing.latex import _parse_latex_antlr as reader  # noqa: PLC0415
+    from sympy.parsing.latex import parse_latex  # noqa: PLC0415
+
+    # sympy asks for ANTLR 4.11, whose tables 4.10 to 4.13 read too
+    reader.version = lambda _package: "4.11"
+
+    def equal(one: str, other: str) -> bool:
+        difference = parse_latex(one) - parse_latex(other)
+        return bool(sympy.simplify(difference) == 0)
+
+    equal("1", "x")  # fails if the tables cannot be read
     return equal
 
 

@@ -1,9 +1,12 @@
-"""Answers that are one number, as GSM8K's official evaluation compares them."""
+"""Answers that are one number: by value, or by a rule of lm-evaluation-harness for GSM8K."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from mbt_cli.core.plugin import AbsentByDefault
 from mbt_cli.core.traces import outside_thinking
 from mbt_cli.core.verifier import Verifier
 from mbt_cli.verifiers.math import final_answer
@@ -19,11 +22,39 @@ _LOOK = re.compile(r"(?<=\d)(?:\{,\}|,?\\[!,]\s?)(?=\d{3})")
 _LONGEST = 1_000  # digits
 
 
+@dataclass(frozen=True, slots=True)
+class _Extraction:
+    """Where a rule finds the number in a text: its first match, or its last one."""
+
+    pattern: re.Pattern[str]
+    is_last: bool = False
+
+    def of(self, text: str) -> str | None:
+        """The number as written; None without a match."""
+        matches = list(self.pattern.finditer(text)) if self.is_last else []
+        found = matches[-1] if matches else None if self.is_last else self.pattern.search(text)
+        return None if found is None else next(filter(None, found.groups())).strip()
+
+
+_SIGNS = r"[0-9.,]"
+_RULES: Mapping[str, _Extraction] = {
+    "strict": _Extraction(re.compile(rf"#### (-?{_SIGNS}+)")),
+    "flexible": _Extraction(re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)"), is_last=True),
+    # one more character must follow: without a full stop the last digit is lost, as in lm-eval
+    "sentence": _Extraction(re.compile(rf"The answer is (-?{_SIGNS}+).")),
+}
+_NOT_COMPARED = re.compile(r"[,$]")
+
+
 class NumberVerifier(Verifier):
     """Right if the last number of the answer equals the gold number.
 
     The answer is the tagged or boxed one, otherwise the number after `####`. Thousands separators,
     and zeros before and after the digits, do not count; 1/2, 1 1/2 and LaTeX fractions are numbers.
+
+    With a `rule`, what counts as the answer and as equal is that of lm-evaluation-harness 0.4.13
+    for GSM8K. It reads all text outside the thinking, tags or not, and compares characters:
+    commas, dollar signs and one full stop at the end do not count, and 18.0 is not 18.
 
     Example:
         >>> NumberVerifier().answer("<answer>$1,080</answer>")
@@ -38,8 +69,14 @@ class NumberVerifier(Verifier):
 
     kind: Literal["number"] = "number"
     """Names the verifier."""
+    rule: Annotated[Literal["strict", "flexible", "sentence"] | None, AbsentByDefault] = None
+    """`strict`: the first number after `#### `, the metric strict-match of gsm8k. `sentence`: the
+    first after "The answer is ", up to a full stop, strict-match of gsm8k_cot. `flexible`: the last
+    number, flexible-extract of both. Default: by value."""
 
     def answer(self, reply: str, *, tagged: str | None = None) -> str | None:
+        if self.rule is not None:
+            return _RULES[self.rule].of(outside_thinking(reply))
         answer = final_answer(reply, tagged=tagged)
         if answer is None:
             marked = _MARK.findall(outside_thinking(reply))
@@ -47,8 +84,20 @@ class NumberVerifier(Verifier):
         return last_number(answer)
 
     def same(self, given: str, wanted: str) -> bool:
+        if self.rule is not None:
+            return _characters(given) == _characters(wanted)
         number = _value(given)
         return number is not None and number == _value(wanted)
+
+
+def _characters(number: str) -> str:
+    """What a rule compares of a number.
+
+    Example:
+        >>> _characters("$1,080."), _characters("18.0"), _characters("5..")
+        ('1080', '18.0', '5.')
+    """
+    return _NOT_COMPARED.sub("", number).removesuffix(".")
 
 
 def last_number(text: str) -> str | None:

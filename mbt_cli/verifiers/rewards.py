@@ -41,7 +41,7 @@ class GradedReply:
 Reward = Callable[[GradedReply], float]
 
 
-def exact_match(reply: GradedReply) -> float:
+def verified(reply: GradedReply) -> float:
     """Value of the benchmark's verifier, in [0, 1]."""
     return reply.verifier.check(reply.text, reply.question, tagged=reply.answer).value
 
@@ -52,7 +52,7 @@ def f1_score(reply: GradedReply) -> float:
     Where the benchmark's verifier replaces words, as for multiple choice, its value.
     """
     if reply.verifier.replaces_words:
-        return exact_match(reply)
+        return verified(reply)
     references = (reply.question.answer, *reply.question.answer_aliases)
     return text.f1_score(reply.answer, references)
 
@@ -88,11 +88,12 @@ def length(reply: GradedReply) -> float:
 
 REWARDS: Mapping[str, Reward] = {
     "f1_score": f1_score,
-    "exact_match": exact_match,
+    "verified": verified,
+    "exact_match": verified,
     "format": well_formed,
     "length": length,
 }
 """Every reward by its name in a manifest."""
 
-VERIFIED_REWARDS = frozenset({"exact_match"})
+VERIFIED_REWARDS = frozenset({"verified", "exact_match"})
 """Those that depend on the benchmark's verifier."""

@@ -80,10 +80,14 @@ def floor(path: Path, requests: int, in_flight: int, _: Path) -> dict[str, float
     return dict(zip(("requests_per_second", "cpu_ms", "memory_mib"), numbers, strict=False))
 
 
-def durable(_: Path, requests: int, in_flight: int, folder: Path) -> dict[str, float]:
-    script = str(HERE / "durable_client.py")
-    line = output([sys.executable, script, BASE_URL, str(requests), str(in_flight), str(folder)])
-    return json.loads(line)
+def durable(_: Path, requests: int, in_flight: int, folder: Path, *more: str) -> dict[str, float]:
+    words = [BASE_URL, str(requests), str(in_flight), str(folder), *more]
+    return json.loads(output([sys.executable, str(HERE / "durable_client.py"), *words]))
+
+
+def metered(path: Path, requests: int, in_flight: int, folder: Path) -> dict[str, float]:
+    """The same within a budget, each request reserved and counted."""
+    return durable(path, requests, in_flight, folder, "metered")
 
 
 def peer(told: str):
@@ -132,7 +136,7 @@ def output(command: list[str]) -> str:
 
 
 def measure(options: argparse.Namespace, in_flight: int) -> dict[str, list[dict[str, float]]]:
-    sides = {"floor": floor, "mbt": durable}
+    sides = {"floor": floor, "mbt": durable, "mbt within a budget": metered}
     if options.command:
         sides["mbt rollout"] = whole_command
     sides.update(map(peer, options.peer))

@@ -19,6 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 from mbt_cli.core.measures import mean_of_value
+from mbt_cli.scores.over_benchmarks import mean_interval, stratified, weighted
 from mbt_cli.scores.seeds import over_seeds
 from mbt_cli.scores.statistics import (
     Floats,
@@ -34,6 +35,7 @@ from mbt_cli.scores.statistics import (
     t_tail,
 )
 
+NORMAL = NormalDist()
 RESAMPLES = 2_000
 AT_ONCE = 100
 """Studies that share their bootstrap resamples."""
@@ -139,7 +141,6 @@ def means(random: np.random.Generator, n: int) -> Iterator[tuple[str, Share]]:
 
 def differences(random: np.random.Generator, n: int) -> Iterator[tuple[str, Share]]:
     """Paired differences of shares: questions are hard for both sides alike (correlation 0.5)."""
-    normal = NormalDist()
     for p, q in ((0.1, 0.1), (0.5, 0.5), (0.9, 0.7)):
         for k in (1, 4):
 
@@ -148,7 +149,7 @@ def differences(random: np.random.Generator, n: int) -> Iterator[tuple[str, Shar
                 sides = []
                 for share in (p, q):
                     latent = 0.7 * common + np.sqrt(0.51) * random.normal(size=n)
-                    high = latent < normal.inv_cdf(share)
+                    high = latent < NORMAL.inv_cdf(share)
                     easy = high.astype(float) if k == 1 else np.where(high, 0.9, 0.1)
                     sides.append(random.binomial(k, easy) / k)
                 truth = (p - q) * (1.0 if k == 1 else 0.8)
@@ -194,6 +195,88 @@ def trainings(random: np.random.Generator, n: int) -> Iterator[tuple[str, Share]
                     return covered(found.share_interval(questions=n, samples=values.size), truth)
 
                 yield f"share of {seeds} seeds, p = {p}, spread {spread}", each(study)
+
+
+def over_benchmarks(random: np.random.Generator, n: int) -> Iterator[tuple[str, Share]]:
+    """Means over three benchmarks, of n, 2 n and 4 n questions, in which each counts once."""
+    sizes = (n, 2 * n, 4 * n)
+    strata = np.repeat(np.arange(3), sizes)
+
+    for name, parts in (("2 %", (0.02,) * 3), ("10, 50 and 90 %", (0.1, 0.5, 0.9))):
+
+        def share(parts: tuple[float, ...] = parts) -> bool | None:
+            drawn = [
+                (random.random(m) < p).astype(float) for m, p in zip(sizes, parts, strict=True)
+            ]
+            ends = [share_interval(values, np.ones(len(values))) for values in drawn]
+            return covered(mean_interval([v.mean() for v in drawn], ends), float(np.mean(parts)))
+
+        yield f"mean over benchmarks, shares of {name}", each(share)
+
+    def lengths(studies: int) -> float | None:
+        scales = (1.0, 2.0, 4.0)
+        found: list[bool | None] = []
+        for start in range(0, studies, AT_ONCE):
+            drawn = [
+                [plain(scale * random.lognormal(0, 0.5, m)) for _ in range(AT_ONCE)]
+                for m, scale in zip(sizes, scales, strict=True)
+            ]
+            resampled = [bootstrap(one, resamples=RESAMPLES, seed=start) for one in drawn]
+            for one in zip(*resampled, strict=True):
+                ends = [part.interval() for part in one]
+                assert all(end is not None for end in ends)
+                interval = mean_interval([part.value for part in one], [e for e in ends if e])
+                found.append(covered(interval, float(np.mean(scales)) * np.exp(0.125)))
+        return mean(found)
+
+    yield "mean over benchmarks, lognormal of three scales", lengths
+
+    def paired() -> bool | None:
+        ends, values = [], []
+        for m, (p, q) in zip(sizes, ((0.3, 0.2), (0.5, 0.5), (0.9, 0.8)), strict=True):
+            common = random.normal(size=m)
+            latent = 0.7 * common + np.sqrt(0.51) * random.normal(size=(2, m))
+            own, base = (latent < np.array([[NORMAL.inv_cdf(p)], [NORMAL.inv_cdf(q)]])).astype(
+                float
+            )
+            ends.append(paired_share_interval(own, base, np.ones(m), np.ones(m)))
+            values.append(float(own.mean() - base.mean()))
+        return covered(mean_interval(values, ends), 0.2 / 3)
+
+    yield "difference of means over benchmarks, shares", each(paired)
+
+    normal = random.normal(size=400_000)
+    odds = np.array([-2.0, 0.0, 1.0])
+    for spread in (0.0, 0.2, 0.6):
+        truth = np.mean([1 / (1 + np.exp(-o - np.hypot(1.5, spread) * normal)) for o in odds])
+
+        def seeds(spread: float = spread, truth: float = float(truth)) -> bool | None:
+            luck = spread * random.normal(size=(3, 1))  # a good seed is good on all benchmarks
+            easy = odds[strata] + luck + 1.5 * random.normal(size=(1, len(strata)))
+            values = (random.random(easy.shape) < 1 / (1 + np.exp(-easy))).astype(float)
+            found = over_seeds(stratified(values, strata))
+            interval = found.share_interval(questions=len(strata), samples=values.size)
+            return covered(interval, truth)
+
+        yield f"mean over benchmarks of 3 seeds, spread {spread}", each(seeds)
+
+    def rows(count: int) -> Floats:
+        common, own = random.normal(size=len(strata)), random.normal(size=(count, len(strata)))
+        return (common + own > strata - 1).astype(float)
+
+    def test() -> bool | None:
+        first, second = (plain(values) for values in weighted(rows(2), strata))
+        p, _ = paired_p(first, second, seed=int(random.integers(1 << 30)))
+        return p is not None and p < 0.05
+
+    yield "rejects: paired test of means over benchmarks", each(test)
+
+    def best() -> bool | None:
+        seed = int(random.integers(1 << 30))
+        values = stratified(rows(15), strata)
+        return not not_worse_than_best(values, resamples=RESAMPLES, seed=seed).all()
+
+    yield "any of 15 equal means over benchmarks loses its mark", each(best)
 
 
 def tests(random: np.random.Generator, n: int) -> Iterator[tuple[str, Share]]:
@@ -247,6 +330,7 @@ def kind_of(name: str) -> str:
 
 GROUPS = {shares: "a share", means: "means and ratios", differences: "paired differences"}
 GROUPS |= {trainings: "a share of several seeds", tests: ""}
+GROUPS |= {over_benchmarks: "means over benchmarks"}
 KINDS = {"interval": "interval of", "test": "paired test", "family": "family of tests"}
 
 

@@ -1,9 +1,10 @@
 """mbt's side of the client benchmark: ask, keep, and write rows.parquet, as a stage does.
 
-    python durable_client.py http://127.0.0.1:18100/v1 4000 512 FOLDER
+    python durable_client.py http://127.0.0.1:18100/v1 4000 512 FOLDER [metered]
 
 Prints one JSON line: requests a second from the first request to rows.parquet closed, processor
-milliseconds a request, peak memory in MiB, and bytes on disk for each byte of replies.
+milliseconds a request, peak memory in MiB, and bytes on disk for each byte of replies. `metered`
+counts what the requests cost within a budget.
 """
 
 import gc
@@ -19,17 +20,21 @@ from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.core import rows
 from mbt_cli.core.chat import Message
 from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.prices import Price, picos_of
 from mbt_cli.core.programs import Result, Task, one_request
 from mbt_cli.core.progress import Silent
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.serving import ServerPlace
 from mbt_cli.errors import MbtError
 from mbt_cli.inference.ask import ask
+from mbt_cli.inference.meter import Meter
 from mbt_cli.inference.queue import RequestBatch
 from mbt_cli.stages.ask import BATCH_ROWS, reply_columns
 from mbt_cli.store.parquet import ParquetStream
+from mbt_cli.store.spending import RecordedPrices, SpendingReader, SpendingRecord, StudyBudget
 
 PROMPT = "Document text " * 500
+PRICE = Price(input=2.5, output=10.0, cached=1.25)
 SAMPLING = {"temperature": 0.6, "top_p": 0.95}
 
 
@@ -61,7 +66,15 @@ class Rows:
         self._batch.clear()
 
 
-def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
+def meter_in(folder: Path) -> Meter:
+    """A meter with a budget that is never reached."""
+    recorded = RecordedPrices(budget=1e6, prices={"stub": PRICE})
+    budget = StudyBudget(folder, SpendingReader(folder), recorded, limit=picos_of(1e6))
+    record = SpendingRecord(folder, "base/model=stub", "stub")
+    return Meter(PRICE, lambda: record, lambda _: budget.allowance(record))
+
+
+def main(base_url: str, total: int, in_flight: int, folder: Path, *more: str) -> None:
     backend = OpenAIBackend(base_url=base_url, id="stub")
     folder.mkdir(parents=True, exist_ok=True)
     batch = RequestBatch(
@@ -76,6 +89,7 @@ def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
         place=ServerPlace(folder / "server.log", folder / "cache", dict(os.environ)),
         max_tokens=2048,
         run=RunSettings(concurrency=in_flight),
+        meter=meter_in(folder) if "metered" in more else None,
     )
     gc.freeze()  # as `mbt rollout` does
     started = time.monotonic()
@@ -106,7 +120,7 @@ def main(base_url: str, total: int, in_flight: int, folder: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:])
     except MbtError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -67,7 +67,7 @@ def main() -> None:
     same = MathVerifier().same
     after = {pair: same(*pair) for pair in pairs}
     own = time.process_time() - start
-    algebra._POOL.end()  # so that the time of its processes is known
+    algebra._POOLS["meaning"].end()  # so that the time of its processes is known
     workers = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = own + workers.ru_utime + workers.ru_stime
     fast = len(pairs) / used

@@ -1,6 +1,7 @@
 """The cost of large studies: plan, submit, one cell, the status, and rows that are merged.
 
-    python tests/bench/scale.py [--cells 10000 100000] [--rows 100000 400000] [--repository FOLDER]
+    python tests/bench/scale.py [--cells 10000 100000] [--rows 100000 400000] [--samples 100]
+        [--records 1000000 10000000] [--repository FOLDER]
 
 Studies have rollouts, judgements and scores of 101 models on tinyhop benchmarks. Times are of the
 processor (user and system), so that a busy machine does not change them. FOLDER is another checkout
@@ -16,10 +17,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.core.chat import Reply
 from mbt_cli.engine.states import States
+from mbt_cli.inference.journal import record_of
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.store import provenance
 from mbt_cli.store.lineage import (
@@ -36,7 +40,8 @@ HERE = Path(__file__).resolve().parents[2]
 MODELS = 101
 KINDS = 3
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-CELL = "benchmark=b5/split=validation/model=m50"
+CELL = "benchmark=b0/split=validation/model=m50"
+"""A cell that studies of every size have."""
 CHILD = """
 import atexit, json, resource, runpy, sys
 opened, into = [], sys.argv[1]
@@ -51,7 +56,9 @@ def tell():
         "cpu_seconds": own.ru_utime + own.ru_stime,
         "memory_mib": int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024,
         "written_mb": int(io["wchar"]) / 1e6,
-        "opened": sum(not name.startswith(own_code) for name in opened),
+        "opened": sum(
+            not name.startswith(own_code) and "/site-packages/" not in name for name in opened
+        ),
         "opened_in_runs": sum("/runs/" in name for name in opened),
         "opened_lineages": sum(name.endswith("lineage.json") for name in opened),
     }, open(into, "w"))
@@ -294,25 +301,59 @@ samples = {samples}
 """
 
 
-def measure_rows(bench: Bench, rows: int) -> None:
+def measure_rows(bench: Bench, rows: int, samples: int) -> None:
     """Merging the rows of a cell whose four shards are asked."""
     bench.reset()
-    questions = 1_000
+    questions = rows // samples
     lines = [
         json.dumps({"id": f"q{n}", "question": f"{n}?", "answer": "Oslo"}) for n in range(questions)
     ]
     (bench.folder / "questions.jsonl").write_text("\n".join(lines))
-    (bench.folder / "rows.toml").write_text(ROWS.format(samples=rows // questions))
+    (bench.folder / "rows.toml").write_text(ROWS.format(samples=samples))
     bench.mbt("run", "rows.toml", "-q", "--only", "questions")
     for shard in range(1, 5):
         bench.mbt("run", "rows.toml", "-q", "--only", "base", "--shard", f"{shard}/4")
-    show(f"merging {rows:,} rows", **cost(bench.mbt("merge", "rows.toml", "-q", "--only", "base")))
+    took = bench.mbt("merge", "rows.toml", "-q", "--only", "base")
+    cell = next((bench.folder / "runs" / "rows" / "base").rglob("rows.parquet"))
+    show(f"merging {rows:,} rows", **cost(took), MB_of_rows=cell.stat().st_size / 1e6)
+
+
+INDEX = """
+import os, sys
+from pathlib import Path
+from mbt_cli.inference.journal import JournalIndex
+with JournalIndex(Path(sys.argv[1])) as index:
+    status = Path("/proc/self/status").read_text()
+    memory = int(status.split("VmHWM:")[1].split()[0]) / 1024
+    print(len(index), memory, sum(os.times()[:2]))
+"""
+
+
+def measure_index(folder: Path, records: int) -> None:
+    """Opening the journal of a cell: what grows with its rows when shards are merged."""
+    journal = folder / "journal"
+    shutil.rmtree(journal, ignore_errors=True)
+    reply = Reply(text="<answer>Oslo</answer>", finish_reason="stop", seconds=0.5, seed=1)
+    journal.mkdir()
+    for shard in range(4):
+        with (journal / f"replies-{shard}.jsonl").open("wb") as file:
+            for number in range(shard, records, 4):
+                file.write(record_of(sha256(str(number).encode()).hexdigest(), reply, 0))
+    size = sum(path.stat().st_size for path in journal.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-c", INDEX, str(journal)], capture_output=True, text=True, check=True
+    )
+    _, memory, seconds = map(float, done.stdout.split())
+    show(f"index of {records:,} records", **{"cpu s": seconds, "MiB": memory, "MB": size / 1e6})
+    shutil.rmtree(journal)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, nargs="*", default=[10_000, 100_000])
     parser.add_argument("--rows", type=int, nargs="*", default=[100_000, 400_000])
+    parser.add_argument("--records", type=int, nargs="*", default=[1_000_000, 3_000_000])
+    parser.add_argument("--samples", type=int, default=100, help="rows of each question")
     parser.add_argument("--repository", type=Path, default=HERE)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -320,7 +361,9 @@ def main() -> None:
         for cells in chosen.cells:
             measure_cells(bench, cells)
         for rows in chosen.rows:
-            measure_rows(bench, rows)
+            measure_rows(bench, rows, chosen.samples)
+        for records in chosen.records:
+            measure_index(Path(folder), records)
 
 
 if __name__ == "__main__":

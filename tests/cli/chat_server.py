@@ -63,6 +63,7 @@ class ChatServer:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._text)
         app.router.add_get("/v1/models", self._models)
+        self.add_routes(app)
         runner = web.AppRunner(app)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -72,6 +73,9 @@ class ChatServer:
         self._loop.run_forever()
         self._loop.run_until_complete(runner.cleanup())
         self._loop.close()
+
+    def add_routes(self, app: web.Application) -> None:
+        """What else it answers."""
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         if self.drips_models:

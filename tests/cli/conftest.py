@@ -1,8 +1,6 @@
 """Runs the real `mbt` in a process of its own, in an empty folder."""
 
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
@@ -25,19 +23,12 @@ def workplace(tmp_path):
 
 
 @pytest.fixture
-def mbt(workplace):
+def mbt(workplace, warm):
     """Run `mbt ARGUMENTS` there and give exit code, stdout and stderr."""
 
     def run(*arguments: str, timeout: float = 120, **environment: str) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "mbt_cli", *arguments],
-            cwd=workplace,
-            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        told = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **environment}
+        done = warm.run(arguments, workplace, told, timeout=timeout)
         return Ran(done.returncode, done.stdout, done.stderr)
 
     return run

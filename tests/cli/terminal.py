@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
 class OnTerminal:
@@ -24,13 +25,13 @@ class OnTerminal:
         )
         os.close(inside)
 
-    def wait_for(self, text: str, seconds: float = 90) -> str:
-        """Read until `text` is shown; gives everything shown so far."""
+    def wait_for(self, text: str, seconds: float = 90, *, count: int = 1) -> str:
+        """Read until `text` is shown so often; gives everything shown so far."""
         deadline = time.monotonic() + seconds
-        while text not in self.shown:
+        while self.shown.count(text) < count:
             assert time.monotonic() < deadline, f"`{text}` never came: {self.shown}"
             if not self._read():
-                assert text in self.shown, f"it ended before `{text}`: {self.shown}"
+                assert self.shown.count(text) >= count, f"it ended before `{text}`: {self.shown}"
         return self.shown
 
     def type(self, line: str) -> None:
@@ -55,3 +56,32 @@ class OnTerminal:
             return False
         self.shown += piece.decode(errors="replace").replace("\r\n", "\n")
         return bool(piece)
+
+
+class Tmux:
+    """A real bash in a tmux window of its own."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._tmux = ["tmux", "-L", f"mbt-{folder.name}-{os.getpid()}", "-f", "/dev/null"]
+        bash = "bash --noprofile --norc -i"
+        self._run("new-session", "-d", "-x", "200", "-y", "50", bash, cwd=folder, env=environment)
+
+    def _run(self, *arguments: str, **where) -> str:
+        done = subprocess.run(
+            [*self._tmux, *arguments], capture_output=True, text=True, check=True, **where
+        )
+        return done.stdout
+
+    def type(self, *keys: str) -> None:
+        self._run("send-keys", "--", *keys)
+
+    def until(self, text: str) -> str:
+        """The screen, once it shows the text."""
+        deadline = time.monotonic() + 60
+        while text not in (shown := self._run("capture-pane", "-p", "-J")):
+            assert time.monotonic() < deadline, f"no `{text}` on the screen:\n{shown}"
+            time.sleep(0.05)
+        return shown
+
+    def end(self) -> None:
+        self._run("kill-server")

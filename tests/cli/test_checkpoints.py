@@ -5,7 +5,10 @@ import json
 import polars as pl
 import pytest
 
+from mbt_cli.backends.vllm import VLLMBackend
+from mbt_cli.backends.weights import check_names
 from mbt_cli.core import rows
+from mbt_cli.errors import UsageError
 from tests.unit.hub_stand_in import COMMIT, Hub, running
 
 STUDY = """
@@ -130,5 +133,79 @@ def test_show_sample_marks_the_trained_tokens(mbt, workplace, folder):
     assert "has no training set yet" in before.err
     assert shown.code == 0, shown.err
     assert "assistant: [trained:] 4<end> [:trained]" in shown.out
-    assert "1 rows of 2, 2 trained tokens of 9" in shown.out
+    assert "1 of 2 rows, 2 trained tokens of 9" in shown.out
     assert shown.out.count("[trained:]") == 1  # the other training has not begun
+
+
+INDEX = "model.safetensors.index.json"
+ONE = "model-00001-of-00001.safetensors"
+TENSORS = ("model.embed.weight", "model.norm.weight")
+
+
+def safetensors(*names):
+    """A file of tensors of one number each."""
+    header = {
+        "__metadata__": {"format": "pt"},
+        **{
+            name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * n, 4 * n + 4]}
+            for n, name in enumerate(names)
+        },
+    }
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + b"\0" * 4 * len(names)
+
+
+def checkpoint(folder, files, weight_map):
+    folder.mkdir()
+    index = {"metadata": {"total_size": 8}, "weight_map": weight_map}
+    for name, content in {
+        "config.json": b'{"model_type": "llama"}',
+        INDEX: json.dumps(index).encode(),
+        **files,
+    }.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_weights_are_taken_over_under_the_names_of_their_index(mbt, workplace):
+    # the index also names the tied head, which the file does not repeat
+    weight_map = dict.fromkeys((*TENSORS, "lm_head.weight"), ONE)
+    checkpoint(workplace / "mine", {"model.safetensors": safetensors(*TENSORS)}, weight_map)
+    (workplace / "study.toml").write_text(STUDY.format(source="mine"))
+
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 0, ran.err
+    assert f"weights in `model.safetensors` are kept as `{ONE}`" in ran.err
+    kept = workplace / CELL / "files/checkpoint"
+    assert {path.name for path in kept.glob("*.safetensors")} == {ONE}
+    lineage = json.loads((workplace / CELL / "lineage.json").read_text())
+    assert lineage["notes"]["training"]["renamed"] == {"model.safetensors": ONE}
+    assert (workplace / "mine/model.safetensors").is_file()
+
+
+def test_a_checkpoint_without_a_file_of_its_index_is_refused(mbt, workplace):
+    weight_map = {TENSORS[0]: "a.safetensors", TENSORS[1]: "b.safetensors"}
+    checkpoint(workplace / "mine", {"a.safetensors": safetensors(TENSORS[0])}, weight_map)
+    (workplace / "study.toml").write_text(STUDY.format(source="mine"))
+
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 1
+    assert "has no `b.safetensors`, which its model.safetensors.index.json names" in ran.err
+
+
+def test_a_folder_that_is_served_says_what_to_type(tmp_path):
+    weight_map = dict.fromkeys(TENSORS, ONE)
+    folder = checkpoint(
+        tmp_path / "my model", {"model.safetensors": safetensors(*TENSORS)}, weight_map
+    )
+    backend = VLLMBackend(model=str(folder))
+
+    with pytest.raises(UsageError, match=f"index.json names `{ONE}`") as refused:
+        backend.check({})
+
+    assert refused.value.hint == f"mv '{folder}/model.safetensors' '{folder}/{ONE}'"
+    (folder / "model.safetensors").rename(folder / ONE)
+    check_names(str(folder))
+    check_names("org/base")

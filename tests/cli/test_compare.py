@@ -85,7 +85,7 @@ def test_globs_pair_cells_that_are_equal_on_every_shared_axis(mbt):
 def test_cells_of_other_kinds_are_refused(mbt):
     mbt("run", "study.toml")
 
-    ran = mbt("compare", "runs/small/questions", "runs/small/questions")
+    ran = mbt("compare", "runs/small/questions", "runs/small/scores/**/prompt=answer")
 
     assert ran.code == 2
     assert "questions cell" in ran.err

@@ -5,10 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
+
+from tests.cli.terminal import Tmux
 
 CELL = "base/benchmark=tiny/split=validation/model=parrot/prompt="
 HEAVY = ("pydantic", "polars", "numpy", "aiohttp", "openai", "huggingface_hub", "torch")
@@ -105,6 +105,9 @@ def bash(ask):
         (["mbt", "init", "--kind", ""], ["embedded", "gpu", "cluster", "api"]),
         (["mbt", "init", "--benchmark", "mus"], ["musique"]),
         (["mbt", "help", "py"], ["python"]),
+        (["mbt", "help", "mq"], ["mqi"]),
+        (["mbt", "help", "metrics", "rr"], ["rrp"]),
+        (["mbt", "help", "data", "mul"], ["multiple-choice"]),
         (["mbt", "doctor", "st"], ["study.toml"]),
         (["mbt", "plan", "study.toml", "st"], []),
     ],
@@ -269,40 +272,11 @@ def test_completion_is_installed_for_the_shell_that_asks(surroundings, workplace
     assert str(script) in (workplace / ".bashrc").read_text()
 
 
-class Terminal:
-    """A real bash in a tmux window of its own."""
-
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._tmux = ["tmux", "-L", f"mbt-{folder.name}-{os.getpid()}", "-f", "/dev/null"]
-        bash = "bash --noprofile --norc -i"
-        self._run("new-session", "-d", "-x", "200", "-y", "50", bash, cwd=folder, env=environment)
-
-    def _run(self, *arguments: str, **where) -> str:
-        done = subprocess.run(
-            [*self._tmux, *arguments], capture_output=True, text=True, check=True, **where
-        )
-        return done.stdout
-
-    def type(self, *keys: str) -> None:
-        self._run("send-keys", "--", *keys)
-
-    def until(self, text: str) -> str:
-        """The screen, once it shows the text."""
-        deadline = time.monotonic() + 60
-        while text not in (shown := self._run("capture-pane", "-p", "-J")):
-            assert time.monotonic() < deadline, f"no `{text}` on the screen:\n{shown}"
-            time.sleep(0.05)
-        return shown
-
-    def end(self) -> None:
-        self._run("kill-server")
-
-
 @pytest.fixture
 def terminal(workplace, surroundings):
     if shutil.which("tmux") is None or shutil.which("bash") is None:
         pytest.skip("needs tmux and bash")
-    opened = Terminal(workplace, {**surroundings, "PS1": "ready> ", "HISTFILE": "/dev/null"})
+    opened = Tmux(workplace, {**surroundings, "PS1": "ready> ", "HISTFILE": "/dev/null"})
     opened.type('eval "$(_MBT_COMPLETE=source_bash mbt)"; PS1="set> "', "Enter")
     opened.until("\nset> ")
     yield opened

@@ -1,6 +1,8 @@
 """One vocabulary for all verbs: options, JSON, colours and where things are printed."""
 
 import json
+import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import typer
 
+import mbt_cli.cli
 from mbt_cli.cli.commands import app
 from tests.cli.wrong import Wrong, typed
 
@@ -23,8 +26,11 @@ OWN_WORDS = {
     "--dry-run": "",  # what is shown differs, that nothing is done does not
 }
 """Options whose help may differ from verb to verb, with the words that it begins with."""
-RUNNING = ("run", "rollout", "synthesize", "rewrite", "train", "judge", "score", "report", "merge")
-FOR_SCRIPTS = (*RUNNING, "check", "plan", "show", "status", "compare", "data ls", "doctor")
+RUNNING = (
+    *("run", "rollout", "synthesize", "rewrite", "train", "judge", "score", "harness"),
+    *("report", "merge"),
+)
+FOR_SCRIPTS = (*RUNNING, "watch", "check", "plan", "show", "status", "compare", "data ls", "doctor")
 
 
 def verbs(command: object = None, name: str = "") -> Iterator[tuple[str, list]]:
@@ -36,6 +42,19 @@ def verbs(command: object = None, name: str = "") -> Iterator[tuple[str, list]]:
         return
     for word, inner in below.items():
         yield from verbs(inner, f"{name} {word}")
+
+
+VERB_FILES = [found.name for found in pkgutil.iter_modules(mbt_cli.cli.__path__, "mbt_cli.cli.")]
+
+
+@pytest.mark.parametrize("name", VERB_FILES)
+def test_a_file_of_verbs_can_be_the_first_that_a_process_imports(name):
+    """Most tests run verbs in processes that have imported all of them."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name}"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +112,11 @@ def test_what_a_script_would_want_comes_as_json(options):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, warm):
     folder = tmp_path_factory.mktemp("finished")
     Wrong("", "", ()).prepare(folder)
-    command = [sys.executable, "-m", "mbt_cli", "run", "study.toml", "-q"]
-    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    done = warm.run(["run", "study.toml", "-q"], folder, os.environ)
+    assert done.returncode == 0, done.stderr
     return folder
 
 

@@ -1,6 +1,7 @@
 """`mbt export`: the good rows, a card and the lineage, which can be read back as a source."""
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -114,6 +115,41 @@ def test_the_card_names_every_model_of_a_stage(mbt, made):
     (line,) = [line for line in shown.out.splitlines() if line.startswith("- base (rollout):")]
     assert "teacher (no model: scripted" in line
     assert "other (no model: canned" in line
+
+
+SNIPPET = re.compile(r"```toml\n(.+?)```", re.DOTALL)
+ROLLOUT = """
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = "tiny", split = ["train", "validation"], model = "teacher", prompt = ["answer", "metacognitive"] }
+samples = 2
+"""  # noqa: E501  TOML keeps an inline table on one line
+
+
+@pytest.mark.parametrize("stage", ["mbt-s", "base"])
+def test_the_stage_on_a_card_reads_the_data_set(mbt, workplace, stage):
+    head = HEAD.partition("[[stage]]")[0]
+    text = HEAD if stage == "mbt-s" else head + ROLLOUT
+    (workplace / "made.toml").write_text(text)
+    assert mbt("run", "made.toml", "-q").code == 0
+    assert mbt("export", f"runs/made/{stage}", "--to", "out", "--write").code == 0
+
+    (snippet,) = SNIPPET.findall((workplace / "out/README.md").read_text())
+    snippet = snippet.replace("hub:ORG/NAME", "hub:out")
+    (workplace / "taken.toml").write_text(head.replace('"made"', '"taken"') + snippet)
+
+    assert mbt("check", "taken.toml").code == 0
+    ran = mbt("run", "taken.toml")
+    assert ran.code == 0, ran.err
+    rows = [
+        pl.concat(
+            pl.read_parquet(path, hive_partitioning=False).select("question_id", "failure")
+            for path in sorted((workplace / "runs" / study / stage).rglob("rows.parquet"))
+        )
+        for study in ("made", "taken")
+    ]
+    assert rows[0].equals(rows[1])
 
 
 def test_an_export_that_was_killed_is_written_again(mbt, made):

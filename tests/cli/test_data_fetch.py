@@ -138,3 +138,68 @@ def test_the_weights_that_the_load_format_reads_are_fetched(
     assert told.code == 0, told.err
     fetched = {path.rpartition("/")[2] for path in hub.downloads()}
     assert fetched == {"config.json", *weights}
+
+
+INSTRUCTIONS = """
+[study]
+name = "rules"
+seed = 1
+max_failed_share = 0
+
+[sampling.plain]
+temperature = 0
+max_tokens = 32
+
+[models.parrot]
+backend = { kind = "canned", replies = ["no"] }
+sampling = "plain"
+
+[benchmarks.rules]
+kind = "ifbench"
+files = { test = "rules.jsonl" }
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = "rules", split = "test", model = "parrot" }
+prompt = "as_is"
+samples = 1
+"""
+RECORD = """{"key": "1", "prompt": "Is it?", "instruction_id_list": ["format:no_whitespace"],
+"kwargs": [{}]}"""
+
+
+@pytest.fixture
+def rules(workplace):
+    """A study whose verifier needs data of NLTK."""
+    (workplace / "rules.toml").write_text(INSTRUCTIONS)
+    (workplace / "rules.jsonl").write_text(RECORD.replace("\n", " "))
+
+
+@pytest.mark.usefixtures("rules")
+def test_data_of_a_verifier_that_are_here_are_cached(mbt, shared):
+    told = mbt("data", "fetch", "rules.toml", "--dry-run", NLTK_DATA=str(shared / "data/nltk_data"))
+
+    assert told.code == 0, told.err
+    lines = {
+        line.split("NLTK ")[1].split()[0]: line for line in told.out.splitlines() if "NLTK" in line
+    }
+    assert lines.keys() == {"punkt_tab", "stopwords", "averaged_perceptron_tagger_eng"}
+    assert "cached" in lines["punkt_tab"]
+    assert "cached" in lines["stopwords"]
+
+
+@pytest.mark.usefixtures("rules")
+def test_data_of_a_verifier_that_are_missing_are_said_by_fetch_and_doctor(mbt, workplace):
+    empty = workplace / "empty"
+    environment = {"NLTK_DATA": str(empty), "HOME": str(empty), "MBT_OFFLINE": "1"}
+
+    fetched = mbt("data", "fetch", "rules.toml", **environment)
+    examined = mbt("doctor", "rules.toml", **environment)
+
+    assert fetched.code == 1
+    assert "3 of 3 downloads failed" in fetched.err
+    assert "verifier instructions: mbt is offline" in fetched.err
+    missing = [line for line in examined.out.splitlines() if "NLTK" in line]
+    assert len(missing) == 3
+    assert "mbt data fetch rules.toml" in examined.out

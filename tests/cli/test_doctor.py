@@ -114,16 +114,6 @@ def test_an_endpoint_that_is_not_there_is_said_with_what_to_do(mbt, doctor, work
     assert "base_url" in reply["do"]
 
 
-def test_the_embedded_model_is_started_and_asked(mbt, doctor):
-    pytest.importorskip("xllamacpp", reason='no xllamacpp: pip install "mbt-cli[embedded]"')
-    mbt("init", "first.toml", "--kind", "embedded", "--yes")
-
-    ran = doctor("first.toml", "--json")
-
-    assert ran.code == 0, ran.out
-    assert "answered within" in findings(ran)["replies", "smollm2-135m"]["found"]
-
-
 def test_a_study_for_gpus_is_told_what_is_not_here(mbt, doctor, workplace):
     mbt("init", "gpu.toml", "--kind", "gpu", "--yes")
     nothing = {"CUDA_VISIBLE_DEVICES": "", "HF_HOME": str(workplace / "hub")}

@@ -288,11 +288,11 @@ def readings(text: str) -> Iterator[str]:
     yield plain
     text = re.sub(r"[\s:\u200b]|\\+[nr]", "", plain)
     yield text
-    for run in re.findall(r"[A-Za-z0-9+/_-]{8,}", text):
+    for run in set(re.findall(r"[A-Za-z0-9+/_-]{8,}", text)):
         for start in range(4):
             part = run[start:].replace("-", "+").replace("_", "/")
             yield b64decode(part[: len(part) // 4 * 4]).decode("latin-1")
-    for run in re.findall(r"[0-9a-fA-F]{8,}", text):
+    for run in set(re.findall(r"[0-9a-fA-F]{8,}", text)):
         for start in range(2):
             part = run[start:]
             yield bytes.fromhex(part[: len(part) // 2 * 2]).decode("latin-1")
@@ -313,9 +313,9 @@ def leaks(folder: Path, printed: str, key: str, given: set[str]) -> list[str]:
     return [
         f"{name}: {part}"
         for name, text in texts.items()
-        for reading in readings(text)
+        for reading in map(str.casefold, readings(text))
         for part in parts
-        if part in reading.casefold()
+        if part in reading
     ]
 
 

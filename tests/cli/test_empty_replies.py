@@ -240,8 +240,10 @@ def test_rollouts_of_earlier_versions_have_no_answer_in_thinking_that_was_cut():
 def test_mbt_compare_counts_them_alike(mbt, silent):
     mbt("run", "silent.toml")
     (cell,) = (path.parent for path in silent.glob("base/**/lineage.json"))
+    mbt("run", "silent.toml", "--set", 'study.name="again"')
+    again = silent.parent / "again" / cell.relative_to(silent)
 
-    ran = mbt("compare", str(cell), str(cell))
+    ran = mbt("compare", str(cell), str(again))
 
     assert ran.code == 0, ran.err
     assert "54.5" in next(line for line in ran.out.splitlines() if "exact" in line)

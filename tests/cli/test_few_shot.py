@@ -97,10 +97,60 @@ def test_another_draw_is_another_prompt_and_an_unused_one_changes_nothing(mbt, w
     assert unused.code == 0, unused.err
 
 
+def with_file(folder, count=", count = 2"):
+    """The study with examples from a file of three, in an order that no draw gives."""
+    records = [{"question": f"Q{n}?", "answer": f"R{n}.\n#### {n}"} for n in (9, 1, 5)]
+    (folder / "mine.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    text = (folder / "shots.toml").read_text()
+    (folder / "shots.toml").write_text(
+        text.replace(
+            'shots = { split = "train", count = 2', f'shots = {{ file = "mine.jsonl"{count}'
+        )
+    )
+
+
+@pytest.mark.parametrize(("count", "shown"), [(", count = 2", [9, 1]), ("", [9, 1, 5])])
+def test_examples_of_a_file_are_its_first_ones_in_its_order(mbt, workplace, count, shown):
+    with ChatServer(reply="#### 2") as server:
+        write_study(workplace, server.base_url)
+        with_file(workplace, count)
+        ran = mbt("run", "shots.toml")
+
+    assert ran.code == 0, ran.err
+    heads = {body["prompt"].rpartition("\n\nQuestion:")[0] for body in server.bodies}
+    assert heads == {"\n\n".join(f"Question: Q{n}?\nAnswer: R{n}.\n#### {n}" for n in shown)}
+
+
+def test_a_file_of_examples_counts_by_its_content(mbt, workplace):
+    with ChatServer(reply="#### 2") as server:
+        write_study(workplace, server.base_url)
+        with_file(workplace)
+        assert mbt("run", "shots.toml").code == 0
+        (workplace / "mine.jsonl").rename(workplace / "other.jsonl")
+        moved = mbt("run", "shots.toml", "--set", "benchmarks.sums.shots.file=other.jsonl")
+        with (workplace / "other.jsonl").open("a") as file:
+            file.write('{"question": "Q7?", "answer": "R7.\\n#### 7"}\n')
+        changed = mbt("run", "shots.toml", "--set", "benchmarks.sums.shots.file=other.jsonl")
+
+    assert moved.code == 0, moved.err
+    assert len(server.bodies) == 3
+    assert changed.code == 1
+    assert "shots.file" in changed.err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         ("shots = { split", "#", "add `shots = "),
+        ('split = "train", count = 2', "count = 2", "needs either `split` or `file`"),
+        (", count = 2", "", "needs `count`"),
+        (
+            '{ split = "train"',
+            '{ split = "train", file = "test.jsonl"',
+            "needs either `split` or `file`",
+        ),
+        ('split = "train"', 'file = "none.jsonl"', "benchmarks.sums.shots.file"),
+        ('split = "train", count = 2', 'file = "test.jsonl", count = 9', "has 3 questions for 9"),
         ("count = 2", "count = 0", "must be"),
         ("count = 2", "count = 9", "has 8 questions for 9 examples"),
         ("max_tokens = 64", 'max_tokens = "rest"', "give m a number"),
@@ -156,3 +206,50 @@ prompt = "plain.md"
 
     assert ran.code == 2
     assert "is plain text, which only a rollout sends" in ran.err
+
+
+MBPP = """
+[study]
+name = "mbpp"
+
+[models.m]
+backend = {{ kind = "openai", base_url = "{url}" }}
+id = "base-model"
+sampling = {{ temperature = 0, max_tokens = 64, stop = ["[DONE]"] }}
+
+[benchmarks.mbpp]
+kind = "mbpp"
+files = {{ prompt = "{file}", test = "{file}" }}
+whole_file = true
+shots = {{ split = "prompt", count = 3, seed = 17 }}
+limit = {{ test = 4 }}
+
+[[stage]]
+kind = "rollout"
+matrix = {{ benchmark = "mbpp", split = "test", model = "m", prompt = "mbpp_shots" }}
+"""
+
+
+def test_the_prompt_of_mbpp_is_that_of_lm_eval(mbt, workplace, shared):
+    """`doc_to_text`, three examples with `code` and `[DONE]`, an empty line between."""
+    file = shared / "data/mbpp/mbpp.jsonl"
+    with file.open() as lines:
+        records = {one["task_id"]: one for one in map(json.loads, lines)}
+
+    def asked(task):
+        tests = "\n".join(task["test_list"])
+        return (
+            f"You are an expert Python programmer, and here is your task: {task['text']} "
+            f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
+        )
+
+    shots = "".join(f"{asked(records[n])}{records[n]['code']}\n[DONE]\n\n" for n in (2, 3, 4))
+    with ChatServer(reply="def f(): ...") as server:
+        (workplace / "mbpp.toml").write_text(MBPP.format(url=server.base_url, file=file))
+        ran = mbt("run", "mbpp.toml")
+
+    assert ran.code == 0, ran.err
+    assert {body["prompt"] for body in server.bodies} == {
+        shots + asked(records[n]) for n in range(11, 15)
+    }
+    assert all(body["stop"] == ["[DONE]"] for body in server.bodies)

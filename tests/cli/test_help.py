@@ -65,7 +65,16 @@ def test_every_verb_stands_in_the_help_with_its_first_line(mbt):
 
     hidden = ["node"]  # which scripts of jobs start
     assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == hidden
-    assert "Run every stage in order" in shown
+    assert "Run every stage on this machine" in shown
+
+
+def test_summaries_are_wrapped_and_not_cut_on_a_narrow_terminal(mbt):
+    for columns in ("40", "80"):
+        commands = mbt("--help", COLUMNS=columns).out.partition("Commands:")[2]
+
+        assert [line for line in commands.splitlines() if line.endswith("...")] == []
+        shown = " ".join(commands.split())
+        assert "Run every stage on this machine, inputs first; finished cells are skipped." in shown
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from mbt_cli.cli import help
 from mbt_cli.cli.help import found, sections, topics
 from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.column_maps import SourcePreset
-from mbt_cli.core.plugin import Settings
+from mbt_cli.core.plugin import Settings, field_docs
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.errors import UsageError
 from mbt_cli.launchers.slurm import SlurmLauncher
-from mbt_cli.manifest.docs import docstring_parts, field_docs
+from mbt_cli.manifest.docs import docstring_parts
 from mbt_cli.manifest.presets import PresetFolders, prompt_names, shipped
 from mbt_cli.manifest.schema import DocumentTables, ModelTable
 from mbt_cli.plugins import FAMILIES
@@ -26,8 +26,9 @@ from mbt_cli.settings import Machine
 from mbt_cli.stages.kinds import STAGES
 
 TOPICS = (
-    "quickstart", "manifest", "data", "metrics", "presets", "paper", "conventions", "evaluation",
-    "extend", "python", "security", "training", "troubleshooting",
+    "quickstart", "manifest", "data", "metrics", "presets", "paper", "beliefs", "conventions",
+    "cost", "evaluation", "extend", "models", "programs", "proofs", "python", "security",
+    "training", "troubleshooting", "verified",
 )  # fmt: skip
 SECTIONS = {
     "backends": FAMILIES["backends"],

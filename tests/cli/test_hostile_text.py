@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -15,13 +13,14 @@ POISON = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\x08\x7f[bold]:smile:"
 ATTACKS = ("\x1b[2J", "\x1b]", "\x07", "\x9b", "\u202e", "\x08", "\x7f", "😄")
 WRITTEN = "".join(f"\\u{ord(c):04x}" for c in POISON)  # as a JSON or TOML text has it
 CELL = "runs/small/base/benchmark=tiny/split=test/model=parrot/prompt=answer"
+SCORED = CELL.replace("base", "scores")
 ASKED = f"q{POISON}1"
 BROKEN = f"a{POISON}.toml"
 TABLE = ("main_results", "answer", "exact_match")
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
+def hostile(tmp_path_factory, warm):
     """A finished study whose questions, replies and settings hold the attacks, and a failed one."""
     folder = tmp_path_factory.mktemp("hostile")
     lines = (
@@ -43,22 +42,11 @@ def hostile(tmp_path_factory):
     (folder / BROKEN).write_text(broken.replace(f"['{POISON}']", f'["{WRITTEN}"]'))
     (folder / "cache/weights").mkdir(parents=True)
     (folder / "cache/weights" / f"w{POISON}.gguf").write_bytes(b"x")
-    assert run(folder, "run", "study.toml").returncode == 0
-    plan = run(folder, "plan", BROKEN, "--json")
-    assert run(folder, "submit", "--local", "1", text=plan.stdout).returncode == 1
+    told = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+    assert warm.run(["run", "study.toml"], folder, told).returncode == 0
+    plan = warm.run(["plan", BROKEN, "--json"], folder, told).stdout
+    assert warm.run(["submit", "--local", "1"], folder, told, text=plan).returncode == 1
     return folder
-
-
-def run(folder, *words, text=""):
-    return subprocess.run(
-        [sys.executable, "-m", "mbt_cli", *words],
-        cwd=folder,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -89,8 +77,8 @@ def run(folder, *words, text=""):
             (("status", "broken"), 0),
             (("status", "broken", "--json"), 0),
             (("logs", "answers", "--study", "broken"), 0),
-            (("compare", CELL.replace("base", "scores"), CELL.replace("base", "scores")), 0),
-            (("compare", "runs/small/answers", "runs/small/answers"), 0),
+            (("compare", SCORED, SCORED.replace("=answer", "=metacognitive")), 0),
+            (("compare", "runs/small/answers", "runs/small/answers"), 2),
             (("compare", POISON, POISON), 2),
             (("report", "study.toml", "--trace", *TABLE), 0),
             (("report", "study.toml", "--trace", POISON, "1", "1"), 2),

@@ -1,8 +1,7 @@
 """One failure costs what depends on it and nothing else."""
 
 import json
-import subprocess
-import sys
+import os
 
 import pytest
 
@@ -118,16 +117,9 @@ def test_what_was_left_out_is_made_once_its_input_is_there(mbt, study):
     assert {*DEAD} < finished(study)
 
 
-def test_jobs_make_what_a_dead_model_leaves_and_status_says_why(mbt, study):
+def test_jobs_make_what_a_dead_model_leaves_and_status_says_why(mbt, study, warm):
     plan = mbt("plan", "two.toml").out
-    submitted = subprocess.run(
-        [sys.executable, "-m", "mbt_cli", "submit", "--local", "1"],
-        cwd=study,
-        input=plan,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    submitted = warm.run(["submit", "--local", "1"], study, os.environ, text=plan)
 
     assert submitted.returncode == 1
     assert finished(study) == ALIVE

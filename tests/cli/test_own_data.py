@@ -86,7 +86,7 @@ def test_a_column_that_the_file_does_not_have_is_named_with_those_it_has(mbt, qu
 
     ran = mbt("run", "mine.toml")
 
-    assert ran.code == 1
+    assert ran.code == 2
     assert "the data has no column `promt`; it has prompt, w, x, y, key, topic" in ran.err
 
 
@@ -134,3 +134,18 @@ def test_options_in_columns_of_their_own_are_found(mbt, workplace, content, colu
     assert columns in text
     assert 'prompt = ["choice"]' in text
     assert mbt("check", "own.toml").code == 0
+
+
+def test_columns_that_open_questions_have_too_keep_their_answers(mbt, workplace):
+    (workplace / "own.csv").write_text(FOUR_COLUMNS.lower())
+    (workplace / "open.csv").write_text("prompt,topic\nWhat is a mind?,philosophy\n")
+
+    for name in ("own", "open"):
+        options = ("--kind", "embedded", "--questions", f"{name}.csv", "--yes")
+        made = mbt("init", f"{name}.toml", *options)
+        assert made.code == 0, made.err
+
+    own = (workplace / "own.toml").read_text()
+    assert 'kind = "question_answer"' in own
+    assert 'columns = { question = "prompt", answer = "label" }' in own
+    assert 'kind = "intellectual"' in (workplace / "open.toml").read_text()

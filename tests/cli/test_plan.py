@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.chat_server import ChatServer
+
 
 def program(folder: Path, name: str, text: str) -> None:
     folder.mkdir(exist_ok=True)
@@ -17,7 +19,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.fixture
-def beside(workplace):
+def beside(workplace, warm):
     """Run mbt beside a Slurm that does not answer.
 
     Printing and writing scripts, and running them here, must do without one.
@@ -26,16 +28,8 @@ def beside(workplace):
     path = f"{workplace / 'bin'}:{os.environ['PATH']}"
 
     def run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "mbt_cli", *words],
-            cwd=workplace,
-            env={**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200"},
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        told = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200"}
+        return warm.run(words, workplace, told, text=text)
 
     return run
 
@@ -137,6 +131,28 @@ def test_shards_and_a_merge_make_the_rows_of_a_whole_run(mbt, workplace):
     assert "12 of 12 requests have no reply yet" in early.err
     assert [ran.code for ran in sent] == [0, 0]
     assert "0 model calls, 12 replies reused" in merged.out
+
+
+def test_shards_say_how_fast_their_servers_were(mbt, workplace):
+    cell, text = "base/prompt=answer", (workplace / "study.toml").read_text()
+    canned = text[text.index("backend = ") :].partition("\n")[0]
+    with ChatServer("<answer>Oslo</answer>") as server:
+        own = f'backend = {{ kind = "openai", base_url = "{server.base_url}" }}'
+        (workplace / "study.toml").write_text(text.replace(canned, own, 1))
+        mbt("run", "study.toml", "--only", "questions")
+        for number in (1, 2):
+            mbt("run", "study.toml", "--only", cell, "--shard", f"{number}/2")
+        mbt("merge", "study.toml", "--only", cell)
+
+    (path,) = (workplace / "runs" / "small" / "base").rglob("lineage.json")
+    pace = json.loads(path.read_text())["notes"]["pace"]
+    jobs = json.loads(mbt("plan", "study.toml").out)["jobs"]
+
+    # 12 replies of 5 tokens
+    assert pace["completion_tokens"] == 60
+    assert pace["seconds"] > 0
+    (other,) = (job for job in jobs if job["cells"][0].startswith("base/"))
+    assert other["resources"]["limit_seconds"] >= 1_800
 
 
 def test_a_wrong_shard_is_refused(mbt):

@@ -103,3 +103,29 @@ def test_unread_verdicts_count_as_failed_and_the_note_has_both_bounds(mbt, workp
     high = f"{100 * unread / 60:.1f}"
     bounds = f"toy judge's accuracy 0.0 or {high} (parrot: {unread} missing)"
     assert f"Missing samples all wrong, or all right: {bounds}." in text
+
+
+def test_a_table_says_that_no_reply_follows_the_format(mbt, workplace):
+    text = study(["answer"], ("scores", '"base"'))
+    silent = text.replace("<answer>Oslo</answer>", "Oslo").replace("<answer>x y</answer>", "x y")
+    (workplace / "study.toml").write_text(
+        silent.replace('"exact_match", ', '"exact_match", "answer_rate", ')
+    )
+
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 0, ran.err
+    note = "In 1 row no reply has an answer in "
+    assert note in read(workplace, "md").read_text()
+
+
+def test_a_table_with_answers_does_not_say_so(mbt, workplace):
+    text = study(["answer"], ("scores", '"base"'))
+    (workplace / "study.toml").write_text(
+        text.replace('"exact_match", ', '"exact_match", "answer_rate", ')
+    )
+
+    ran = mbt("run", "study.toml")
+
+    assert ran.code == 0, ran.err
+    assert "no reply has an answer" not in read(workplace, "md").read_text()

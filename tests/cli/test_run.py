@@ -84,7 +84,7 @@ def test_more_samples_and_a_larger_limit_need_no_flag_and_ask_only_what_is_new(m
 
 METRICS = ["exact_match", "f1_score", "answer_rate", "judge_accuracy", "tokens", "degeneration"]
 MORE = [
-    *("--set", f"stage.scores.metrics={[*METRICS, 'substring_match']}"),
+    *("--set", f"stage.scores.metrics={[*METRICS, 'substring_match', 'math_match']}"),
     *("--set", 'stage.tables.tables=["main_results", "paired_differences"]'),
     *("--set", 'stage.tables.figures=["response_lengths"]'),
 ]
@@ -98,6 +98,7 @@ def test_more_metrics_tables_and_figures_need_no_flag_and_ask_nothing(mbt, workp
 
     assert "scores/benchmark=tiny" in planned.out
     assert "`stage.scores.metrics` has `substring_match` now" in planned.out
+    assert "`stage.scores.metrics` has `math_match` now" in planned.out
     assert grown.code == 0, grown.err
     assert "0 model calls" in grown.out
     assert "substring" in grown.out

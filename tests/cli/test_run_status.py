@@ -35,7 +35,7 @@ def doing(mbt):
 
 
 def test_a_running_study_is_seen_and_stopped_and_keeps_its_replies(mbt, workplace):
-    with ChatServer(delay_seconds=0.4) as server:
+    with ChatServer(delay_seconds=2.0) as server:
         (workplace / "slow.toml").write_text(STUDY.format(url=server.base_url))
         running = subprocess.Popen(
             [sys.executable, "-m", "mbt_cli", "run", "slow.toml", "--set", "run.concurrency=2"],

@@ -8,6 +8,7 @@ from polars.testing import assert_frame_equal
 
 from mbt_cli.api import scan
 from mbt_cli.core import rows
+from mbt_cli.core.judge_scales import BELIEF, LIKELIHOOD, POINTS
 from mbt_cli.registry import SCORES
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
@@ -44,6 +45,11 @@ votes = 2
 OF_SEVERAL_MEANS = {"aes", "tokens_per_correct", "mqi_of_means", "mqi_gamma"}
 
 
+def needs_first(score):
+    """The quantity without which a score has no numbers; none if it needs no judge."""
+    return list(SCORES.make({"kind": score.model_fields["kind"].default}).needs())[:1]
+
+
 @pytest.fixture
 def scored(mbt, workplace):
     """A study in which every metric is computed, replies are empty and verdicts fail."""
@@ -52,11 +58,17 @@ def scored(mbt, workplace):
     study = study.replace("samples = 2", "samples = 3")
     study = study.replace('name = "answers"', 'name = "answers"\nvotes = 2')
     study = study.replace(
-        'verdicts = "answers"', 'verdicts = ["answers", "answer_hit", "phases", "redundancy"]'
+        'verdicts = "answers"',
+        'verdicts = ["answers", "answer_hit", "phases", "redundancy", "rule"]',
     )
-    metrics = ", ".join(f'"{kind}"' for kind in SCORES.kinds())
+    # points, beliefs and likelihoods need judges and questions of their own, which their tests have
+    others = {POINTS, BELIEF, LIKELIHOOD}
+    kinds = [k for k, score in SCORES.kinds().items() if not others & {*needs_first(score)}]
+    metrics = ", ".join(f'"{kind}"' for kind in kinds)
     study = re.sub("metrics = .*", f"metrics = [{metrics}]", study)
-    judges, score = STAGES, '[[stage]]\nkind = "score"'
+    rule = '\n[[stage]]\nkind = "judge"\nname = "rule"\nrollouts = "base"\n'
+    rule += 'matrix = { judge = ["verifier"] }\n'
+    judges, score = STAGES + rule, '[[stage]]\nkind = "score"'
     study = study.replace(score, judges + score)
     (workplace / "study.toml").write_text(study + JUDGES)
     ran = mbt("run", "study.toml", "-q")

@@ -2,25 +2,19 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.cli.pretender import write_vllm_preset
-from tests.cli.terminal import OnTerminal
 
 KEY = "a-key-of-ones-own-0123456789"
-needs_embedded = pytest.mark.skipif(
-    find_spec("xllamacpp") is None, reason='no xllamacpp: pip install "mbt-cli[embedded]"'
-)
 
 
 def ask(base_url: str, key: str, model: str) -> dict:
@@ -49,26 +43,6 @@ def processes_with(text: str) -> list[str]:
 def vllm_preset(workplace) -> str:
     """A preset of the backend `vllm` whose command is the test server under that name."""
     return write_vllm_preset(workplace)
-
-
-@needs_embedded
-def test_the_embedded_preset_answers_a_real_request_and_ends_with_ctrl_c(workplace):
-    run = OnTerminal(workplace, "serve", "smollm2-135m", MBT_TEST_MARK=str(workplace))
-    shown = run.wait_for("stop with Ctrl-C")
-    base_url = re.search(r"base_url: (\S+)", shown)[1]
-    key = re.search(r"export MBT_ENDPOINT_KEY=(\S+)", shown)[1]
-
-    reply = ask(base_url, key, "smollm2-135m")
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        ask(base_url, "another-key", "smollm2-135m")
-    run.process.send_signal(signal.SIGINT)
-    code = run.finish()
-
-    assert reply["choices"][0]["message"]["content"]
-    assert code == 0, run.shown
-    assert "all processes of the server have ended" in run.shown
-    assert run.shown.count(key) == 1
-    assert processes_with(f"MBT_TEST_MARK={workplace}") == []
 
 
 def test_vllm_is_served_by_the_same_path_with_a_key_that_is_never_written(workplace, vllm_preset):

@@ -266,3 +266,38 @@ app.main()
 
     assert done.returncode == 130
     assert done.stderr.startswith("error: interrupted")
+
+
+READS_AND_IS_STOPPED = """
+import os, signal
+from typing import Literal
+from mbt_cli.core.questions import Question
+from mbt_cli.interfaces import Benchmark
+
+class Mine(Benchmark):
+    "Questions of a run that is stopped while it reads them."
+
+    kind: Literal["mine"] = "mine"
+    "Names the benchmark in a manifest."
+
+    def question(self, record):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Question(question_id=record["id"], question=record["q"], answer=record["a"])
+"""
+
+
+def test_a_signal_while_the_data_of_a_manifest_are_read_is_no_mistake_in_them(workplace):
+    (workplace / "mine.py").write_text(READS_AND_IS_STOPPED)
+    (workplace / "q.jsonl").write_text('{"id": "1", "q": "?", "a": "x"}\n')
+    text = SMALL_STUDY.replace(
+        'kind = "tinyhop"', 'kind = "mine"\nfiles = { validation = "q.jsonl" }'
+    )
+    (workplace / "study.toml").write_text(
+        text.replace("seed = 1\n", 'seed = 1\nplugins = ["mine.py"]\n')
+    )
+
+    for words in (["check", "study.toml"], ["run", "study.toml"]):
+        process = start(workplace, *words)
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 75, error
+        assert "stopped by SIGTERM" in error

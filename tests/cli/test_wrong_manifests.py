@@ -27,13 +27,39 @@ def written(id: str, content: str | bytes, *words: str, **more: object) -> Wrong
 FILES = (
     Wrong("a file that is not there", "check stduy.toml", ["no file `stduy.toml`", "`study.toml`"]),
     Wrong("a folder that is not there", "check no/x.toml", ["no file `no/x.toml`", "`study.toml`"]),
-    Wrong("a folder", "check .", ["`.` cannot be read", "there are `study.toml`"]),
+    Wrong("a folder", "check .", ["`.` cannot be read", "there is `study.toml`"]),
     written("an empty file", "", "is empty", "[study]", "mbt help manifest"),
     written("UTF-16", SMALL_STUDY.encode("utf-16"), "`file`: is not UTF-8", "save it as UTF-8"),
     written("Latin-1", "[study]\nname = 'ä'".encode("latin-1"), "is not UTF-8", "at byte 16"),
     written("JSON", '{"study": {}}', 'is not TOML: `{"study": {}}`', "line 1"),
     written("an open string", '[study]\nname = "x\n', 'is not TOML: `name = "x`', "line 2"),
-    written("a key twice", "[study]\nseed = 1\nseed = 2\n", "`seed = 2`", "line 3"),
+    written(
+        "a key twice",
+        "[study]\nseed = 1\nseed = 2\n",
+        "line 3",
+        "`seed = 2`: this key is set already",
+    ),
+    Wrong(
+        "a data file",
+        "check q.csv",
+        ["is not TOML: `a,b`", "`mbt init --questions q.csv` writes one"],
+        files={"q.csv": "a,b\n"},
+    ),
+    edited("curly quotes", '"small"', "\u201csmall\u201d", "line 3", "write straight quotes"),
+    edited("True", "seed = 1", "seed = True", "`seed = True`", "have small letters"),
+    edited("text without quotes", '"small"', "small", "`name = small`", "text stands in quotes"),
+    edited("a comma too many", '"metacognitive"] }', '"m"], }', "no comma stands before `}`"),
+    edited(
+        "an open list", '"metacognitive"] }', '"metacognitive" }', "line 26", "close the bracket"
+    ),
+    edited(
+        "a stage in single brackets",
+        '[[stage]]\nkind = "report"',
+        '[stage]\nkind = "report"',
+        "`[stage]`: this table is there already",
+        "each stage begins with `[[stage]]`",
+    ),
+    edited("a colon", "seed = 1", "seed: 1", "`seed: 1`", "a key is set with `=`"),
 )
 EXTENDS = (
     edited(
@@ -51,7 +77,7 @@ EXTENDS = (
     Wrong(
         "extends a broken file",
         CHECK,
-        ["`base.toml` has 1 problem", "is not TOML: `[study`"],
+        ["line 1: `file`: is not TOML: `[study`", "close the bracket"],
         edits={"seed = 1": 'seed = 1\nextends = "base.toml"'},
         files={"base.toml": "[study\n"},
     ),
@@ -63,7 +89,12 @@ VERSIONS = (
         'seed = 1\nmbt = "99.1"\nnew_key = 3\n',
         *("`study.mbt`: `99.1`", "this is mbt ", "install --upgrade", "has 1 problem"),
     ),
-    edited("a version that is none", "seed = 1", 'seed = 1\nmbt = "new"', "`study.mbt`: `new`"),
+    edited(
+        "a version that is none",
+        "seed = 1",
+        'seed = 1\nmbt = "new"',
+        "`study.mbt`: `new`: must be numbers with dots, such as `0.2`",
+    ),
 )
 MISSPELLED = (
     misspelled(
@@ -72,9 +103,13 @@ MISSPELLED = (
     misspelled("a table", "[sampling.plain]", "[samplings.plain]", "`sampling`?"),
     misspelled("the stages", "[[stage]]", "[[stages]]", "did you mean `stage`?"),
     misspelled("a stage's kind", '"rollout"', '"rolout"', "did you mean `rollout`?"),
-    misspelled("a benchmark's kind", '"tinyhop"', '"tinyhopp"', "did you mean `tinyhop`?"),
+    misspelled(
+        "a benchmark's kind", '"tinyhop"', '"tinyhopp"', "no kind of benchmark", "mean `tinyhop`?"
+    ),
     edited("a backend", '"canned"', '"caned"', "models.parrot.backend", "did you mean `canned`?"),
-    misspelled("a metric", '"f1_score"', '"f1_scor"', "metrics.1`", "did you mean `f1_score`?"),
+    misspelled(
+        "a metric", '"f1_score"', '"f1_scor"', "metrics.1`: no metric `f1_scor`", "mean `f1_score`?"
+    ),
     misspelled(
         "a table of results", '"main_results"', '"main_result"', "did you mean `main_results`"
     ),
@@ -87,6 +122,13 @@ MISSPELLED = (
     misspelled("a judge", '"answer_match"', '"answer_mach"', "no judge", "mean `answer_match`?"),
     misspelled(
         "a split", '"validation"', '"validaton"', "no split `validaton`", "train, validation"
+    ),
+    misspelled(
+        "a preset for a model",
+        '["parrot"]',
+        '["qwen3-8b"]',
+        "no model",
+        "table `[models.qwen3-8b]`",
     ),
     edited("an input", 'rollouts = "base"', 'rollouts = "bse"', "no stage `bse`", "mean `base`?"),
     edited("a sampling", 'sampling = "plain"', 'sampling = "plian"', "mean `plain`?"),
@@ -108,7 +150,7 @@ VALUES = (
     edited("a single stage", "[[stage]]\nkind", "[[stage]]\nkond", "did you mean `kind`?"),
     written("a table for stages", HEAD + "[stage]\nkind = 'x'", "write `[[stage]]` for each stage"),
     written("no stage", HEAD, "at least one `[[stage]]`"),
-    edited(
+    misspelled(
         "below zero",
         "samples = 2",
         "samples = -2",
@@ -119,6 +161,10 @@ VALUES = (
         "a switch for a number", "samples = 2", "samples = true", "`true`: must be a whole number"
     ),
     edited("more than 64 bits", "max_tokens = ", f"max_tokens = 1{'0' * 30}\nx = ", "most 64 bits"),
+    edited(
+        "a date", "max_tokens = ", "x = 2000-01-01\nmax_tokens = ", "x`: put dates and times in q"
+    ),
+    edited("infinity", "max_tokens = ", "x = inf\nmax_tokens = ", "`inf`: must be a finite number"),
     edited("a limit of nothing", "limit = 6", "limit = 0", "`benchmarks.tiny.limit`: `0`"),
     edited("NaN", "temperature = 0", "temperature = nan", "`nan`", "finite number"),
     edited("a fraction", "samples = 2", "samples = 2.5", "`2.5`: must be a whole number"),
@@ -128,7 +174,108 @@ VALUES = (
         "a name with a space", '"small"', '"my study"', "`my study`: is not a valid name", "letters"
     ),
     edited("a path as a name", '"small"', '"../up"', "`../up`: is not a valid name"),
-    edited("a required key left out", 'name = "small"\n', "", "`study.name`: is required"),
+    edited(
+        "a required key left out",
+        'name = "small"\n',
+        "",
+        "`study.name`: is required: name of the study's folder",
+    ),
+    edited("text for a number", "samples = 2", 'samples = "2"', "whole number, without quotes"),
+    edited(
+        "a number for a sampling",
+        'sampling = "plain"\n\n[models.judge]',
+        "sampling = 0.7\n\n[models.judge]",
+        *("has 1 problem", "text in quotes or a table, such as `{ temperature = 0.7, max_tokens"),
+    ),
+    edited(
+        "a sampling without its limit",
+        'sampling = "plain"\n\n[models.judge]',
+        "sampling = { temperature = 0.7 }\n\n[models.judge]",
+        "`models.parrot.sampling.max_tokens`: is required: maximum tokens of a reply",
+    ),
+    edited(
+        "no sampling at all",
+        'sampling = "plain"\n\n[models.judge]',
+        "\n[models.judge]",
+        "`models.parrot.sampling`: is required: `sampling = { temperature = 0.6, max_tokens",
+    ),
+    edited(
+        "a word for a limit",
+        "max_tokens = 32",
+        'max_tokens = "inferd"',
+        "must be a whole number, `rest` or `inferred`; did you mean `inferred`?",
+    ),
+    edited("a number as text", "temperature = 0", 'temperature = "0.6"', "number, without quotes"),
+    edited(
+        "a switch for a limit", "max_tokens = 32", "max_tokens = true", "`true`: must be a whol"
+    ),
+    edited("absurd tokens", "max_tokens = 32", f"max_tokens = 1{'0' * 15}", "at most 100000000"),
+    edited("a percentage", "temperature = 0", "temperature = 0\ntop_p = 95", "must be at most 1"),
+    edited("a name for a backend", CANNED, 'backend = "canned"', 'such as `{ kind = "canned" }`'),
+    edited(
+        "a name for a model",
+        "[models.judge]",
+        '[models]\nx = "gpt-5"\n[models.judge]',
+        'such as `{ preset = "gpt-5" }`',
+    ),
+    edited(
+        "an address without http",
+        CANNED,
+        'backend = { kind = "openai", base_url = "localhost:8000/v1" }',
+        "write it as `http://localhost:8000/v1`",
+    ),
+    edited(
+        "an endpoint without its address",
+        CANNED,
+        'backend = { kind = "openai" }',
+        "`models.parrot.backend.base_url`: is required: address up to and including `/v1`",
+    ),
+    edited(
+        "a metric for a list",
+        'metrics = ["exact_match", "f1_score", "answer_rate", "judge_accuracy", "tokens", '
+        '"degeneration"]',
+        'metrics = "exact_match"',
+        *("has 1 problem", 'must be a list, such as `["exact_match"]`'),
+    ),
+    edited(
+        "a misspelled choice",
+        "baseline = {",
+        'by = ["dificulty"]\nbaseline = {',
+        "`hops` or `question_type`; did you mean `difficulty`?",
+    ),
+    edited(
+        "a key of a placement",
+        CANNED,
+        'preset = "qwen3-0.6b"\nplace = { tensor_paralel_size = 2 }',
+        *("line 13: `models.parrot.place.tensor_paralel_size`", "`tensor_parallel_size`?"),
+    ),
+    edited(
+        "a table for a stage",
+        '[[stage]]\nkind = "report"\nname = "tables"',
+        '[stage.tables]\nkind = "report"',
+        *("`stage.scores.tables`: each stage begins with `[[stage]]`", '`name = "tables"`'),
+    ),
+    edited(
+        "no axis",
+        'matrix = { benchmark = ["tiny"], split',
+        "matrix = { split",
+        *("has 1 problem", 'a rollout stage needs: add `benchmark = ["tiny"]`'),
+    ),
+)
+_KEY = "hf_" + "a1B2" * 9
+SECRETS = (
+    edited(
+        "a key in a note",
+        CANNED,
+        f'{CANNED}\nnote = "{_KEY}"',
+        *('line 13: `file`: `note = "[secret]"` has the shape of a key', "`api_key_env`"),
+    ),
+    edited("a key in a comment", "seed = 1", f"seed = 1  # {_KEY}", "`seed = 1  # [secret]`"),
+    Wrong(
+        "a key in --set",
+        ["check", "study.toml", "--set", f"models.parrot.note={_KEY}"],
+        ["`--set models.parrot.note=[secret]` has the shape of a key"],
+    ),
 )
 STAGES = (
     edited(
@@ -182,6 +329,39 @@ SHOWN = (
         *("metrics.2`: `k` is 8, and `base` has 2 samples", "raise `samples`"),
     ),
     edited(
+        "a misspelled metric in a table",
+        '"main_results"',
+        '{ kind = "main_results", metrics = ["exact_match", "f1_scor"] }',
+        "tables.0`: `f1_scor`: no metric has this name; did you mean `f1_score`?",
+    ),
+    edited(
+        "a metric in a table that is not scored",
+        '"main_results"',
+        '{ kind = "main_results", metrics = ["exact_match", "pass_at_k"] }',
+        "tables.0`: `pass_at_k`: no score of this report makes it",
+    ),
+    Wrong(
+        "a number of samples in a table that is not scored",
+        CHECK,
+        ["tables.0`: `pass@4`: no score of this report makes it: add it to `metrics`"],
+        edits={
+            '"main_results"': '{ kind = "main_results", metrics = ["pass@2", "pass@4"] }',
+            '"f1_score"': '"f1_score", { kind = "pass_at_k", k = [1, 2] }',
+        },
+    ),
+    edited(
+        "a metric twice",
+        '"f1_score"',
+        '"f1_score", "exact_match"',
+        "metrics.2`: `exact_match` makes numbers of the same name as one before it: leave one out",
+    ),
+    edited(
+        "a metric twice, with other settings",
+        '"f1_score"',
+        '{ kind = "pass_at_k", k = [1, 2] }, { kind = "pass_at_k", k = [2] }',
+        "metrics.2`: `pass_at_k` makes numbers of the same name",
+    ),
+    edited(
         "a table of what is not scored",
         '"main_results"',
         '"mqi"',
@@ -201,6 +381,81 @@ SHOWN = (
             'tables = ["main_results"]': 'tables = ["paired_differences"]',
             'baseline = { prompt = "answer" }\n': "",
         },
+    ),
+)
+NOT_READ = (
+    edited(
+        "a value of `where` that no cell has",
+        'rollouts = "base"\nmatrix',
+        'rollouts = { stage = "base", where = { prompt = "anser" } }\nmatrix',
+        *("has 1 problem", "line 32: `stage.answers.rollouts.where.prompt`: no cell of `base` has"),
+        "`anser`; did you mean `answer`?",
+    ),
+    edited(
+        "a value of a stage's `where` that no cell has",
+        'rollouts = "base"\nmatrix',
+        'rollouts = "base"\nwhere = { prompt = "x" }\nmatrix',
+        *("line 33: `stage.answers.where.prompt`", "there are `answer`, `metacognitive`"),
+    ),
+    edited(
+        "a report of a split that nothing has",
+        'tables = ["main_results"]',
+        'tables = ["main_results"]\nmatrix = { split = "test" }',
+        *("`stage.tables.matrix.split`: nothing that this report reads has `test`", "`validation`"),
+    ),
+    edited(
+        "a report of an axis that nothing has",
+        'tables = ["main_results"]',
+        'tables = ["main_results"]\nmatrix = { judge_model = "judge" }',
+        "`stage.tables.matrix.judge_model`: unknown axis",
+    ),
+    edited(
+        "a table twice",
+        '["main_results"]',
+        '["main_results", { kind = "main_results", metrics = ["tokens"] }]',
+        *("line 48: `stage.tables.tables.1`: `main_results` is there already", "leave one out"),
+    ),
+    edited(
+        "a figure over steps, without steps",
+        'tables = ["main_results"]',
+        'tables = ["main_results"]\nfigures = ["score_curves"]',
+        *("figures.0`: `score_curves` needs the axis `step`", 'where = { step = "all" }'),
+    ),
+    edited(
+        "metadata that no question has",
+        "baseline = {",
+        'by = ["metadata.picc"]\nbaseline = {',
+        *("line 41: `stage.scores.by.0`: `metadata.picc`: no benchmark", "did you mean `pick`?"),
+    ),
+    edited(
+        "a refinement without rounds",
+        "[models.judge]",
+        '[programs.twice]\nkind = "refine"\nrounds = 0\n[models.judge]',
+        "`programs.twice.rounds`: `0`: must be at least 1",
+    ),
+    edited(
+        "a name for a program",
+        "[models.judge]",
+        '[programs]\ntwice = "refine"\n[models.judge]',
+        '`programs.twice`: `refine`: must be a table, such as `{ kind = "refine" }`',
+    ),
+    edited(
+        "one price",
+        'sampling = "plain"\n\n[models.judge]',
+        'sampling = "plain"\nprice = 3\n\n[models.judge]',
+        "`models.parrot.price`: `3`: must be a table, such as `{ input = 3, output = 3 }`",
+    ),
+    misspelled(
+        "a path as a value of an axis",
+        '"metacognitive"]',
+        '"prompts/mine.md"]',
+        *("`[stage.variants]` gives it", '`mine = { prompt = "prompts/mine.md" }`'),
+    ),
+    misspelled(
+        "only a path as a value of an axis",
+        '["answer", "metacognitive"] }',
+        '"prompts/mine.md" }',
+        '`mine = { prompt = "prompts/mine.md" }`',
     ),
 )
 DATA = (
@@ -223,6 +478,122 @@ DATA = (
         ["no file for split `validation`; the splits in `files` are `train`", 'source = "hub"'],
         edits={TINY: 'kind = "hotpotqa"\nfiles = { train = "q.json" }'},
         files={"q.json": "[]"},
+    ),
+)
+
+
+def data(id: str, content: str | bytes, *words: str, more: str = "", kind: str = "") -> Wrong:
+    """Questions of one's own in `q.csv` that `check` refuses before anything runs."""
+    table = f'kind = "{kind or "question_answer"}"\nfiles = {{ validation = "q.csv" }}\n{more}'
+    edits = {
+        TINY: table,
+        '["answer", "metacognitive"]': '["question"]',
+        'baseline = { prompt = "answer" }\n': "",
+    }
+    place = "line 21: `benchmarks.tiny.files.validation`" if not more else ""
+    return Wrong(id, CHECK, ["has 1 problem", place, *words], edits=edits, files={"q.csv": content})
+
+
+_ROWS = "id,question,answer,topic\n1,What?,A,x\n2,Who?,B,y\n"
+OWN_DATA = (
+    data(
+        "other names of columns",
+        _ROWS.replace("answer", "label"),
+        "q.csv:2 (id `1`): `answer` is missing",
+        'the data has `id`, `question`, `label`, `topic`: say which it is, `columns = { answer = "',
+    ),
+    data(
+        "a column that is not there",
+        _ROWS,
+        *("no column `promt`; it has id, question, answer, topic", "correct the name of the col"),
+        more='columns = { question = "promt" }',
+    ),
+    data(
+        "a field that is not there",
+        _ROWS,
+        *("line 22: `benchmarks.tiny.columns.queston`", "did you mean `question`?"),
+        more='columns = { queston = "question" }',
+    ),
+    data(
+        "a filter that nothing passes",
+        _ROWS,
+        *("no record passes `filter`", "in the data, `topic` is x, y"),
+        more='filter = { topic = "z" }',
+    ),
+    data(
+        "a filter of no column",
+        _ROWS,
+        "the data has no column `topik`; it has id",
+        more='filter = { topik = "x" }',
+    ),
+    data("semicolons", _ROWS.replace(",", ";"), "is separated by semicolons", "save it with comm"),
+    data("Latin-1 data", _ROWS.replace("Who", "K\u00f6ln").encode("latin-1"), "iconv -f CP1252"),
+    data("UTF-16 data", _ROWS.encode("utf-16"), "looks like UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    data("no rows", "id,question,answer\n", "`q.csv` has no records"),
+    data("an answer left empty", _ROWS.replace("B", ""), "q.csv:3 (id `2`): `answer` is empty"),
+    data("an id twice", _ROWS.replace("2,", "1,"), "duplicate question id", "max_bad_rows = 1"),
+    data("an open quote", _ROWS.replace("Who?", '"Who?'), "is not CSV", "close every quote"),
+    data("a comma in a value", _ROWS.replace("What?", "What, why?"), "5 values for 4 columns"),
+    data("no options", _ROWS, "`options` is missing", "columns = {", kind="multiple_choice"),
+    data(
+        "a limit of a split that is not there",
+        _ROWS,
+        *("line 22: `benchmarks.tiny.limit.validaton`", "did you mean `validation`?"),
+        more="limit = { validaton = 3 }",
+    ),
+    data(
+        "an unknown tier",
+        _ROWS,
+        "no file `tiers.csv`",
+        more='difficulty = "tiers.csv"',
+    ),
+    edited(
+        "an address as a file",
+        TINY,
+        'kind = "hotpotqa"\nfiles = { validation = "https://x.org/q.csv" }',
+        *("is an address, and data files are local", "download the file"),
+    ),
+    edited(
+        "the hub without a repository",
+        TINY,
+        'kind = "question_answer"\nsource = "hub"',
+        *("has 1 problem", "`benchmarks.tiny`", 'name one with `repo = "OWNER/NAME"`'),
+    ),
+    edited(
+        "a repository without the hub",
+        TINY,
+        'kind = "hotpotqa"\nrepo = "me/hotpot"',
+        *("`repo = 'me/hotpot'` is read from the hub only", 'add `source = "hub"`'),
+    ),
+    edited(
+        "a repository without its owner",
+        TINY,
+        'kind = "question_answer"\nsource = "hub"\nrepo = "squad"',
+        *("`repo = 'squad'` is neither a folder nor a data set", 'write `repo = "OWNER/NAME"`'),
+    ),
+    edited(
+        "a repository without a commit",
+        TINY,
+        'kind = "question_answer"\nsource = "hub"\nrepo = "me/squad"',
+        *("`repo = 'me/squad'` has no `revision`", 'add `revision = "COMMIT"`'),
+    ),
+)
+TRAINED = (
+    Wrong(
+        "an endpoint to train",
+        CHECK,
+        ["`models.parrot.backend`: `canned` has no weights to train", "`vllm` have (stage.sft)"],
+        edits={
+            '[[stage]]\nkind = "judge"': '[[stage]]\nkind = "train"\nname = "sft"\n'
+            'preset = "sft"\nmatrix = { model = "parrot" }\ntarget = "reply"\n'
+            'data = { stage = "base", where = { prompt = "answer" } }\n[[stage]]\nkind = "judge"'
+        },
+    ),
+    Wrong(
+        "a limit beyond the context",
+        CHECK,
+        ["sampling.max_tokens`: `900000`: leaves no room", "context of 40,960 tokens", '"rest"'],
+        edits={CANNED: 'preset = "qwen3-0.6b"', "max_tokens = 32": "max_tokens = 900_000"},
     ),
 )
 
@@ -252,12 +623,12 @@ PROMPTS = (
 )
 
 
-@rows(*FILES, *EXTENDS, *VERSIONS, *MISSPELLED, *VALUES)
+@rows(*FILES, *EXTENDS, *VERSIONS, *MISSPELLED, *VALUES, *SECRETS)
 def test_a_wrong_file_or_key_is_said_in_the_users_words(wrong, tmp_path, capfd):
     said_with_its_place(wrong, tmp_path, capfd)
 
 
-@rows(*STAGES, *NEVER_MADE, *SHOWN, *DATA, *PROMPTS)
+@rows(*STAGES, *NEVER_MADE, *SHOWN, *NOT_READ, *DATA, *OWN_DATA, *TRAINED, *PROMPTS)
 def test_a_wrong_manifest_is_said_in_the_users_words(wrong, tmp_path, capfd):
     said_with_its_place(wrong, tmp_path, capfd)
 
@@ -271,6 +642,67 @@ def said_with_its_place(wrong, tmp_path, capfd):
     listed = [line for line in done.err.splitlines() if line.startswith("  ")]
     unplaced = [line for line in listed if not re.match(r"  (\S+\.toml, )?line \d+: `", line)]
     assert all(line.startswith(("  `file`: ", "  `stage`: ")) for line in unplaced)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "tables", "unshown"),
+    [
+        ('"containment"', '"main_results"', ["`containment` of `scores`"]),
+        ('{ kind = "pass_at_k", k = [1, 2] }', '"main_results"', ["`pass_at_k` of `scores`"]),
+        ('"empty_replies"', '"main_results", "degeneration"', []),
+        ('"pass_at_k"', '{ kind = "main_results", metrics = ["pass_at_k"] }', ["`f1_score`"]),
+    ],
+    ids=["one", "over samples", "in another table", "the usual ones"],
+)
+def test_metrics_that_no_table_or_figure_shows_are_a_warning(
+    metrics, tables, unshown, tmp_path, capfd
+):
+    edits = {'"f1_score"': f'"f1_score", {metrics}', '"main_results"': tables}
+    Wrong("", "", (), edits=edits).prepare(tmp_path)
+
+    done = typed(["check", "study.toml"], tmp_path, {}, capfd)
+
+    assert done.code == 0, done.err
+    found = [line for line in done.out.splitlines() if "no table or figure shows" in line]
+    assert len(found) == len(unshown)
+    assert all(words in found[0] for words in unshown)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        pytest.param(
+            "samples = 2",
+            'samples = 2\nexclude = [{ prompt = "anser" }]',
+            "warning: line 28: `stage.base.exclude[0].prompt`: no cell has prompt `anser`, so this "
+            "excludes nothing; did you mean `answer`?",
+            id="a value",
+        ),
+        pytest.param(
+            "samples = 2",
+            'samples = 2\nexclude = [{ prompt = "answer", split = "validation" }]',
+            "",
+            id="one that excludes",
+        ),
+        pytest.param(
+            "limit = 6",
+            "limit = 6\nsample = 10",
+            "warning: line 22: `benchmarks.tiny.sample`: draws 10 of the first 6 questions "
+            "(`limit`), so it draws all: lower it, or leave one of the two out",
+            id="a sample above the limit",
+        ),
+        pytest.param("limit = 6", "limit = 6\nsample = 5", "", id="a sample below it"),
+    ],
+)
+def test_what_changes_nothing_is_a_warning(old, new, words, tmp_path, capfd):
+    edits = {old: new, 'baseline = { prompt = "answer" }\n': ""}
+    Wrong("", "", (), edits=edits).prepare(tmp_path)
+
+    done = typed(["check", "study.toml"], tmp_path, {"COLUMNS": "400"}, capfd)
+
+    assert done.code == 0, done.err
+    assert words in done.out
+    assert bool(words) == ("warning: line" in done.out)
 
 
 LINES = """

@@ -38,6 +38,7 @@ SERVERS = (
         "no vLLM",
         'preset = "qwen3-0.6b"\nplace = { executable = "no/vllm" }',
         ["command `no/vllm` not found", 'pip install "mbt-cli[vllm]"', "place.executable"],
+        code=2,
     ),
     vllm(
         "a server that dies at boot",
@@ -97,7 +98,7 @@ ENDPOINTS = (
     asking(
         "no address",
         OPENAI.format(url="nowhere"),
-        ["models.parrot.backend.base_url", "`nowhere` is not an http or https URL"],
+        ["models.parrot.backend.base_url", "`nowhere`: is not an http or https URL; write it as"],
         code=2,
     ),
     asking(
@@ -132,8 +133,8 @@ ENDPOINTS = (
             code=2,
         )
         for table, *path in (
-            ('serve = { hf_token = "sk-0123456789" }', "backend.serve`", "`hf_token`"),
-            ('serve = { hf-token = "sk-0123456789" }', "backend.serve`", "`hf-token`"),
+            ('serve = { hf_token = "sk-0123456789" }', "parrot.serve`", "`hf_token`"),
+            ('serve = { hf-token = "sk-0123456789" }', "parrot.serve`", "`hf-token`"),
             ('place = { flags = { api-key = ["sk-0123456789"] } }', "flags`", "`api-key`"),
         )
     ),
@@ -318,7 +319,8 @@ def test_a_missing_key_is_said_before_the_first_cell(tmp_path, capfd):
 
     held(study, typed(study.words_typed, tmp_path, {}, capfd))
 
-    assert not (tmp_path / "runs").exists()
+    # the record of the run, and no cell
+    assert {path.name for path in (tmp_path / "runs/small").iterdir()} <= {".runs"}
 
 
 def in_process(blocked: Sequence[str], arguments: Sequence[str], folder: Path, **env: str) -> Done:
@@ -354,10 +356,18 @@ target = "reply"
 launch = { python = "./python" }
 """
 EXTRAS = (
-    ("xllamacpp", asking("embedded", 'preset = "smollm2-135m"', ['"mbt-cli[embedded]"'])),
+    (
+        "xllamacpp",
+        asking("embedded", 'preset = "smollm2-135m"', ['"mbt-cli[embedded]"'], code=2),
+    ),
     (
         "vllm",
-        asking("vllm", 'preset = "qwen3-0.6b"', ["command `vllm` not found", '"mbt-cli[vllm]"']),
+        asking(
+            "vllm",
+            'preset = "qwen3-0.6b"',
+            ["command `vllm` not found", '"mbt-cli[vllm]"'],
+            code=2,
+        ),
     ),
     (
         "math_verify",
@@ -546,7 +556,7 @@ def test_a_server_that_a_later_cell_lacks_is_said_before_the_first_request(mbt, 
         (workplace / "later.toml").write_text(LATER.format(url=server.base_url))
         ran = mbt("run", "later.toml")
 
-    assert ran.code == 1
+    assert ran.code == 2
     assert "command `no-such-vllm` not found" in ran.err
     assert not server.bodies
     # what is there can still be made

@@ -13,14 +13,40 @@ VERBS_AND_OPTIONS = (
     Wrong("an unknown verb", "chekc study.toml", ["no such command `chekc`", "`check`", "--help"]),
     Wrong("an unknown verb below data", "data fetsh", ["`fetsh`", "`fetch`", "mbt data --help"]),
     Wrong("an unknown option", "run study.toml --dryrun", ["--dryrun", "--dry-run", "mbt run --"]),
+    Wrong(
+        "an option before its verb",
+        "--set study.seed=2 check study.toml",
+        ["no such option: --set", "options of a command follow it"],
+    ),
     Wrong("a manifest left out", "run", ["missing argument `manifest`", "mbt run --help"]),
-    Wrong("a manifest too many", "run study.toml two.toml", ["two.toml", "mbt run --help"]),
+    Wrong(
+        "a manifest too many",
+        "run study.toml two.toml",
+        ["too many arguments: (two.toml)", "mbt run --help"],
+    ),
     Wrong("an option without its value", "run study.toml --only", ["`--only` requires an arg"]),
-    Wrong("a word for a number", "compare a b --resamples many", ["`--resamples`", "integer"]),
-    Wrong("too small a number", "plan study.toml --max-cells 0", ["`--max-cells`", "equal to 1"]),
+    Wrong("a word for a number", "compare a b --resamples many", ["`--resamples`", "whole number"]),
+    Wrong("too small a number", "plan study.toml --max-cells 0", ["must be at least 1"]),
     Wrong("nothing to check", "check", ["no manifest given", "mbt check "]),
     Wrong("nothing to plan", "plan", ["no manifest given", "mbt plan "]),
     Wrong("nowhere to export to", "export runs", ["missing option `--to`", "mbt export --help"]),
+    Wrong("quiet and verbose", "run study.toml -q -v", ["exclude each other", "leave one out"]),
+    Wrong("hours of nothing", "plan study.toml --max-hours 0", ["must be at least 0.1"]),
+    Wrong("fewer than no questions", "compare a b --show -3", ["`--show`", "must be at least 0"]),
+    Wrong(
+        "a number half named",
+        "report study.toml --trace main_results 1",
+        ["`--trace` requires 3 arguments", "mbt report --help"],
+    ),
+    Wrong(
+        "a number as JSON",
+        "report study.toml --trace main_results 1 tokens --json",
+        ["`--trace` and `--json` exclude each other"],
+    ),
+    Wrong("a question of the page", "view --question q1", ["needs `--terminal`", "search for"]),
+    Wrong("a page in the terminal", "view --terminal --serve", ["exclude each other"]),
+    Wrong("an unknown topic", "help zzz", ["no help on `zzz`", "`manifest`, `metrics`"]),
+    Wrong("no kind of machine", "init x.toml --kind laptop", ["--kind embedded|gpu|cluster|api"]),
 )
 ONLY = (
     Wrong("a misspelled stage", "run study.toml --only bas", ["`--only bas` matches", NEAREST]),
@@ -50,8 +76,18 @@ SET = (
     Wrong(
         "a wrong type", "run study.toml --set study.seed=abc", ["`study.seed`: `abc`", "(from `--"]
     ),
+    Wrong(
+        "a key of a stage alone",
+        "run study.toml --set samples=3",
+        ["`samples`: is a key of stages: `stage.NAME.samples`"],
+    ),
     Wrong("through a number", "run study.toml --set study.seed.x=3", ["is not a table", "seed=3"]),
     Wrong("an unknown stage", "run study.toml --set stage.bse.samples=3", ["`bse`", "`base`"]),
+    Wrong(
+        "a list without quotes",
+        "check study.toml --set stage.base.matrix.model=[a,b]",
+        ["`[a,b]`", "each text of a list stands in quotes"],
+    ),
     Wrong("a stage alone", "run study.toml --set stage.base=3", ["stage.NAME.KEY=VALUE"]),
     Wrong("two lines", ["check", "study.toml", "--set", "study.seed=1\nx=2"], ["`study.seed`: `1"]),
 )

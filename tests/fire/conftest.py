@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
-KILLS = int(os.environ.get("MBT_FIRE_KILLS", "20"))
-EXAMPLES = int(os.environ.get("MBT_FIRE_EXAMPLES", "100"))
+KILLS = int(os.environ.get("MBT_FIRE_KILLS", "10"))
+EXAMPLES = int(os.environ.get("MBT_FIRE_EXAMPLES", "15"))
 
 settings.register_profile(
     "fire",

@@ -50,7 +50,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(folder)], capture_output=True, check=False)
+        subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)
 
 
 def remount(folder: Path, options: str) -> None:

@@ -2,7 +2,8 @@
 
     python fault_server.py [--latency 0.02] [--refuse 0.05] [--fail 0.05] [--unavailable 0.05]
         [--drop 0.02] [--garbage 0.01] [--cut 0.01] [--die-after 500] [--key SECRET]
-        [--retry-after 0.05] [--unknown-model] [--hang-after 500] [--one-at-a-time]
+        [--retry-after 0.05] [--unknown-model] [--hang-after 500] [--freeze-after 500]
+        [--one-at-a-time]
         [--answered FILE]
 
 Faults are drawn from a generator seeded by the number of the request, so a run repeats. Words in
@@ -10,7 +11,8 @@ the prompt ask for one thing: `TOO-LONG` is answered 400, `BROKEN` 500 each time
 a filtered reply, `EMPTY` with an empty one, `CUT` with a reply cut at the token limit, `CUT-ONCE`
 only while the body's seed is even, `STUCK` is never answered. GET /stats counts bodies that were
 answered with 200; FILE gets a line for each. From --hang-after replies on, /health is fine and no
-completion is answered. GET /metrics counts like vLLM while a completion is computed.
+completion is answered; from --freeze-after on, nothing at all. GET /metrics counts like vLLM while
+a completion is computed.
 """
 
 import argparse
@@ -72,6 +74,8 @@ class Server:
             self.started += 1
             if options.hang_after and self.started > options.hang_after:
                 await asyncio.sleep(3600)
+            if options.freeze_after and self.started > options.freeze_after:
+                time.sleep(3600)  # the whole process stands still
             self.computing += 1
             await asyncio.sleep(0 if body.get("max_tokens") == 1 else options.latency)
             self.computing -= 1
@@ -170,6 +174,7 @@ async def main():
         parser.add_argument(f"--{name}", type=float, default=0.0)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--hang-after", type=int, default=0)
+    parser.add_argument("--freeze-after", type=int, default=0)
     parser.add_argument("--one-at-a-time", action="store_true")
     parser.add_argument("--answered", default="")
     parser.add_argument("--port", type=int, default=0)

@@ -14,7 +14,7 @@ import pytest
 
 from mbt_cli.backends.canned import CannedBackend
 from mbt_cli.core.chat import Message, Reply
-from mbt_cli.core.programs import Ask
+from mbt_cli.core.programs import Ask, Problem
 from mbt_cli.core.request_keys import request_key, request_seed
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.journal import JournalIndex
@@ -50,7 +50,7 @@ def two_steps(messages):
 
 
 def test_single_sends_the_prompt_once_and_returns_its_reply():
-    steps = Single().run({"question_id": "q1"}, PROMPT, draw=None)
+    steps = Single().run(Problem({"question_id": "q1"}, PROMPT, draw=None))
 
     (asked,) = next(steps)
     with pytest.raises(StopIteration) as stop:

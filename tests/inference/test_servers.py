@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import PrivateAttr
@@ -22,7 +23,8 @@ from mbt_cli.core.chat import Endpoint
 from mbt_cli.core.model_settings import RunSettings
 from mbt_cli.core.placement import ModelSize
 from mbt_cli.engine.runner import Servers
-from mbt_cli.errors import BackendError, Stopped
+from mbt_cli.errors import BackendError, Stopped, UsageError
+from mbt_cli.inference import hangs, server
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.server import (
     Cause,
@@ -170,6 +172,20 @@ def test_a_server_that_hangs_again_and_again_ends_the_run_and_keeps_every_reply(
     assert "server_probe_seconds" in raised.value.hint
     kept = [reply for _, reply in replies(plan, tmp_path / "journal") if reply.failure is None]
     assert len(kept) == 16  # nine of each start, less the one by which the server is ready
+
+
+def test_a_server_that_stands_still_is_not_taken_for_one_that_counts_nothing(
+    executable, batch_of, progress, tmp_path, monkeypatch
+):
+    # no limit is said: what counts nothing has the request's, an hour
+    monkeypatch.setattr(hangs, "_PROBE_SECONDS", 1.0)
+    own = backend(executable, environment={"FAULTS": "--freeze-after 31"})
+    prompts = [f"question {n}" for n in range(50)]
+    plan = batch_of("", prompts, backend=own, server_stall_seconds=0.5)
+
+    asked = ask(plan, tmp_path / "journal", progress)
+
+    assert (asked.restarts, asked.failed, progress.counts["done"]) == (1, 0, 50)
 
 
 @pytest.mark.parametrize(
@@ -333,22 +349,94 @@ def test_a_server_that_never_answers_is_given_up_and_ended(tmp_path, place):
     assert processes_with(mark) == []
 
 
-def test_what_a_starting_server_does_is_told_and_named_when_time_is_up(place):
-    script = "echo Starting to load model x; sleep 1; echo Fetching 9 files; sleep 600"
-    phases = (("Starting to load", "loading the weights"), ("Fetching", "downloading the weights"))
+def test_what_a_starting_server_does_is_told_and_named_when_time_is_up(place, tmp_path):
+    # as vLLM does it: it prints nothing while huggingface_hub downloads
+    blobs = tmp_path / "hub" / "models--org--model" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "killed.incomplete").write_bytes(b"-" * 10**8)
+    os.utime(blobs / "killed.incomplete", (0, 0))
+    executable = tmp_path / "vllm"
+    executable.write_text(
+        "#!/bin/sh\necho Initializing a V1 LLM engine with config: warmup; sleep 0.6\n"
+        "echo Starting to load model org/model...; sleep 0.6\n"
+        f"truncate --size 300000000 {blobs}/new.incomplete; sleep 600\n"
+    )
+    executable.chmod(0o755)
     told: list[str] = []
-    command = ServerCommand(("bash", "-c", script), "m", phases=phases, ready_seconds=3)
-    watched = replace(place, ready_timeout_seconds=None, told=told.append)
+    watched = replace(place, ready_timeout_seconds=4, told=told.append)
+    own = backend(str(executable), environment={"HF_HUB_CACHE": str(tmp_path / "hub")})
 
-    with (
-        pytest.raises(BackendError, match="it did this: downloading the weights") as raised,
-        running_server(lambda port, key: command, watched),
-    ):
-        pass
+    with pytest.raises(BackendError, match="it did this: downloading the weights") as raised:
+        own.open(watched).__enter__()
 
     assert "mbt data fetch" in raised.value.hint
-    assert any("of m starts: loading the weights (" in words for words in told)
-    assert any("of m starts: downloading the weights (" in words for words in told)
+    shown = {words.partition(": ")[2].partition(" (")[0] for words in told} - {""}
+    assert {"starting its processes", "loading the weights"} <= shown
+    assert "downloading the weights, 0.3 GB so far" in shown
+
+
+def test_no_time_runs_out_while_a_download_goes_on(place, tmp_path, monkeypatch):
+    blobs = tmp_path / "hub" / "models--org--model" / "blobs"
+    blobs.mkdir(parents=True)
+    executable = tmp_path / "vllm"
+    executable.write_text("#!/bin/sh\nsleep 600\n")
+    executable.chmod(0o755)
+    hours = [0]
+
+    def sleep_an_hour(_: float) -> None:
+        hours[0] += 1
+        if hours[0] <= 5:
+            (blobs / "new.incomplete").write_bytes(b"-" * hours[0])
+
+    clock = SimpleNamespace(
+        time=time.time, monotonic=lambda: 3_600.0 * hours[0], sleep=sleep_an_hour
+    )
+    monkeypatch.setattr(server, "time", clock)
+    told: list[str] = []
+    watched = replace(place, ready_timeout_seconds=7_000, told=told.append)
+
+    with pytest.raises(BackendError, match="not ready after 7000 seconds"):
+        backend(str(executable), environment={"HF_HUB_CACHE": str(tmp_path / "hub")}).open(
+            watched
+        ).__enter__()
+
+    # bytes came for five hours, and the limit begins with the last of them
+    assert told[-1].endswith("(21,600 s)")
+
+
+LOG = (
+    ("Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.", ""),
+    (
+        "Initializing a V1 LLM engine (v0.32.0) with config: enable_jit_warmup=False, "
+        "'cudagraph_mode': <CUDAGraphMode.NONE: 0>, 'cudagraph_num_of_warmups': 0",
+        "starting its processes",
+    ),
+    ("Starting to load model org/model...", "loading the weights"),
+    ("Loading safetensors checkpoint shards:  50% Completed | 1/2", "loading the weights"),
+    ("Loading weights took 0.18 seconds", "making room for its cache"),
+    ("Starting torch.compile", "compiling and warming up"),
+    ("Warming up model for the compilation...", "compiling and warming up"),
+    ("GPU KV cache size: 46,592 tokens", "making room for its cache"),
+    ("Capturing CUDA graphs (decode, FULL):  20%", "capturing graphs"),
+    ("Graph capturing finished in 3 secs, took 0.4 GiB", "its last steps"),
+    ("init engine (profile, create kv cache, warmup model) took 2.75 s", "its last steps"),
+    ("Application startup complete.", "its last steps"),
+)
+"""Lines that vLLM 0.32 prints while it starts, and what it does from each on."""
+
+
+@pytest.mark.parametrize(("line", "does"), LOG, ids=[line[:25] for line, _ in LOG])
+def test_the_log_of_vllm_says_what_it_does(tmp_path, place, line, does):
+    path = tmp_path / "vllm"
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{line}\nEND\nsleep 600\n")
+    path.chmod(0o755)
+    told: list[str] = []
+    watched = replace(place, ready_timeout_seconds=0.6, told=told.append)
+
+    with pytest.raises(BackendError, match="was not ready"):
+        backend(str(path)).open(watched).__enter__()
+
+    assert told[-1].startswith(f"the server of model starts{f': {does}' if does else ''} (")
 
 
 @pytest.mark.parametrize(("weights_gb", "seconds"), [(1, 1_200), (48, 1_200), (240, 3_600)])
@@ -360,7 +448,7 @@ def test_a_large_model_may_take_longer_to_start(weights_gb, seconds):
 
 
 def test_a_missing_command_names_what_to_install(place):
-    with pytest.raises(BackendError, match="command `no-such-vllm` not found") as raised:
+    with pytest.raises(UsageError, match="command `no-such-vllm` not found") as raised:
         backend("no-such-vllm").open(place).__enter__()
 
     assert "place.executable" in raised.value.hint

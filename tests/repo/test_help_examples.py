@@ -12,9 +12,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from typer.main import get_command
 
-from mbt_cli.cli.commands import app
+from mbt_cli.cli.commands import command_line
 from mbt_cli.engine.plan import make_plan
 from mbt_cli.engine.states import States
 from mbt_cli.manifest.load import load_manifest
@@ -38,6 +37,7 @@ QUESTIONS = "runs/small/questions/benchmark=tiny/split=validation/rows.parquet"
 RUN_AS_A_WHOLE = (
     "extended.toml",
     "outside.toml",
+    "twice.toml",
     "package/pyproject.toml",
 )  # needs parts that only the test adds
 
@@ -79,16 +79,15 @@ def command_lines() -> list[str]:
 def test_every_command_line_parses(line):
     """The verb, each option and the number of arguments; the verb checks the values."""
     verb, *words = shlex.split(line.split(" < ")[0].split(" > ")[0])[1:]
-    root = get_command(app)
-    command = root.commands[verb]
-    if nested := getattr(command, "commands", None):
+    parsed = command_line().commands[verb]
+    if nested := getattr(parsed, "commands", None):
         name, *words = words
-        command = nested[name]
+        parsed = nested[name]
 
-    known = {option for p in command.params for option in p.opts}
+    known = {option for p in parsed.params for option in p.opts}
     assert {word.split("=")[0] for word in words if word.startswith("-") and word != "-"} <= known
     if words:  # a bare `mbt run` in a sentence only names the command
-        command.make_context(f"mbt {verb}", list(words))
+        parsed.make_context(f"mbt {verb}", list(words))
 
 
 QUOTED = re.findall(r'"([^"\n]+)"\*\*', TEXTS.get("troubleshooting", ""))
@@ -191,8 +190,8 @@ def test_the_added_plugins_pass_lint_and_format(extended):
     added = [str(extended / b.file) for b in blocks("extend") if b.file and b.language == "python"]
     settings = ["--config", str(REPOSITORY / "pyproject.toml"), "--no-cache"]
 
-    for command in (["check"], ["format", "--check"]):
-        run_here([sys.executable, "-m", "ruff", *command, *settings, *added], extended)
+    for checked in (["check"], ["format", "--check"]):
+        run_here([sys.executable, "-m", "ruff", *checked, *settings, *added], extended)
 
 
 def test_help_lists_the_added_plugins(extended):
@@ -213,7 +212,7 @@ def test_a_wrong_record_of_the_added_benchmark_is_reported(extended):
         cwd=extended, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "`label` is 0, and there are 0 choices" in done.stderr
 
 
@@ -273,6 +272,24 @@ def test_the_same_benchmark_works_without_touching_mbt(place, workplace):
     assert pl.read_parquet(path).select("metric", "value").rows() == [("exact_match", 0.5)]
 
 
+def test_the_added_program_has_its_answers_checked(workplace):
+    example = {block.label: block.text for block in blocks("extend")}
+    for name in ("twice.py", "check.md", "twice.toml"):
+        (workplace / name).write_text(example[name])
+
+    mbt_here(workplace, "run", "twice.toml", "-q")
+
+    (path,) = workplace.glob("runs/twice/rollout/**/program=twice/files/steps.parquet")
+    steps = pl.read_parquet(path).filter(pl.col("sample") == 0).head(3)
+    assert steps.select("name", "model", "read").rows() == [
+        ("answer", "oslo", None),
+        ("check", "strict", "wrong"),
+        ("again", "oslo", None),
+    ]
+    code = example["twice.py"].splitlines()
+    assert len(code[code.index("    def run(self, problem: Problem) -> Steps:") :]) <= 20
+
+
 def run_here(command: list[str], folder: Path) -> str:
     done = subprocess.run(
         command,
@@ -291,7 +308,7 @@ def lay_out(topic: str, folder: Path) -> None:
     """Write the topic's files; code that belongs into the package goes into a copy of it."""
     files = [block for block in blocks(topic) if block.file]
     if any(block.file.startswith("mbt_cli/") for block in files):
-        shutil.copytree(PACKAGE, folder / "mbt_cli", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, folder / "mbt_cli")
     for block in files:
         path = folder / block.file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -373,6 +390,8 @@ LAYOUTS = {
     "musique.jsonl": ("musique", "2hop__1_2", "Dover"),
     "math.jsonl": ("math500", "m1", "8"),
     "gsm8k.jsonl": ("gsm8k", None, "7"),
+    "ifeval.jsonl": ("ifeval", "1", ""),
+    "if_multi.jsonl": ("if_multi_constraints", None, ""),
 }
 
 

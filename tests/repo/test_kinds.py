@@ -13,7 +13,19 @@ from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "mbt_cli"
 FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-ENGLISH = {"local", "math", "number", "option", "text"}
+ENGLISH = {
+    "command",
+    "constraint",
+    "human",
+    "instructions",
+    "local",
+    "math",
+    "number",
+    "option",
+    "python",
+    "text",
+    "verifier",
+}
 """Kinds that are common words; only imports of their classes are checked."""
 ALLOWED = {
     # Python packages that have the name of a backend
@@ -27,6 +39,9 @@ ALLOWED = {
     ("training/grpo.py", "vllm"),
     ("training/loop.py", "transformers"),
     ("training/shards.py", "transformers"),
+    # sets of rules with the name of the benchmark that they were made for
+    ("verifiers/instructions/verifier.py", "ifbench"),
+    ("verifiers/instructions/verifier.py", "ifeval"),
     # the scorer of the data set is the published default for data sets without one
     ("core/verifier.py", "2wikimultihopqa"),
     # the option --slurm and the help topic
@@ -43,6 +58,8 @@ ALLOWED = {
     ("scores/judged.py", "answer_hit"),
     ("scores/mqi.py", "phases"),
     ("scores/rrp.py", "redundancy"),
+    # a type of question on Metaculus
+    ("benchmarks/forecasting.py", "multiple_choice"),
     # the gate of this name, which asks no judge
     ("stages/gates.py", "phases"),
     # metrics that are defined by one rule, and the default of benchmarks
@@ -50,6 +67,9 @@ ALLOWED = {
     ("scores/scoring.py", "TextVerifier"),
     ("interfaces.py", "TextVerifier"),
     ("stages/gates.py", "TextVerifier"),
+    # data sets that its records name
+    ("benchmarks/rlvr_mixed.py", "gsm8k"),
+    ("benchmarks/rlvr_mixed.py", "ifeval"),
     # how a sentence states an answer in words, and how one states a number
     ("gates/conclusion.py", "TextVerifier"),
     ("gates/conclusion.py", "NumberVerifier"),

@@ -24,6 +24,7 @@ def read_split(benchmark, split="validation", hub=None):
         split,
         question=benchmark.question,
         generate=benchmark.generate,
+        has=benchmark.has,
         hub=hub or HubAccess(),
     )
     frame = pl.concat(reader.frames())

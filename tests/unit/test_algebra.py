@@ -39,7 +39,7 @@ import os, sys, threading, time
 from mbt_cli.verifiers import algebra
 
 assert algebra.equal("2+x", "x+2")
-(worker,) = algebra._POOL._workers
+(worker,) = algebra._POOLS["meaning"]._workers
 if {busy}:
     threading.Thread(target=algebra.equal, args=("(10^9)!", "1"), daemon=True).start()
 if {forked} and not os.fork():
@@ -58,7 +58,7 @@ def test_a_bomb_is_different_and_harms_no_neighbour(bomb):
 
 
 def test_a_limit_costs_no_start_of_a_worker():
-    pool = algebra._Pool()
+    pool = algebra._Pool("meaning")
     try:
         assert pool.compare("x+1", "1+x")
         (worker,) = pool._workers
@@ -72,7 +72,7 @@ def test_a_limit_costs_no_start_of_a_worker():
 
 
 def test_the_memory_of_a_worker_is_limited():
-    pool = algebra._Pool()
+    pool = algebra._Pool("meaning")
     try:
         assert pool.compare("x+1", "1+x")
         (worker,) = pool._workers
@@ -86,7 +86,7 @@ def test_the_memory_of_a_worker_is_limited():
 
 
 def test_a_worker_that_is_killed_is_replaced():
-    pool = algebra._Pool()
+    pool = algebra._Pool("meaning")
     try:
         assert pool.compare("x+1", "1+x")
         (worker,) = pool._workers
@@ -99,7 +99,7 @@ def test_a_worker_that_is_killed_is_replaced():
 
 
 def test_a_worker_whose_child_is_killed_is_replaced():
-    pool = algebra._Pool()
+    pool = algebra._Pool("meaning")
     try:
         assert pool.compare("x+1", "1+x")
         (worker,) = pool._workers
@@ -157,7 +157,7 @@ def test_expressions_are_compared_in_every_kind_of_process(method):
 
 
 def test_an_interrupted_comparison_leaves_no_reply_to_the_next(monkeypatch):
-    pool = algebra._Pool()
+    pool = algebra._Pool("meaning")
 
     def interrupt(*_):
         raise KeyboardInterrupt

@@ -7,9 +7,12 @@ import orjson
 import pytest
 from pydantic import TypeAdapter
 
+from mbt_cli.benchmarks.apps import APPS
 from mbt_cli.benchmarks.gsm8k import GSM8K
 from mbt_cli.benchmarks.hotpotqa import HotpotQA
+from mbt_cli.benchmarks.humaneval import HumanEval
 from mbt_cli.benchmarks.math500 import MATH500
+from mbt_cli.benchmarks.mbpp import MBPP
 from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
 from mbt_cli.core.questions import Document
@@ -147,6 +150,10 @@ def test_a_malformed_hotpotqa_record_says_what_is_wrong(change, message):
         ("math500", {"level": 2}, "easy"),
         ("math500", {"level": "3"}, "medium"),
         ("gsm8k", {}, None),
+        ("apps", {"difficulty": "introductory"}, "easy"),
+        ("apps", {"difficulty": "competition"}, "hard"),
+        ("apps", {"difficulty": "other"}, None),
+        ("mbpp", {}, None),
     ],
 )
 def test_tiers_follow_each_data_sets_own_labels(kind, record, expected):
@@ -168,6 +175,8 @@ def test_a_record_without_labels_has_no_tier():
         (TwoWikiMultihopQA, "2wikimultihopqa/dev.sample82.json", 82, "Free Guy"),
         (GSM8K, "gsm8k/test.jsonl", 1319, "18"),
         (MATH500, "math500/math500.jsonl", 500, r"\left( 3, \frac{\pi}{2} \right)"),
+        (HumanEval, "humaneval/HumanEval.jsonl.gz", 164, None),
+        (MBPP, "mbpp/mbpp.jsonl", 974, None),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -179,5 +188,58 @@ def test_real_samples_are_read_whole(benchmark, name, count, answer):
     read = read_split(made)
 
     assert read.frame.height == count
-    assert read.frame["answer"][0] == answer
+    assert answer in (None, read.frame["answer"][0])
     assert read.bad_rows == ()
+
+
+def test_the_official_file_of_mbpp_gives_each_split_its_own_tasks():
+    file = str(Path(__file__).with_name("data") / "code/mbpp.jsonl")
+    files = dict.fromkeys(("prompt", "test", "validation", "train"), file)
+
+    whole = {
+        name: read_split(MBPP(files=files, whole_file=True), name).frame
+        for name in ("prompt", "test", "validation")
+    }
+    every = read_split(MBPP(files=files), "test").frame
+
+    assert {name: frame["question_id"].to_list() for name, frame in whole.items()} == {
+        "prompt": ["mbpp-2"],
+        "test": ["mbpp-11", "mbpp-12"],
+        "validation": ["mbpp-511"],
+    }
+    assert every.height == 4
+
+
+def test_the_prompt_of_humaneval_keeps_its_last_line_break():
+    record = {
+        "task_id": "a/1",
+        "prompt": 'def f():\n    """ One. """\n',
+        "entry_point": "f",
+        "canonical_solution": "    return 1\n",
+        "test": "def check(c): assert c() == 1",
+    }
+
+    question = HumanEval().question(record)
+
+    assert question.question == record["prompt"]
+    assert question.metadata["prompt"] == record["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"input_output": "{"}, "`input_output` is not JSON"),
+        ({"input_output": "[]"}, None),
+        ({"input_output": "[1]"}, "should be an object"),
+        ({"question": " "}, "`question` is empty"),
+        ({"solutions": ""}, None),
+    ],
+)
+def test_a_malformed_apps_record_says_what_is_wrong(change, message):
+    record = {"id": 3, "question": "Add.", "solutions": '["x"]', "input_output": "{}", **change}
+
+    if message is None:
+        assert APPS().question(record).question_id == "apps-3"
+    else:
+        with pytest.raises(ValueError, match=message):
+            APPS().question(record)

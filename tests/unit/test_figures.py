@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -11,6 +12,7 @@ from mbt_cli.report.figures import (
     AccuracyTokens,
     AnswerInclusiveErrorsFigure,
     MQIBars,
+    PassAtKCurves,
     PhaseProfile,
     RegulationPlane,
     ResponseLengths,
@@ -28,12 +30,14 @@ NUMBERS = {
     "rrp_redundancy": 0.25,
     "mqi": 1.2,
     "answer_inclusive_errors": 0.1,
+    **{f"verified_pass@{k}": 0.1 * k for k in (1, 2, 4, 8)},
     **{f"mqi_phase_{k}": k / 5 for k in range(1, 6)},
 }
 FIGURES = [
     AccuracyTokens(),
     AnswerInclusiveErrorsFigure(),
     MQIBars(),
+    PassAtKCurves(),
     PhaseProfile(),
     RegulationPlane(),
     ResponseLengths(),
@@ -144,3 +148,79 @@ def test_eight_names_differ_in_more_than_their_colour():
 
     for part in ("color", "marker", "hatch"):
         assert len({one[part] for one in looks}) == 8
+
+
+def of_mixture(*names):
+    """Trainings on two benchmarks, whose rewards the log has one by one."""
+    curve = [
+        {"step": n, "reward": 0.5 * n, "reward:a": 0.4 * n, "reward:b": 0.6 * n} for n in (1, 2)
+    ]
+    told = json.dumps({"training": {"curve": [*curve, {"step": 2, "eval_reward": 0.9}]}})
+    cells = [{"address": f"rl/model={n}", "kind": "train", "notes": told} for n in names]
+    return pl.DataFrame(cells, schema=CELLS)
+
+
+@pytest.mark.parametrize(
+    ("runs", "by_source", "panels"),
+    [
+        pytest.param("x", True, [(["x", "a", "b"], 1)], id="one run: one panel"),
+        pytest.param(
+            "xy", True, [(["x", "y"], 2), (["x", "y"], 0), (["x", "y"], 0)], id="two: three panels"
+        ),
+        pytest.param("xy", False, [(["x", "y"], 2)], id="only the mean"),
+    ],
+)
+def test_each_benchmark_of_a_mixture_has_a_line(inputs, runs, by_source, panels):
+    inputs = replace(inputs, cells=of_mixture(*runs))
+    found = TrainingCurves(metric="reward", by_source=by_source)._drawn(inputs, "reward")
+    names = {f"rl/model={name}": name for name in runs}
+
+    shown = [([p.label(line, names) for line in p.lines], len(p.points)) for p in found]
+    assert shown == panels
+    assert found[0].lines[("rl/model=x", "")] == ([1.0, 2.0], [0.5, 1.0])
+
+
+def scored_steps(inputs):
+    """The training `x` has checkpoints of steps 1 to 3; those of 2 and 3, and its model before the
+    training, are scored by pass@1 and pass@4."""
+    axes = ("benchmark", "model", "step")
+    found = []
+    for step, values in ((None, (0.1, 0.2)), ("2", (0.3, 0.5)), ("3", (0.4, 0.7))):
+        names = {"benchmark": "a", "model": "x", "step": step}
+        for k, value in zip((1, 4), values, strict=True):
+            row = {"address": f"scores/step={step}", **names, "metric": f"verified_pass@{k}"}
+            row |= {"value": value, "low": value - 0.1, "high": value + 0.1, "n": 9, "failed": 0}
+            found.append({**dict.fromkeys(rows.SUMMARY), **row})
+    texts = dict.fromkeys(("address", *axes), pl.String())
+    curve = [{"step": n, "entropy": 1.0 / n, "reward": n if n % 2 else None} for n in (1, 2, 3, 4)]
+    told = json.dumps({"training": {"curve": curve}})
+    steps = [{"address": f"rl/model=x/step={n}", "kind": "train"} for n in (1, 2, 3)]
+    cells = [
+        {"address": f"{stage}/model=x", "kind": "train", "notes": told} for stage in ["rl", "sft"]
+    ]
+    return replace(
+        inputs,
+        summary=pl.DataFrame(found, schema={**rows.SUMMARY, **texts}),
+        axes=axes,
+        cells=pl.DataFrame([*cells, *steps], schema=CELLS),
+    )
+
+
+def test_the_steps_whose_checkpoints_are_scored_are_marked_on_the_curves(inputs):
+    inputs = scored_steps(inputs)
+
+    for metric, values in (("entropy", [1 / 2, 1 / 3]), ("reward", [2.0, 3.0])):
+        (panel,) = TrainingCurves(metric=metric)._drawn(inputs, metric)
+        assert {address for address, _ in panel.lines} == {"rl/model=x", "sft/model=x"}
+        # the reward of step 2 lies on the line from step 1 to step 3; `sft` has published nothing
+        assert panel.points == {("rl/model=x", ""): ([2.0, 3.0], pytest.approx(values))}
+
+
+def test_pass_at_k_has_a_line_for_each_step(inputs, tmp_path):
+    inputs = scored_steps(inputs)
+    found = panels(inputs, ("verified_pass@1", "verified_pass@4"))
+
+    assert len(found) == 1
+    assert names(found, METHOD) == ["", "2", "3"]
+    svg = PassAtKCurves().draw(inputs, tmp_path)[0].read_text()
+    assert svg.count('id="FillBetweenPolyCollection') == 3

@@ -325,7 +325,7 @@ def _without_directives(launcher: SlurmLauncher, wanted: Job) -> str:
 
 
 def test_a_job_with_many_needs_waits_for_joining_jobs(own, tmp_path, monkeypatch):
-    launcher = own("max_dependencies = 2\n[gpu_job]\n[small_job]\n")
+    launcher = own("max_dependencies = 2\n[gpu_job]\ngpus = 1\n[small_job]\n")
     environment = stand_in(tmp_path)
     sbatch = 'echo "$*" >> sent.txt; wc -l < sent.txt'
     (tmp_path / "bin" / "sbatch").write_text(f"#!/bin/bash\n{sbatch}\n")
@@ -363,6 +363,8 @@ def test_a_record_whose_path_no_directive_can_contain_is_refused(preset):
         ('directives = ["--clusters=wice"]', "set SLURM_CLUSTERS in the shell that submits"),
         ('directives = ["--export=NONE"]', "mbt says `--export=ALL`: remove `--export`"),
         ('directives = ["--gpus-per-node=1"]', "has its own key: write `gpus = ...`"),
+        ('directives = ["--gpus=1"]', "has its own key: write `gpus = ...`"),
+        ('directives = ["--wait"]', "`--wait` is set by mbt"),
         ('gpus = 4\ngres = "gpu:h100:8"', "`gres` requests 8 GPUs and `gpus` says 4"),
         ("gpuz = 1", "unknown key; did you mean `gpus`?"),
     ],
@@ -548,6 +550,161 @@ def test_the_processes_of_a_training_share_the_processors(own, tmp_path):
     assert said["OMP_NUM_THREADS"] == "3"
 
 
+SITE = """mbt = ["bash", "-c", "env > environment.txt", "mbt"]
+%s
+[gpu_job]
+gpus = 1
+[small_job]
+"""
+
+
+def test_a_shell_that_is_not_bash_needs_no_setup_for_modules(own, tmp_path):
+    init = tmp_path / "modules" / "init" / "bash"
+    init.parent.mkdir(parents=True)
+    init.write_text('module() { export LOADED="$UNSET_$*"; }\n')
+    environment = {**stand_in(tmp_path), "MODULESHOME": str(tmp_path / "modules")}
+    (tmp_path / "bin" / "module").unlink()  # zsh and tcsh export no function that bash reads
+
+    listed = environment_of(own(SITE % 'modules = ["cuda/12.8"]'), tmp_path, environment)
+    said = environment_of(own(SITE % 'setup = [["module", "load", "a"]]'), tmp_path, environment)
+
+    assert listed["LOADED"] == "load cuda/12.8"
+    assert said["LOADED"] == "load a"
+
+
+def test_a_command_of_a_preset_that_fails_is_named(own, tmp_path):
+    launcher = own(SITE % 'setup = [["test", "-e", "an env"]]')
+
+    returned, events = ran(launcher, tmp_path, stand_in(tmp_path))
+
+    assert returned == 1
+    assert events == ["a command of the preset failed: test -e 'an env'"]
+
+
+def test_a_command_of_a_preset_may_fail_within(own, tmp_path):
+    (tmp_path / "profile.sh").write_text('[ -n "$NOT_SET" ] && true\nfalse\nexport MADE=yes\n')
+
+    found = environment_of(
+        own(SITE % 'setup = [["source", "profile.sh"]]'), tmp_path, stand_in(tmp_path)
+    )
+
+    assert found["MADE"] == "yes"
+
+
+def test_a_cache_that_nodes_cannot_write_to_stops_no_job(own, tmp_path, node):
+    home = tmp_path / "home"
+    home.write_text("no folder here: the nodes cannot make one")
+    environment = {**stand_in(tmp_path), "SLURM_TMPDIR": str(node)}
+    wanted = job(tmp_path / "record", workdir=tmp_path, cache=home / "cache")
+    script = ["bash", "-c", own(SITE % "").render(wanted)]
+
+    subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, check=True)
+
+    found = (tmp_path / "environment.txt").read_text()
+    for name in ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE"):
+        assert f"\n{name}={node}/" in found
+
+
+@pytest.mark.parametrize(("given", "step"), [({"SLURM_CPUS_PER_TASK": "8"}, "8"), ({}, None)])
+def test_a_step_has_the_processors_of_its_job(own, tmp_path, given, step):
+    launcher = own(
+        'container = ["srun"]\nmbt = ["mbt"]\n[gpu_job]\ngpus = 4\n'
+        'directives = ["--cpus-per-gpu=2"]\n[small_job]\n'
+    )
+    environment = {**stand_in(tmp_path), **given}
+    (tmp_path / "bin" / "srun").write_text("#!/bin/bash\nenv > environment.txt\n")
+    (tmp_path / "bin" / "srun").chmod(0o755)
+
+    found = environment_of(launcher, tmp_path, environment, gpus=4)
+
+    assert found.get("SRUN_CPUS_PER_TASK") == step
+
+
+def sent(tmp_path, monkeypatch, answer="echo 41", **environment):
+    """Stand-in for `sbatch` that writes down its words and its environment."""
+    folder = stand_in(tmp_path)["PATH"]
+    record = f'printf "%s\\n" "$@" > {tmp_path}/words.txt; env > {tmp_path}/environment.txt'
+    (tmp_path / "bin" / "sbatch").write_text(f"#!/bin/bash\n{record}\n{answer}\n")
+    (tmp_path / "bin" / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", folder)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_variables_of_sbatch_do_not_override_a_preset(own, tmp_path, monkeypatch):
+    preset = "[job]\naccount = 'lab'\n[gpu_job]\ngpus = 1\ndirectives = ['--comment2=a#b']\n"
+    sent(tmp_path, monkeypatch)
+
+    own(f"{preset}[small_job]\n").submit(job(), tmp_path / "base-1.sh", after=())
+
+    words = (tmp_path / "words.txt").read_text().splitlines()
+    assert {"--account=lab", "--gpus-per-node=1", "--requeue", "--comment2=a#b"} < {*words}
+    assert words[-1] == f"{tmp_path}/base-1.sh"
+
+
+def test_a_job_inherits_nothing_of_the_job_around_the_submission(own, tmp_path, monkeypatch):
+    of_the_job = ("SLURM_ARRAY_TASK_ID", "SLURM_TMPDIR", "CUDA_VISIBLE_DEVICES", "SRUN_DEBUG")
+    stays = ("SLURM_CONF", "HF_TOKEN", "SLURM_CLUSTERS")
+    variables = dict.fromkeys((*of_the_job, *stays), "3")
+    launcher = own("[gpu_job]\ngpus = 1\n[small_job]\n")
+    sent(tmp_path, monkeypatch, **variables)
+
+    inherited = []
+    for around in ({"SLURM_JOB_ID": "7"}, {}):
+        for name, value in around.items():
+            monkeypatch.setenv(name, value)
+        launcher.submit(job(), tmp_path / "base-1.sh", after=())
+        lines = (tmp_path / "environment.txt").read_text().splitlines()
+        inherited.append({line.partition("=")[0] for line in lines} & {*variables})
+        monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    assert inherited == [{*stays}, {*variables}]
+
+
+@pytest.mark.parametrize(
+    "answer", ["echo 41", "echo '41;wice'", "echo '--> Verifying queue 9...OK'; echo; echo 41"]
+)
+def test_the_job_is_found_in_what_sbatch_says(own, tmp_path, monkeypatch, answer):
+    launcher = own("[gpu_job]\ngpus = 1\n[small_job]\n")
+    sent(tmp_path, monkeypatch, answer)
+
+    assert launcher.submit(job(), tmp_path / "base-1.sh", after=()) == "41"
+
+
+def test_an_sbatch_that_names_no_job_is_an_error(own, tmp_path, monkeypatch):
+    launcher = own("[gpu_job]\ngpus = 1\n[small_job]\n")
+    sent(tmp_path, monkeypatch, "echo 'filed for later'")
+
+    with pytest.raises(MbtError, match="named no job: filed for later"):
+        launcher.submit(job(), tmp_path / "base-1.sh", after=())
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_stuck"),
+    [
+        ("Priority", False),
+        ("Resources", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("AssocGrpGRES", False),
+        ("JobHeldUser", True),
+        ("launch failed requeued held", True),
+        ("DependencyNeverSatisfied", True),
+        ("PartitionTimeLimit", True),
+        ("QOSMaxWallDurationPerJobLimit", True),
+        ("AssocMaxCpuPerJobLimit", True),
+        ("QOSMaxGRESPerJob", True),
+        ("BadConstraints", True),
+    ],
+)
+def test_a_job_that_can_never_start_is_stuck(slurm, reason, is_stuck):
+    slurm.answers(squeue=f"7\t7\tPENDING\t{reason}\tmbt\tbase-1.sh\n")
+
+    (queued,) = SlurmLauncher.queued("", ["7"])
+
+    assert queued.is_stuck == is_stuck
+
+
 def test_a_number_sign_begins_no_comment_in_a_directive(own):
     image = "--container-image=nvcr.io#nvidia/vllm:26.09"
     launcher = own(f'[gpu_job]\ngpus = 1\ndirectives = ["{image}"]\n[small_job]\n')
@@ -656,6 +813,42 @@ def test_a_job_that_no_host_can_hold_is_refused(presets):
     assert 'exec "${command[@]}"' in launcher.render(job(gpus=8))
     with pytest.raises(MbtError, match="needs 16 GPUs and no host of the preset has more than 8"):
         launcher.render(job(gpus=16))
+
+
+def test_models_are_placed_on_the_host_with_the_most_gpus():
+    launcher = SshLauncher(hosts={"gpu-a": [2, 3], "gpu-b": 8, "cpu": 0}, gpu_memory_gb=100)
+    found = launcher.gpus()
+
+    assert (found.count, found.memory_gib, found.nodes) == (8, 99.0, 1)
+    assert SshLauncher(hosts={"cpu": 0}).gpus() is None
+    (note,) = launcher.notes([job(gpus=8), job(gpus=1)])
+    assert "use up to 8 GPUs" in note
+    assert "fewer: gpu-a (2);" in note
+    assert launcher.notes([job(gpus=0)]) == ()
+
+
+def test_the_queue_of_hosts_is_read_once_for_all_its_jobs(tmp_path, monkeypatch):
+    launcher, read = SshLauncher(hosts={"gpu-a": 8}), []
+    (tmp_path / "logs").mkdir()
+    ids = [
+        launcher.submit(replace(job(tmp_path), id=f"base-{n}"), tmp_path / "job.sh", after=())
+        for n in range(3)
+    ]
+    for number, state in enumerate(("completed", "failed")):
+        done = tmp_path / "ssh/state" / f"base-{number}@0.ended"
+        done.write_text(json.dumps({"state": state, "why": "with exit code 0 on gpu-a"}))
+    (tmp_path / "ssh/state/host-0.beat").touch()
+    original = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda *a, **k: read.append(a[0]) or original(*a, **k))
+
+    ended = SshLauncher.ended_jobs(ids)
+
+    assert {Path(one).name: end.outcome for one, end in ended.items()} == {
+        "base-0": "completed",
+        "base-1": "failed",
+    }
+    # the head, three jobs and two ends
+    assert len(read) == 6
 
 
 def test_a_host_without_gpus_runs_only_jobs_without(tmp_path):

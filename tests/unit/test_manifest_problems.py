@@ -173,7 +173,11 @@ def test_a_stage_that_reads_a_later_one_is_a_problem(load):
 @pytest.mark.parametrize(
     ("line", "number", "words"),
     [
-        ('verdicts = "answers"\n', 3, "needs verdicts of the judge `answer_match`"),
+        (
+            'verdicts = "answers"\n',
+            3,
+            "needs verdicts of the judge `answer_equivalence` or",
+        ),
         ('baseline = { prompt = "answer" }\n', 6, "`aes` compares with a baseline"),
     ],
 )
@@ -209,7 +213,7 @@ def test_two_cells_where_one_is_needed_name_the_axes_left_over(load):
 def test_broken_toml_says_where(load):
     found = problems_of(load, "[study\nname = 1")
 
-    assert "line 1" in found["file"]
+    assert "`[study`: close the bracket" in found["file"]
 
 
 def test_a_missing_manifest_names_its_neighbours(tmp_path, presets):
@@ -218,7 +222,7 @@ def test_a_missing_manifest_names_its_neighbours(tmp_path, presets):
     (tmp_path / "there.toml").write_text("")
 
     with pytest.raises(UsageError, match="no file") as caught:
-        load_manifest(tmp_path / "not.toml", presets=presets)
+        load_manifest(tmp_path / "here.toml", presets=presets)
 
     assert "there.toml" in str(caught.value.hint)
 
@@ -250,12 +254,15 @@ judge_model = "judge"
 kind = "train"
 name = "sft"
 preset = "sft"
-matrix = { model = ["parrot"] }
+matrix = { model = ["learner"] }
 where = { benchmark = "tiny", split = "validation" }
-data = { stage = "base", where = { prompt = "answer" } }
+data = { stage = "base", where = { model = "parrot", prompt = "answer" } }
 target = "reply"
 keep = "correct"
 verdicts = "grades"
+[models.learner]
+preset = "smollm2-135m"
+sampling = "plain"
 """
 
 

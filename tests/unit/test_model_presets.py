@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mbt_cli.backends.flags import unknown_flags
-from mbt_cli.backends.vllm import known_flags
+from mbt_cli.backends.vllm import _checked_version, known_flags
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.model_settings import Sampling
 from mbt_cli.errors import ManifestError
@@ -71,7 +71,11 @@ def test_a_preset_makes_a_backend(path):
     backend = BACKENDS.make({**table["backend"], **over})
 
     assert backend.identity()
-    assert not unknown_flags(table.get("place", {}).get("flags", {}), known_flags())
+    flags = {**table.get("serve", {}), **table.get("place", {}).get("flags", {})}
+    assert not unknown_flags(flags, known_flags())
+    if backend.kind == "vllm":
+        release = _checked_version().rpartition(".")[0]
+        assert table["note"].startswith(f"flags checked against vLLM {release};")
 
 
 @pytest.mark.parametrize("path", SERVED, ids=lambda path: path.stem)

@@ -123,7 +123,8 @@ def test_a_table_has_texts_as_shown_and_numbers_to_sort_by():
         [{"t": "n"}, {"t": "—"}],
     ]
     assert made["columns"][1]["title"] == "EM (%)"
-    assert made["addresses"] == ["s/a=1", None]
+    assert made["addresses"] == [["s/a=1"], [None]]
+    assert made["groups"] == [{"key": "", "title": ""}]
 
 
 def test_the_page_is_one_folder_with_every_trace_where_the_index_says(tmp_path):
@@ -150,7 +151,7 @@ def test_a_report_without_traces_writes_none(tmp_path):
     index_html = MadeStudy(tmp_path, Size()).page(traces=0)
 
     names = {path.name for path in (index_html.parent / "data").iterdir()}
-    assert names == {"overview.js", "index.js", "cells.js"}
+    assert names == {"overview.js", "index.js", "cells.js", "compare-0.js"}
 
 
 def test_a_limit_shows_the_same_first_questions_of_every_method(tmp_path):

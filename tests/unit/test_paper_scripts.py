@@ -57,7 +57,7 @@ def paper(tmp_path_factory):
 def requests(script: str) -> str:
     """The directives, the site's commands and the command of a script; nothing of this machine."""
     directives = [line for line in script.splitlines() if line.startswith("#SBATCH")]
-    site = [line for line in script.splitlines() if re.match(r"module |source ", line)]
+    site = re.findall(r"^(.*) \|\| gave_up ", script, re.MULTILINE)
     words = re.search(r"^command=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)[1].splitlines()
     command = [shlex.split(word)[0] for word in words]
     text = "\n".join([*directives, *site, shlex.join(command)])

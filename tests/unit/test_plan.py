@@ -3,52 +3,35 @@
 import json
 import shlex
 import tomllib
-from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import pytest
 import tomli_w
-from pydantic import PrivateAttr
 
-from mbt_cli.core.jobs import QueuedJob, Shard, parse_shard
+from mbt_cli.core.jobs import Shard, parse_shard
+from mbt_cli.engine.order import run_order
 from mbt_cli.engine.plan import (
     Plan,
     make_plan,
     plan_json,
     plan_schema,
     read_plan,
+    server_of,
 )
 from mbt_cli.engine.states import States
-from mbt_cli.engine.submit import check_plan, label_of, prepare, read_submissions
+from mbt_cli.engine.submit import check_plan, label_of
 from mbt_cli.errors import (
     ManifestError,
-    MbtError,
-    QueueFullError,
-    StageError,
     StaleError,
     UsageError,
 )
-from mbt_cli.interfaces import Launcher
-from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.load import load_manifest
-from mbt_cli.registry import LAUNCHERS
-from mbt_cli.settings import Machine
 from mbt_cli.store.lineage import Lineage, Requests, Tokens, lineage_json
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-@pytest.fixture
-def planned(tmp_path):
-    """The plan of a manifest, as if nothing were made yet."""
-
-    def plan(manifest, *only: str, **limits) -> Plan:
-        return make_plan(manifest, States(manifest, tmp_path / "runs"), only=only, **limits)
-
-    return plan
 
 
 @pytest.fixture
@@ -161,6 +144,19 @@ def test_jobs_of_the_paper_have_no_cycles_and_start_one_server_each(paper, plann
     # 368 in the published scripts; arrays count every task
     assert plan.boots <= len(plan.jobs) + sum(job.shards - 1 for job in plan.jobs)
     assert plan.boots < 368 / 2
+
+
+def test_a_run_of_the_paper_starts_each_server_once(paper, tmp_path):
+    states = States(paper, tmp_path / "runs")
+
+    order = run_order([states[address] for address in paper.cells])
+
+    assert sorted(order) == sorted(paper.cells)
+    places = {address: place for place, address in enumerate(order)}
+    assert all(places[need] < places[a] for a in order for need in states[a].cell.needs)
+    asked = [key for address in order if (key := server_of(states[address])[0])]
+    starts = [key for before, key in pairwise([None, *asked]) if key != before]
+    assert len(starts) == len(set(asked))
 
 
 def test_a_plan_names_unused_cells(paper, planned):
@@ -336,142 +332,12 @@ def test_a_plan_whose_cells_differ_from_the_manifest_is_refused(
         check_plan(plan, "p.json", manifest, States(manifest, tmp_path / "runs"), "mbt submit")
 
 
-class Shelf(Launcher):
-    """A queue that keeps what it is given, and can be told to refuse."""
-
-    kind: str = "shelf"
-    refuses: tuple[str, ...] = ()
-    alive: ClassVar[tuple[str, ...]] = ()
-    _given: list = PrivateAttr(default_factory=list)
-
-    def render(self, job):
-        return f"{' '.join(job.argv)}\n"
-
-    def submit(self, job, script, *, after):
-        if job.id in self.refuses:
-            raise MbtError("no more jobs today")
-        self._given.append((job.id, tuple(after)))
-        return str(100 + len(self._given))
-
-    @classmethod
-    def queued(cls, label, ids):
-        return [QueuedJob(number, is_running=False) for number in cls.alive if number in ids]
-
-    @classmethod
-    def ended(cls, job_id):
-        return None
-
-    @classmethod
-    def gone(cls, job_id):
-        return False
-
-    @classmethod
-    def cancel(cls, job_ids): ...
-
-    @classmethod
-    def logs(cls, job_id, record, name):
-        return []
-
-
-@pytest.fixture
-def submission(load, planned, presets, tmp_path, monkeypatch):
-    """A submission to a launcher, while jobs with these ids wait in its queue."""
-    monkeypatch.setenv("MBT_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setitem(LAUNCHERS.shipped, "shelf", Shelf)
-
-    def prepared(launcher, *alive):
-        monkeypatch.setattr(Shelf, "alive", alive)
-        manifest = load()
-        return prepare(
-            *(planned(manifest), manifest, presets, launcher, Machine()),
-            record=None,
-            now=NOW,
-            mbt=("mbt",),
-            submit="mbt submit --shelf",
-            submits=True,
-        )
-
-    return prepared
-
-
-def test_jobs_wait_for_those_they_need_and_the_record_says_so(submission, tmp_path):
-    shelf = Shelf()
-
-    submission(shelf).submit_jobs(print)
-
-    (record,) = read_submissions(tmp_path / "runs", "small").values()
-    assert shelf._given[2] == ("answers-1", ("101", "102"))
-    assert [(job.id, job.launcher_id) for job in record.jobs][:2] == [
-        ("questions-1", "101"),
-        ("base-1", "102"),
-    ]
-
-
-def test_nothing_is_submitted_twice(submission):
-    submission(Shelf()).submit_jobs(print)
-
-    again = submission(Shelf(), "101", "102", "103", "104", "105")
-
-    assert not again.jobs
-
-
-def test_after_a_refusal_the_rest_can_be_submitted(submission):
-    with pytest.raises(MbtError, match=r"2 of 5 jobs were submitted"):
-        submission(Shelf(refuses=("answers-1",))).submit_jobs(print)
-    shelf = Shelf()
-
-    submission(shelf, "101", "102").submit_jobs(print)
-
-    # jobs wait for queued ones of the earlier submission
-    assert [name for name, _ in shelf._given] == ["answers-1", "scores-1", "tables-1"]
-    assert set(shelf._given[0][1]) == {"101", "102"}
-
-
-def test_jobs_of_another_launcher_are_not_waited_for(submission):
-    with pytest.raises(MbtError):
-        submission(Shelf(refuses=("base-1",))).submit_jobs(print)
-
-    local = submission(LocalLauncher(), "101")
-
-    assert [job.id for job in local.jobs] == ["base-1", "answers-1", "scores-1", "tables-1"]
-    assert local.queued_needs(local.jobs[0]) == []
-
-
-def test_the_copy_of_a_manifest_is_the_same_study(submission, load, presets):
-    ready = submission(Shelf())
-    ready.write_copy()
-
-    copy = load_manifest(ready.record / "manifest.toml", presets=presets)
-
-    assert {a: c.spec for a, c in copy.cells.items()} == {
-        a: c.spec for a, c in load().cells.items()
-    }
-
-
 def test_a_tree_with_odd_words_survives_toml(tmp_path, presets):
     odd = {"study": {"name": 'a"b', "k e y": ["x\ny", {"ü": 1.5}, True]}, "stage": [{"n": "\\"}]}
     path = tmp_path / "odd.toml"
     path.write_text(tomli_w.dumps(odd))
 
     assert tomllib.loads(path.read_text()) == odd
-
-
-def test_local_jobs_run_in_order_and_after_a_failure_too(submission):
-    ready = submission(LocalLauncher(at_once=2))
-    fails = [replace(j, argv=("false" if j.id == "answers-1" else "true",)) for j in ready.jobs]
-    lines: list[str] = []
-
-    with pytest.raises(StageError, match=r"1 jobs failed \(`answers-1`\); all others ran"):
-        replace(ready, jobs=fails).submit_jobs(lines.append)
-
-    ended = [line for line in lines if "started" not in line]
-    assert ended == [
-        "questions-1: done",
-        "base-1: done",
-        "answers-1: failed with exit code 1",
-        "scores-1: done",
-        "tables-1: done",
-    ]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/2", "1/2/3"])
@@ -539,7 +405,7 @@ def test_a_training_needs_the_gpus_of_its_launch(presets, tmp_path, launch, gpus
     assert {(each.gpus, each.nodes, each.fills) for each in found} == {(gpus, nodes, fills)}
 
 
-def finish_base(manifest, runs, *, seconds, reused=0):
+def finish_base(manifest, runs, *, seconds, reused=0, notes=None):
     """Write the lineage of a rollout of 12 rows and 3,600 tokens."""
     for state in States(manifest, runs).all():
         if state.cell.kind != "rollout" or "prompt=answer" not in state.cell.address:
@@ -549,6 +415,7 @@ def finish_base(manifest, runs, *, seconds, reused=0):
             fingerprint=state.fingerprint, base_fingerprint=state.base_fingerprint,
             sizes=dict(state.sizes), spec=state.cell.spec, started_at=NOW, seconds=seconds, rows=12,
             tokens=Tokens(completion=3_600), requests=Requests(sent=12 - reused, reused=reused),
+            notes=notes or {},
         )  # fmt: skip
         state.folder.mkdir(parents=True)
         (state.folder / "lineage.json").write_bytes(lineage_json(lineage))
@@ -568,6 +435,15 @@ def test_cells_that_reused_replies_say_nothing_about_speed(load, planned, tmp_pa
     finish_base(load(), tmp_path / "runs", seconds=7_200, reused=1)
 
     assert {job.resources.limit_seconds for job in planned(load()).jobs} == {None}
+
+
+def test_what_shards_received_says_how_fast_a_merged_cell_was(load, planned, tmp_path):
+    pace = {"completion_tokens": 1_800, "seconds": 3_600.0}
+    finish_base(load(), tmp_path / "runs", seconds=5, reused=12, notes={"pace": pace})
+
+    # half a token a second: 3,600 tokens take two hours
+    (job,) = (job for job in planned(load()).jobs if job.id == "base-1")
+    assert (job.resources.hours, job.resources.limit_seconds) == (2, 12_600)
 
 
 def test_a_cell_above_the_hours_of_a_job_is_an_array(load, planned, tmp_path):
@@ -591,59 +467,40 @@ def test_states_are_read_of_a_cell_and_of_what_it_needs(load, tmp_path):
     assert len(states._states) == 8
 
 
-class FullShelf(Shelf):
-    """A queue that is full for the first attempts to submit a job."""
-
-    kind: Literal["shelf"] = "shelf"
-    _left: int = PrivateAttr(default=0)
-
-    def submit(self, job, script, *, after):
-        if job.id == "answers-1" and self._left:
-            self._left -= 1
-            raise QueueFullError("QOSMaxSubmitJobPerUserLimit")
-        return super().submit(job, script, after=after)
-
-
-def test_a_full_queue_is_waited_for_and_ended_jobs_are_not(submission, monkeypatch):
-    full, pauses, lines = FullShelf(), [], []
-    full._left = 2
-    ready = submission(full)
-    # the first job ends while the third one waits
-    monkeypatch.setattr(Shelf, "alive", ("102",))
-
-    done = ready.submit_jobs(lines.append, lambda: pauses.append(1))
-
-    assert len(pauses) == 2
-    assert lines == ["2 of 5 jobs were submitted"]
-    assert full._given[2] == ("answers-1", ("102",))
-    assert [job.id for job in done.jobs] == [job.id for job in ready.jobs]
-
-
-def test_without_wait_a_full_queue_says_how_to_go_on(submission):
-    full = FullShelf()
-    full._left = 1
-
-    with pytest.raises(MbtError, match=r"2 of 5 jobs were submitted") as raised:
-        submission(full).submit_jobs(print)
-
-    assert "with `--wait` it waits" in (raised.value.hint or "")
-
-
-def test_no_array_has_more_tasks_than_slurm_allows(load, planned):
+def test_a_cell_has_as_many_tasks_as_its_rows_need(load, planned):
+    # launchers divide arrays that a cluster does not take
     plan = planned(load(SMALL_STUDY.replace("samples = 2", "samples = 900")), max_rows=1)
 
-    assert max(job.shards for job in plan.jobs) == 1_000
+    assert max(job.shards for job in plan.jobs) == 5_400
+
+
+def test_the_command_of_a_plan_makes_the_same_jobs(load, planned):
+    plan = planned(load(), max_rows=5, max_cells=3, max_hours=0.5)
+
+    words = "--max-cells 3 --max-hours 0.5 --max-rows 5"
+    assert plan.command() == f"mbt plan {plan.manifest} {words}"
+    assert planned(load()).command() == f"mbt plan {plan.manifest}"
 
 
 def test_a_plan_says_what_seeds_cost_a_large_job(load, planned):
     canned = SMALL_STUDY[SMALL_STUDY.index("{ kind = ") :].partition("\n")[0]
     text = SMALL_STUDY.replace(canned, SERVED).replace("limit = 6", "")
     large = ("sampling.plain.temperature=0.6", "sampling.plain.max_tokens=9000")
-    samples = "stage.base.samples=2000"
+    samples, nucleus = "stage.base.samples=2000", "sampling.plain.top_p=0.95"
 
-    (advice,) = planned(load(text, *large, samples)).advice
+    (advice,) = planned(load(text, *large, nucleus, samples)).advice
 
     assert advice.startswith("parrot: a seed in each request costs 15 to 20 %")
-    assert planned(load(text, *large)).advice == ()
-    assert planned(load(text, *large, samples, "sampling.plain.seedable=false")).advice == ()
-    assert planned(load(text, large[1], samples)).advice == ()  # greedy
+    assert planned(load(text, *large, nucleus)).advice == ()
+    unseeded = "sampling.plain.seedable=false"
+    assert planned(load(text, *large, nucleus, samples, unseeded)).advice == ()
+    assert planned(load(text, large[1], nucleus, samples)).advice == ()  # greedy
+    assert planned(load(text, *large, samples)).advice == ()  # nothing for the fused sampler
+
+
+def test_models_with_the_same_price_of_seeds_share_a_line(paper, planned):
+    (advice,) = planned(paper).advice
+
+    names, _, price = advice.partition(": ")
+    assert {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b"} <= set(names.split(", "))
+    assert price.startswith("a seed in each request costs")

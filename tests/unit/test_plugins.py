@@ -96,7 +96,7 @@ def test_the_hash_of_the_file_counts_for_the_cells_that_use_it_and_for_no_other(
 def test_the_plug_ins_of_one_study_are_unknown_to_the_next(load):
     load(WITH_FILE)
 
-    assert "no kind `mine`" in problems_of(load, STUDY)["benchmarks.tiny"]
+    assert "no kind of benchmark `mine`" in problems_of(load, STUDY)["benchmarks.tiny"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The shipped prompts: real questions stand in them unaltered, and texts that follow them pass."""
 
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ TAUGHT = ASKED | {"answer"}
 REWRITTEN = TAUGHT | {"solution", "trace"}
 PLACEHOLDERS = {
     "answer": ASKED,
+    "code": frozenset({"question"}),
+    "completion": frozenset({"question"}),
     "metacognitive": ASKED,
     "solution": TAUGHT,
     "mbt_s": TAUGHT,
@@ -140,3 +143,53 @@ def test_every_cue_of_doubt_that_a_prompt_suggests_passes_the_gates(name, phase)
         reply = Reply("\n\n".join(paragraphs), None, "stop")
         results = GateResults(Gates(), make=name)
         assert results.check(Asked("q1", ("Dover",)), reply)["failure"] is None
+
+
+PUBLISHED = {
+    "gsm8k_cot": "22a3febf31e12e6fc96250bb7a0cae41e97e7b9e3507aa3c48f752dff8894a3a",
+    "gsm8k_cot_4": "494532e6b6e7fe3979bff86e03c40d42ca6b541d079abcee10bc6643721d7966",
+    "math_minerva": "d0b4c59e6cf045c6c96cebc4be8ca2073f2b10e5a6bd74e81fbe86ef92b0adfa",
+    "math_qwen": "5ee5a0f0d299f6d2aec4346c3ff6199423b6b44f5ec20d29e5329539adc9f9f7",
+}
+"""Sha256 of prompts for one question. Those of lm-eval 0.4.13's gsm8k_cot with 8 and 4 shots and of
+its minerva_math with 4 are equal to the byte; `math_qwen` is that of Qwen2.5-Math's 4 shots."""
+
+
+def asked(name, question, **values):
+    known = ASKED | {"examples"}
+    (message,) = parse_template(name, source(name), known=known).fill(
+        {"question": question, "documents": "", "examples": "", **values}
+    )
+    assert message["role"] == "text"
+    return message["content"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_prompt_is_what_was_published(name):
+    prompt = asked(name, "What is $1 + 1$?")
+
+    assert sha256(prompt.encode()).hexdigest() == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt"),
+    [
+        (
+            "gsm8k_shots",
+            "Question: A?\nAnswer: One.\n#### 1\n\nQuestion: B?\nAnswer: Two.\n#### 2"
+            "\n\nQuestion: C?\nAnswer:",
+        ),
+        (
+            "math_hendrycks",
+            "Problem: A?\nAnswer: 1\n\nProblem: B?\nAnswer: 2\n\nProblem: C?\nAnswer:",
+        ),
+    ],
+)
+def test_drawn_examples_stand_as_in_the_harness(name, prompt):
+    form = parse_template(name, source(name), known=ASKED | {"examples"})
+    solved = [
+        {"question": "A?", "documents": "", "answer": "1", "solution": "One."},
+        {"question": "B?", "documents": "", "answer": "2", "solution": "Two."},
+    ]
+
+    assert asked(name, "C?", examples=form.examples(solved)) == prompt

@@ -227,3 +227,32 @@ def test_a_prompt_that_exceeds_the_context_has_its_own_failure(status, words, ki
     refused = result_of_status(status, {}, body, Sending(), address="http://127.0.0.1/v1")
 
     assert refused.reply.failure == f"{kind}: {words}"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (429, {"Retry-After": "7"}, 7),
+        (429, {"Retry-After-Ms": "1500", "Retry-After": "2"}, 1.5),
+        (
+            429,
+            {
+                "X-Ratelimit-Remaining-Requests": "0",
+                "X-Ratelimit-Reset-Requests": "20s",
+                "X-Ratelimit-Remaining-Tokens": "900",
+                "X-Ratelimit-Reset-Tokens": "6m0s",
+            },
+            20,
+        ),
+        (429, {"X-Ratelimit-Remaining-Tokens": "0", "X-Ratelimit-Reset-Tokens": "6m0s"}, 360),
+        (429, {"X-Ratelimit-Remaining-Tokens": "0", "X-Ratelimit-Reset-Tokens": "12ms"}, 1),
+        (429, {"X-Ratelimit-Remaining-Tokens": "0", "X-Ratelimit-Reset-Tokens": "1.2.3s"}, None),
+        (429, {"X-Ratelimit-Remaining-Tokens": "0"}, None),
+        (503, {"X-Ratelimit-Remaining-Tokens": "0", "X-Ratelimit-Reset-Tokens": "9s"}, None),
+    ],
+)
+def test_a_refused_request_waits_as_long_as_the_headers_ask(status, headers, seconds):
+    result = result_of_status(status, headers, b"{}", Sending(), address="http://127.0.0.1/v1")
+
+    assert result.wait_seconds == seconds
+    assert result.can_retry

@@ -5,7 +5,9 @@ import re
 import pytest
 
 from mbt_cli.backends.flags import flags_of, unknown_flags
-from mbt_cli.backends.vllm import VLLMBackend, known_flags
+from mbt_cli.backends.vllm import VLLMBackend, compiled_caches, known_flags
+from mbt_cli.cli.doctor_study import notes
+from mbt_cli.core.serving import ServerPlace
 
 KINDS = {
     "max_model_len": "value",
@@ -114,3 +116,64 @@ def test_the_content_of_a_template_file_enters_the_identity_and_the_fingerprint(
     )
     inline = VLLMBackend(model="org/model", serve={"chat_template": "{{ messages }}" * 1000})
     assert "chat_template_sha256" not in inline.identity()
+
+
+EVALUATION = """
+[study]
+name = "s"
+seed = 1
+max_failed_share = 0
+[models.m]
+backend = { kind = "vllm", model = "org/base" }
+sampling = { temperature = 0, max_tokens = 64 }
+PLACE
+[benchmarks.sums]
+kind = "gsm8k"
+files = { test = "FILE" }
+[benchmarks.words]
+kind = "question_answer"
+files = { test = "FILE" }
+[[stage]]
+kind = "rollout"
+matrix = { benchmark = ["BENCHMARK"], split = "test", model = "m", prompt = "question" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "benchmark", "is_warned"),
+    [
+        ("place = { tensor_parallel_size = 8 }", "sums", True),
+        ("place = { tensor_parallel_size = 1 }", "sums", False),
+        ("place = { flags = { data_parallel_size = 8 } }", "sums", False),
+        ("", "sums", False),
+        ("place = { tensor_parallel_size = 8 }", "words", False),
+        (
+            "place = { tensor_parallel_size = 8 }\n"
+            "size = { weights_gb = 140, attention_heads = 64 }",
+            "sums",
+            False,
+        ),
+    ],
+)
+def test_layers_that_gpus_share_are_warned_of_where_answers_are_verified(
+    load, tmp_path, place, benchmark, is_warned
+):
+    (tmp_path / "q.jsonl").write_text('{"question": "?", "answer": "#### 1"}')
+    study = EVALUATION.replace("PLACE", place).replace("FILE", str(tmp_path / "q.jsonl"))
+
+    found = notes(load(study.replace("BENCHMARK", benchmark)), {})
+
+    warned = [line for line in found if "tensor_parallel_size" in line]
+    assert bool(warned) is is_warned
+    if is_warned:
+        assert warned[0].startswith(
+            "model m: `place.tensor_parallel_size = 8` in rollouts of sums."
+        )
+        assert "flags = { data_parallel_size = 8 }" in warned[0]
+
+
+def test_a_container_without_the_temporary_folder_of_its_job_serves_too(tmp_path):
+    def caches(environment):
+        return compiled_caches(ServerPlace(tmp_path / "log", tmp_path, environment))
+
+    assert caches({"TMPDIR": str(tmp_path / "gone")}) == caches({})

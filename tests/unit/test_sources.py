@@ -1,5 +1,6 @@
 """Which rows of a file a study takes, in which order, and what is refused."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -154,10 +155,19 @@ def test_malformed_rows_within_the_budget_are_left_out_and_counted(tmp_path):
 
 def test_only_the_first_malformed_rows_are_listed(tmp_path):
     path = tmp_path / "bad.jsonl"
+    path.write_text("{}\n" + '{"id": "1"}\n' * 8)
+
+    with pytest.raises(StageError, match=r"and 4 more$"):
+        read(MuSiQue(files={"validation": str(path)}))
+
+
+def test_one_problem_of_all_rows_is_said_once(tmp_path):
+    path = tmp_path / "bad.jsonl"
     path.write_text("{}\n" * 9)
 
-    with pytest.raises(StageError, match="and 4 more"):
+    with pytest.raises(StageError, match="and 8 more with the same problem") as caught:
         read(MuSiQue(files={"validation": str(path)}))
+    assert str(caught.value).count("bad.jsonl:") == 1
 
 
 @pytest.mark.parametrize("text", ['[{"_id": "a"}, {"_id"', '[{"_id": "a"', "[1, 2", "["])
@@ -283,3 +293,20 @@ def test_the_fingerprint_of_the_hub_is_repository_files_and_revision():
 
 def test_a_generator_adds_nothing_to_the_fingerprint():
     assert fingerprint(TinyHop(), "train") == {}
+
+
+def test_packed_lines_are_read_and_a_torn_file_is_told(tmp_path):
+    plain = musique_file(tmp_path, 3)
+    packed = tmp_path / "many.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+
+    assert ids(read(MuSiQue(files={"validation": str(packed)}))) == [
+        "2hop__0",
+        "2hop__1",
+        "2hop__2",
+    ]
+
+    for damaged in (packed.read_bytes()[:60], b"plain text"):
+        packed.write_bytes(damaged)
+        with pytest.raises(ArtifactError, match="is not a complete gzip file"):
+            read(MuSiQue(files={"validation": str(packed)}))

@@ -6,49 +6,18 @@ from dataclasses import replace
 import orjson
 import pytest
 
+from mbt_cli.cli.status import print_job_log
 from mbt_cli.core.jobs import EndedJob
 from mbt_cli.engine.plan import make_plan, plan_json
 from mbt_cli.engine.states import States
 from mbt_cli.engine.status import CellStatus, StudyReader, can_change, study_status
 from mbt_cli.engine.submit import label_of, read_submissions
-from mbt_cli.errors import MbtError, QueueFullError
-from mbt_cli.launchers.slurm import SlurmLauncher, _sbatch
+from mbt_cli.errors import MbtError, UsageError
+from mbt_cli.launchers.slurm import SlurmLauncher
 from mbt_cli.store.locks import Holder, process_space
 
 BASE = "base/benchmark=tiny/split=validation/model=parrot/prompt=answer"
 LINE = b'{"key":"k","failure":null,"completion_tokens":7,"text":"x"}\n'
-
-
-class Slurm:
-    """Stand-ins for `squeue`, `sacct` and `scontrol`, which write down how they were called."""
-
-    def __init__(self, folder, monkeypatch):
-        self.folder = folder
-        folder.mkdir()
-        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        self.answers(squeue="", sacct="", scontrol="")
-
-    def answers(self, **texts):
-        for name, text in texts.items():
-            self.does(name, f"cat {self.folder / name}.txt")
-            (self.folder / f"{name}.txt").write_text(text)
-
-    def does(self, name, command):
-        (self.folder / name).write_text(
-            f'#!/bin/sh\necho "{name} $*" >> {self.folder}/calls.txt\n{command}\n'
-        )
-        (self.folder / name).chmod(0o755)
-
-    def calls(self):
-        path = self.folder / "calls.txt"
-        found = path.read_text().splitlines() if path.exists() else []
-        path.unlink(missing_ok=True)
-        return found
-
-
-@pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    return Slurm(tmp_path / "bin", monkeypatch)
 
 
 @pytest.fixture
@@ -83,7 +52,7 @@ def lock(folder, *, job=None, age=0.0):
 
 
 def queued(job, state="PENDING", reason="Priority", task=None):
-    return f"{job}\t{task or job}\t{state}\t{reason}\tlabel\n"
+    return f"{job}\t{task or job}\t{state}\t{reason}\tlabel\t/scripts/{job}.sh\n"
 
 
 def cells(runs):
@@ -278,21 +247,18 @@ def test_a_machine_without_slurm_does_not_know_the_queue(monkeypatch, tmp_path):
         SlurmLauncher.queued("", ["7"])
 
 
-@pytest.mark.parametrize(
-    ("words", "error", "hint"),
-    [
-        ("QOSMaxSubmitJobPerUserLimit", QueueFullError, None),
-        ("AssocMaxSubmitJobLimit", QueueFullError, None),
-        ("Invalid account", MbtError, None),
-        ("Invalid job array specification", MbtError, "at most 500 tasks in an array"),
-    ],
-)
-def test_a_refusal_at_a_limit_is_told_from_others(slurm, tmp_path, words, error, hint):
-    slurm.does("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
-    slurm.answers(scontrol="MaxArraySize            = 501\n")
+def test_the_log_of_jobs_has_each_with_what_it_makes(runs, monkeypatch, capsys):
+    record = runs / "small" / "submissions"
+    (record / "2026").rename(record / "2026-11-22T110753Z")
+    monkeypatch.setenv("MBT_RUNS", str(runs))
 
-    with pytest.raises(MbtError) as raised:
-        _sbatch(tmp_path / "job.sh", [])
+    print_job_log("small")
 
-    assert type(raised.value) is error
-    assert (hint or "") in (raised.value.hint or "")
+    head, rule, *rows = capsys.readouterr().out.splitlines()
+    assert head == "| job | study | manifest | what it makes | submitted (UTC) |"
+    assert set(rule) == set("|- ")
+    assert len(rows) == 4
+    assert rows[1].startswith(f"| 12 | small | study.toml | {BASE}")
+    assert rows[0].endswith("| 2026-11-22 11:07 |")
+    with pytest.raises(UsageError, match="nothing of `other` was submitted"):
+        print_job_log("other")

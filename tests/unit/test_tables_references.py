@@ -1,12 +1,18 @@
+import shutil
+from pathlib import Path
+
 import polars as pl
 import pytest
 
 from mbt_cli.core.tables import Column, TableData
 from mbt_cli.errors import ManifestError, UsageError
+from mbt_cli.registry import SCORES
 from mbt_cli.report.formats import formatted_rows
+from mbt_cli.report.metrics import METRIC_NAMES
 from mbt_cli.report.references import (
     lines_without_number,
     read_reference,
+    reference_file,
     reference_problems,
     with_reference,
 )
@@ -112,6 +118,55 @@ def test_lines_that_no_table_shows_are_listed(tmp_path):
     )
 
     assert lines_without_number(found, [TABLE], AXES) == [3, 4]
+
+
+def test_a_shipped_reference_is_named_without_a_path_and_read():
+    published = read_reference(reference_file("qwen3-1.7b-base"))
+
+    strict = published.filter(metric="verified:strict")
+    assert dict(strict["benchmark", "value"].iter_rows()) == {"gsm8k": 69.60, "gsm8k-4shot": 59.44}
+    keys = published.select("model", "benchmark", "metric")
+    assert not keys.is_duplicated().any()
+
+
+def test_a_shipped_reference_knows_the_metrics_and_may_have_more_than_a_study(tmp_path):
+    axes = {"benchmark": {"mbpp"}, "model": {"qwen3-1.7b-base", "mine"}}
+    metrics = {*SCORES.kinds(), *METRIC_NAMES}
+    path = reference_file("qwen3-1.7b-base")
+    assert list(reference_problems(path, axes, metrics)) == []
+    # as a file of the user's, every name counts
+    own = shutil.copy(path, tmp_path)
+    known = {name: set(read_reference(path)[name]) for name in axes}
+    assert list(reference_problems(Path(own), known, metrics)) == []
+    (wrong,) = reference_problems(path, {**axes, "model": {"mine"}}, metrics)
+    assert wrong.startswith("no line of `qwen3-1.7b-base` is about this study; it has model: qwen3")
+
+
+def test_published_numbers_of_a_shipped_reference_stand_beside_those_of_their_judge():
+    table = TableData(
+        name="t",
+        title="T",
+        columns=[
+            Column("verified:strict", "strict", unit="percent"),
+            Column("verified", "verified", unit="percent"),
+        ],
+        rows=pl.DataFrame(
+            {
+                "benchmark": ["gsm8k", "mbpp", "gsm8k"],
+                "model": ["qwen3-1.7b-base", "qwen3-1.7b-base", "other"],
+                "verified:strict": [0.7, None, 0.1],
+                "verified": [None, 0.5, None],
+            }
+        ),
+    )
+
+    shown = with_reference(table, read_reference(reference_file("qwen3-1.7b-base")), AXES)
+
+    assert [[cell.text for cell in row] for row in formatted_rows(shown)] == [
+        ["70.0", "69.6", "0.4", "—", "—", "—"],
+        ["—", "—", "—", "50.0", "55.8", "-5.8"],
+        ["10.0", "—", "—", "—", "—", "—"],
+    ]
 
 
 REPORT = 'tables = ["main_results"]\n'

@@ -9,6 +9,7 @@ from mbt_cli.core.measures import ScoreInputs
 from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
+from mbt_cli.scores.features import Features
 from mbt_cli.scores.mqi import MQI
 from mbt_cli.scores.rrp import RRP
 from mbt_cli.verifiers.text import TextVerifier
@@ -247,3 +248,27 @@ def test_scores_of_traces_give_nothing_without_their_judge():
 
     assert RRP().measure(inputs) == []
     assert MQI().measure(inputs) == []
+
+
+def test_features_of_a_trace_are_counted_per_hundred_words():
+    texts = [
+        # 20 words in 3 paragraphs, 2 hedges, 1 turn, 1 reason, 2 numbers, 1 question
+        "It may be Oslo. Or is it 2 towns?\n\nPerhaps, but I don\u2019t know.\n\nSo 1,905 "
+        "because of a law.",
+        "",
+        "42",
+    ]
+    rollouts = cell(4, failed=[3]).with_columns(
+        reply=pl.Series([*texts, None]), reasoning=pl.lit(None, pl.String)
+    )
+
+    found = {
+        one.metric.removeprefix("features_"): one.questions["value"].to_list()
+        for one in Features().measure(ScoreInputs(rollouts, WORDS))
+    }
+
+    assert found["words"] == [20, None, 1, None]
+    assert found["steps"] == [3, None, 1, None]
+    assert found["hedges"] == [10, None, 0, None]
+    assert (found["turns"][0], found["reasons"][0], found["questions"][0]) == (5, 5, 5)
+    assert (found["numbers"][0], found["numbers"][2]) == (10, 100)

@@ -203,7 +203,7 @@ def test_a_dropped_sample_does_not_count_towards_the_maximum(tmp_path):
 
 
 def test_a_row_without_its_question_stops_the_training(tmp_path):
-    with pytest.raises(StageError, match=r"1 rows .* no question .* `q9`"):
+    with pytest.raises(StageError, match=r"no question for 1 row of .* `q9`"):
         examples(
             traces(("q9", 0, 0, "x")),
             asked=questions({"q1": "one"}),
@@ -223,7 +223,7 @@ def test_a_duplicate_row_stops_the_training(tmp_path):
 
 
 def test_the_error_without_trainable_rows_lists_the_reasons(tmp_path):
-    with pytest.raises(StageError, match=r"none of 1 rows .* \(1 x truncated\)"):
+    with pytest.raises(StageError, match=r"none of 1 row is .* \(1 x truncated\)"):
         examples(
             rollouts(("q1", 0, "one", "length", None)),
             asked=questions({"q1": "one"}),

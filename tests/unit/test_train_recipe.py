@@ -780,3 +780,50 @@ def test_without_vllm_nothing_is_asked(load, tmp_path):
     manifest = load(GRPO + "trainer = { use_vllm = false }\n")
 
     assert trainer(manifest).missing(recipe(manifest), str(tmp_path / "no-python")) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "what"),
+    [
+        ('{ loss_type = "drgrpo" }', "loss_type", "did you mean `dr_grpo`?"),
+        ("{ max_staleness = 0 }", "max_staleness", "AsyncGRPOTrainer, which mbt does not run"),
+        ('{ scale_rewards = "std" }', "scale_rewards", "`std` is unknown; "),
+        ('{ importance_sampling_level = "tokens" }', "importance_sampling_level", "`token`"),
+        (
+            '{ use_vllm = true, loss_type = "vespo" }',
+            "vllm_importance_sampling_mode",
+            "`sequence_mask` does not go with `loss_type` vespo",
+        ),
+    ],
+)
+def test_a_choice_that_trl_would_refuse_late_is_refused_at_once(load, line, where, what):
+    with pytest.raises(ManifestError) as raised:
+        load(f"{GRPO}trainer = {line}\n")
+
+    assert f"stage.sft.trainer.{where}" in str(raised.value)
+    assert what in str(raised.value)
+
+
+def test_a_loss_that_depends_on_the_batch_of_a_device_has_it_in_its_fingerprint(load, tmp_path):
+    def of(loss, size):
+        line = f'trainer = {{ loss_type = "{loss}" }}\nrecipe = {{ device_batch_size = {size} }}\n'
+        return fingerprint(load(GRPO + line), tmp_path)
+
+    assert of("dr_grpo", 8) == of("dr_grpo", 16)
+    assert of("bnpo", 8) != of("bnpo", 16)
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "what"),
+    [
+        ("keep = { pass_rate = [0.9, 0.1] }", "keep.pass_rate", "the lower one first"),
+        ("keep = { pass_rates = [0.1, 0.9] }", "keep.pass_rates", "did you mean `pass_rate`?"),
+        ("keep = { pass_rate = 0.5 }", "keep.pass_rate", "must be a list"),
+    ],
+)
+def test_a_wrong_range_of_pass_rates_is_reported_with_its_key_path(load, line, where, what):
+    with pytest.raises(ManifestError) as raised:
+        load(f"{GRPO}{line}\n")
+
+    assert f"stage.sft.{where}" in str(raised.value)
+    assert what in str(raised.value)

@@ -1,5 +1,7 @@
 """The command of a training: on one device, with accelerate, and on every node of a job."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -65,6 +67,26 @@ def test_every_node_runs_a_launcher_with_its_own_rank():
     flags = ["--multi_gpu", "--num_processes", "16", "--num_machines", "2"]
     flags += ["--machine_rank", "$SLURM_NODEID"]
     assert words[node - 3 :] == [*relay, "node", *ACCELERATE, *flags, *MODULE]
+
+
+def test_a_node_has_the_temporary_folder_of_its_job_and_leaves_nothing(tmp_path):
+    own = tmp_path / "mbt-1"
+    environment = {**os.environ, "SLURM_NODEID": "1", "SLURM_JOB_ID": "77"}
+    environment["TMPDIR"] = str(own / "77" / "tmp")
+    relay = [sys.executable, "-m", "mbt_cli.training.node_relay", "node"]
+    shown = "touch $TMPDIR/kernel; flock -n ../77.lock true || echo held; stat -c %a $TMPDIR/../.."
+
+    done = subprocess.run(
+        [*relay, "bash", "-c", f"cd $TMPDIR/..; {shown}; exit 3"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.split() == ["held", "700"], done.stderr
+    assert done.returncode == 3
+    assert not list(own.iterdir())
 
 
 def test_a_given_rank_leaves_the_nodes_to_the_user():

@@ -395,7 +395,8 @@ def test_a_verifier_enters_a_fingerprint_only_where_it_decides_and_is_not_that_o
     load, tmp_path
 ):
     records = tmp_path / "b.jsonl"
-    records.write_text("")
+    record = {"unique_id": "m", "problem": "?", "question": "?", "answer": "1", "level": 1}
+    records.write_text(json.dumps({**record, "subject": "Algebra"}))
     study = STUDY.replace("FILE", str(records))
     math = load(study.replace("KIND", "math500")).cells
     words = load(study.replace("KIND", "question_answer")).cells

@@ -22,6 +22,13 @@ mbt.foreign = (text, tag = "bdi", props = {}) =>
 
 mbt.count = (number) => (number === null || number === undefined ? "—" : number.toLocaleString("en"));
 
+/** The first names of a list in words, null for an empty one. */
+mbt.some = (title, list) => {
+  if (!list.length) return null;
+  const shown = list.slice(0, 4).join(", ");
+  return `${title}${list.length > 1 ? "s" : ""}: ${shown}${list.length > 4 ? ` and ${list.length - 4} more` : ""}`;
+};
+
 // --- data: each script in data/ calls mbt.take with its name and content
 
 mbt.take = (name, value) => {
@@ -104,4 +111,27 @@ mbt.label = (cell, others) => {
     .map(([, value]) => value);
   const stages = new Set(others.map((other) => other.stage));
   return [stages.size > 1 || !parts.length ? cell.stage : null, ...parts].filter(Boolean).join(" · ");
+};
+
+// --- colours: those of the system, light or dark, remembered in this browser
+
+const THEMES = { auto: ["system", "◐"], light: ["light", "☀"], dark: ["dark", "☾"] };
+
+/** Make the button of the colours work. */
+mbt.theme = () => {
+  const button = document.getElementById("theme");
+  const remembered = () => { try { return localStorage.getItem("mbt-theme"); } catch { return null; } };
+  const paint = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    const [words, glyph] = THEMES[theme];
+    button.textContent = glyph;
+    button.setAttribute("aria-label", `Colours: ${words}`);
+    button.title = `Colours: ${words}`;
+    try { localStorage.setItem("mbt-theme", theme); } catch { /* a page opened as a file may have no storage */ }
+  };
+  button.addEventListener("click", () => {
+    const names = Object.keys(THEMES);
+    paint(names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length]);
+  });
+  paint(Object.hasOwn(THEMES, remembered()) ? remembered() : "auto");
 };

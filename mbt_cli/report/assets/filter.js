@@ -1,17 +1,27 @@
 "use strict";
-// Filters of the trace browser. They use the index only, so 50,000 traces are filtered at once.
+// Filters of the trace browser. They use the index only, so 100,000 traces are filtered at once.
 
 (() => {
   const bits = {};
 
-  /** Prepare the index: the bit of every sign, and the signs of every cell as an array. */
+  /**
+   * Prepare the index: the bit of every sign, the signs of every cell as an array, and the methods.
+   * A method has a cell on each benchmark; its cells differ in benchmark and split alone.
+   */
   mbt.prepare = (index) => {
     if (index.ready) return index;
     index.signs.forEach((sign, bit) => { bits[sign] = 1 << bit; });
-    for (const cell of index.cells) {
+    const methods = new Map();
+    index.cells.forEach((cell) => {
       cell.count = cell.traces.sample.length;
       cell.signs = Uint16Array.from(cell.traces.signs);
-    }
+      const { benchmark, split, ...others } = cell.axes;
+      const key = JSON.stringify([cell.stage, Object.entries(others).sort()]);
+      if (!methods.has(key)) methods.set(key, { number: methods.size, cells: new Map() });
+      cell.method = methods.get(key).number;
+      if (cell.count) methods.get(key).cells.set(cell.set, cell);
+    });
+    index.methods = [...methods.values()];
     index.ready = true;
     return index;
   };
@@ -76,17 +86,18 @@
 
   /**
    * Matching traces as columns `cell`, `row` and `other` (row of method B, -1 without one).
-   * `wanted`: set, a, b (numbers, or -1 for any set, any method, no second), difficulty, outcome,
+   * `wanted`: set, a, b (numbers, or -1 for all sets, any method, no second), difficulty, outcome,
    * show, by, text.
    */
   mbt.filter = (index, wanted) => {
     const found = { cell: [], row: [], other: [] };
     const fits = OUTCOMES[wanted.outcome] || OUTCOMES.any;
     const shows = SHOWS[wanted.show] || SHOWS.all;
-    const second = index.cells[wanted.b];
     const text = (wanted.text || "").toLowerCase().trim();
     index.cells.forEach((cell, number) => {
-      if (wanted.a >= 0 ? number !== wanted.a : wanted.set >= 0 && cell.set !== wanted.set) return;
+      if (wanted.a >= 0 && cell.method !== wanted.a) return;
+      if (wanted.set >= 0 && cell.set !== wanted.set) return;
+      const second = mbt.second(index, wanted, cell);
       const set = index.sets[cell.set];
       const [question, inQuestion] = [cell.traces.question, text && haystack(set)];
       const inAnswer = text && answers(cell);
@@ -105,6 +116,9 @@
     return found;
   };
 
+  /** The cell of method B on the benchmark of another cell, if there is one. */
+  mbt.second = (index, wanted, cell) => (wanted.b >= 0 ? index.methods[wanted.b].cells.get(cell.set) : undefined);
+
   /** Name of a trace's chunk, and the trace's place in it. */
   mbt.place = (index, number, row) => {
     const { starts } = index.cells[number];
@@ -117,21 +131,55 @@
     return { chunk: `traces-${number}-${low}`, at: row - starts[low] };
   };
 
-  /** The traces of `found` with the text in their trace, reply or verdicts; reads all their chunks. */
+  const verdictTexts = ({ reply, said }) =>
+    [reply || "", said.output || "", ...(said.parts || []).map((part) => `${part.name} ${part.detail || ""}`)];
+
+  const AT_ONCE = 8; // chunks that are read side by side
+
+  /**
+   * The traces of `found` with the text in their trace, reply or verdicts; reads all their chunks.
+   * `progress` gets what was found so far, and the share that was read.
+   */
   mbt.searchTexts = async (index, found, text, progress, isOver) => {
     const wanted = text.toLowerCase().trim();
-    const kept = { cell: [], row: [], other: [] };
+    const hits = new Uint8Array(found.row.length);
+    const chunks = new Map();
     for (let k = 0; k < found.row.length; k += 1) {
       const { chunk, at } = mbt.place(index, found.cell[k], found.row[k]);
-      const records = mbt.data.has(chunk) ? mbt.data.get(chunk) : await mbt.load(chunk);
-      if (isOver()) return null;
-      const record = records[at];
-      const texts = [...record.paragraphs, record.before, record.after, ...record.verdicts.map((v) => v.reply || "")];
-      if (texts.some((part) => part.toLowerCase().includes(wanted))) {
-        for (const column of ["cell", "row", "other"]) kept[column].push(found[column][k]);
-      }
-      if (k % 500 === 0) progress(k, found.row.length);
+      if (!chunks.has(chunk)) chunks.set(chunk, []);
+      chunks.get(chunk).push([k, at]);
     }
-    return kept;
+    const kept = () => {
+      const columns = { cell: [], row: [], other: [] };
+      for (let k = 0; k < hits.length; k += 1) {
+        if (hits[k]) for (const name of ["cell", "row", "other"]) columns[name].push(found[name][k]);
+      }
+      return columns;
+    };
+    const names = [...chunks.keys()];
+    let [next, done, told] = [0, 0, 0];
+    const read = async () => {
+      while (next < names.length && !isOver()) {
+        const name = names[next];
+        next += 1;
+        const records = mbt.data.get(name) || await mbt.load(name);
+        let isHit = false;
+        for (const [k, at] of chunks.get(name)) {
+          const record = records[at];
+          const texts = [...record.paragraphs, record.before, record.after, ...record.verdicts.flatMap(verdictTexts)];
+          if (!texts.some((part) => part.toLowerCase().includes(wanted))) continue;
+          hits[k] = 1;
+          isHit = true;
+        }
+        done += chunks.get(name).length;
+        // the first hit is shown at once
+        if (!isOver() && (told ? performance.now() - told > 250 : isHit)) {
+          told = performance.now();
+          progress(kept(), done / hits.length);
+        }
+      }
+    };
+    await Promise.all(Array.from({ length: AT_ONCE }, read));
+    return isOver() ? null : kept();
   };
 })();

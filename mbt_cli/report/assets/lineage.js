@@ -125,7 +125,7 @@
   const short = (node) => node.address.split("/").slice(1).map((part) => part.replace(/^[^=]*=/, "")).join(" · ") || node.address;
 
   const facts = (node) => [
-    node.rows !== undefined ? `${mbt.count(node.rows)} rows` : null,
+    node.rows !== undefined ? `${mbt.count(node.rows)} row${node.rows === 1 ? "" : "s"}` : null,
     node.failed ? `${mbt.count(node.failed)} failed` : null,
     node.model || null,
   ].filter(Boolean).join(" · ") || node.kind;

@@ -1,10 +1,9 @@
 "use strict";
-// The choice of the view and of the colours.
+// The choice of the view.
 
 (() => {
   const { el } = mbt;
-  const VIEWS = [["tables", "Tables"], ["figures", "Figures"], ["traces", "Traces"], ["lineage", "Lineage"], ["manifest", "Manifest"]];
-  const THEMES = { auto: "system", light: "light", dark: "dark" };
+  const VIEWS = [["tables", "Tables"], ["compare", "Compare"], ["figures", "Figures"], ["traces", "Traces"], ["lineage", "Lineage"], ["manifest", "Manifest"]];
   const content = document.getElementById("content");
   const links = new Map(VIEWS.map(([name, title]) => [name, el("a", { href: `#/${name}` }, title)]));
   document.getElementById("views").append(...links.values());
@@ -27,24 +26,11 @@
       content.replaceChildren(el("p", { class: "empty bad" }, `${error.message}. Copy the whole folder of the page.`));
     }
     document.documentElement.dataset.ready = name;
+    if (own === 1) performance.mark("first view");
   };
 
   let study = "";
-  const remembered = () => { try { return localStorage.getItem("mbt-theme") || "auto"; } catch { return "auto"; } };
-  const paint = (theme) => {
-    document.documentElement.dataset.theme = theme;
-    const button = document.getElementById("theme");
-    button.textContent = { auto: "◐", light: "☀", dark: "☾" }[theme];
-    button.setAttribute("aria-label", `Colours: ${THEMES[theme]}`);
-    button.title = `Colours: ${THEMES[theme]}`;
-    try { localStorage.setItem("mbt-theme", theme); } catch { /* a page opened as a file may have no storage */ }
-  };
-  document.getElementById("theme").addEventListener("click", () => {
-    const names = Object.keys(THEMES);
-    paint(names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length]);
-  });
-  paint(THEMES[remembered()] ? remembered() : "auto");
-
+  mbt.theme();
   window.addEventListener("hashchange", show);
   mbt.load("overview").then((overview) => {
     study = overview.study;

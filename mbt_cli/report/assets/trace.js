@@ -26,8 +26,10 @@
         [set.benchmark, set.split, question.difficulty, question.hops ? `${question.hops} hops` : null, question.question_type].filter(Boolean).join(" · "),
         " · ", foreign(question.question_id)),
       foreign(question.question, "h2"),
-      el("p", { class: "gold" }, el("span", { class: "tag good" }, "gold answer"), " ", foreign(question.answer, "strong"),
-        (question.answer_aliases || []).length ? [" — also ", question.answer_aliases.map((alias, k) => [k ? ", " : "", foreign(alias)])] .flat(3) : null),
+      question.answer || (question.answer_aliases || []).length
+        ? el("p", { class: "gold" }, el("span", { class: "tag good" }, "gold answer"), " ", foreign(question.answer, "strong"),
+            (question.answer_aliases || []).length ? [" — also ", question.answer_aliases.map((alias, k) => [k ? ", " : "", foreign(alias)])] .flat(3) : null)
+        : null,
       documents.length
         ? el("details", { class: "documents", open },
             el("summary", {}, `${documents.length} documents, ${documents.filter((d) => titles.has(d.title)).length} of them supporting`),
@@ -87,16 +89,54 @@
     .filter(([, value]) => value !== null && value !== undefined)
     .map(([name, value]) => `${name} ${Array.isArray(value) ? `[${value.join(", ")}]` : value}`).join(" · ");
 
+  // --- verdicts of verifiers: value, whether it passed, and the parts: rules or tests
+
+  const SHOWN_PARTS = 12;
+  const isRule = (verdict) => Array.isArray(verdict.said.parts);
+
+  const passed = (is) => el("span", { class: `tag ${is ? "good" : "bad"}` }, is ? "passed" : "not passed");
+
+  /** Whether a verdict or a part passes once formatting is removed, where that is another answer. */
+  const loosely = ({ passed: strict, passed_loose: loose }) =>
+    loose === null || loose === undefined || loose === strict ? null : el("span", { class: "tag warn" }, "passed loosely");
+
+  const outcome = ({ said: found }) => {
+    const right = found.parts.filter((part) => part.passed).length;
+    const facts = [
+      found.parts.length ? `${mbt.count(right)} of ${mbt.count(found.parts.length)} parts` : null,
+      found.value === 0 || found.value === 1 ? null : `value ${found.value.toFixed(3)}`,
+      found.cpu_seconds ? `${found.cpu_seconds.toFixed(2)} s CPU` : null,
+    ].filter(Boolean).join(" · ");
+    return [passed(found.passed), " ", loosely(found), facts ? ` ${facts}` : null];
+  };
+
+  const partList = (parts) => el("ul", { class: "parts" }, parts.map((part) => el("li", {},
+    passed(part.passed), loosely(part), el("code", {}, foreign(part.name)), part.detail ? foreign(part.detail) : null)));
+
+  /** All parts; of many, those that passed are folded. */
+  const parts = ({ said: found }) => {
+    if (found.parts.length <= SHOWN_PARTS) return found.parts.length ? partList(found.parts) : null;
+    const [right, wrong] = [true, false].map((is) => found.parts.filter((part) => part.passed === is));
+    return [wrong.length ? partList(wrong) : null, right.length
+      ? el("details", {}, el("summary", {}, `${mbt.count(right.length)} parts that passed`), partList(right)) : null];
+  };
+
+  const output = ({ said: found }) => found.output
+    ? el("details", { class: "output" }, el("summary", {}, "Last output of the program"), longText(found.output, "pre", { class: "reply" }))
+    : null;
+
   const verdicts = (record, cell) => {
     if (!record.verdicts.length) return null;
     return el("div", { class: "verdicts" }, el("h4", {}, "Verdicts"), record.verdicts.map((verdict) => {
       const judge = cell.judges[verdict.judge];
       const votes = record.verdicts.filter((v) => v.judge === verdict.judge).length;
-      return el("details", {},
+      const rule = !verdict.failure && isRule(verdict);
+      return el("details", { open: rule && !verdict.said.passed && verdict.said.parts.length > 0 },
         el("summary", {}, el("strong", {}, judge.judge), votes > 1 ? ` vote ${verdict.vote + 1}` : "",
-          " — ", verdict.failure ? el("span", { class: "tag bad" }, "failed") : said(verdict) || "nothing to judge"),
-        el("p", { class: "where" }, verdict.asked ? `by ${judge.model || "unknown"}` : "decided by a rule, without a model"),
+          " — ", verdict.failure ? el("span", { class: "tag bad" }, "failed") : rule ? outcome(verdict) : said(verdict) || "nothing to judge"),
+        el("p", { class: "where" }, verdict.asked && judge.model ? `by ${judge.model}` : "decided by a rule, without a model"),
         verdict.failure ? el("p", { class: "bad" }, foreign(verdict.failure)) : null,
+        ...(rule ? [parts(verdict), output(verdict)].flat() : []),
         verdict.reply ? longText(verdict.reply, "pre", { class: "reply" }) : null);
     }));
   };
@@ -108,6 +148,68 @@
       ? [record.before ? longText(record.before, "pre") : null, el("p", { class: "where" }, "[the trace above]"), record.after ? longText(record.after, "pre") : null]
       : [longText(record.before, "pre")];
     return el("details", { class: "sent", open: !record.within && record.before.length < 1200 }, el("summary", {}, "Raw reply"), body);
+  };
+
+  // --- the steps of a program, as a tree: programs that it ran side by side are branches
+
+  /** The steps of a branch, in order: steps, and its own branches as { key, children }. */
+  const treeOf = (steps) => {
+    const root = { key: "", children: [], branches: new Map() };
+    for (const step of steps) {
+      let node = root;
+      for (let depth = 2; depth < step.path.length; depth += 2) {
+        const key = step.path.slice(0, depth).join(".");
+        if (!node.branches.has(key)) {
+          const branch = { key, children: [], branches: new Map() };
+          node.branches.set(key, branch);
+          node.children.push(branch);
+        }
+        node = node.branches.get(key);
+      }
+      node.children.push({ step });
+    }
+    return root;
+  };
+
+  const stepsIn = (node) => node.step ? [node.step] : node.children.flatMap(stepsIn);
+
+  const stepNode = ({ step }) => {
+    const tokens = step.completion_tokens === null ? null : `${mbt.count(step.completion_tokens)} tokens`;
+    const from = step.parents.length ? `built on ${step.parents.join(", ")}` : null;
+    const facts = [tokens, step.finish_reason ? `finish ${step.finish_reason}` : null, from,
+      step.trainable ? null : "not trained on"].filter(Boolean).join(" · ");
+    return el("li", {}, el("details", { class: "step" },
+      el("summary", {},
+        el("span", { class: "where" }, `${step.step} `), foreign(step.name, "strong"),
+        step.role ? el("span", { class: "tag none role" }, foreign(step.role)) : null,
+        " ", el("span", { class: "where" }, "by ", foreign(step.model)),
+        step.failure ? el("span", { class: "tag bad" }, "failed")
+          : step.is_unread ? el("span", { class: "tag warn" }, "unread")
+          : step.read !== null ? el("span", { class: "tag good read" }, foreign(step.read)) : null,
+        step.is_answer ? el("span", { class: "tag good" }, "the answer") : null),
+      el("p", { class: "where" }, facts),
+      step.failure ? el("p", { class: "bad" }, foreign(step.failure)) : null,
+      longText(step.reply || "", "pre", { class: "reply" })));
+  };
+
+  const treeNode = (node) => {
+    if (node.step) return stepNode(node);
+    const inside = stepsIn(node);
+    const names = [...new Set(inside.map((step) => step.name))];
+    return el("li", {}, el("details", { class: "branch", open: inside.length <= 4 },
+      el("summary", {}, `branch ${node.key}: `, foreign(names.join(", ")),
+        el("span", { class: "where" }, ` ${inside.length === 1 ? "1 step" : `${inside.length} steps`}`)),
+      el("ul", { class: "steps" }, node.children.map(treeNode))));
+  };
+
+  const steps = (record) => {
+    const all = record.steps || [];
+    if (!all.length) return null;
+    const unread = all.filter((step) => step.is_unread).length;
+    return el("details", { class: "program" },
+      el("summary", {}, `${mbt.count(all.length)} steps of the program`,
+        unread ? el("span", { class: "tag warn" }, `${unread} unread`) : null),
+      el("ul", { class: "steps" }, treeOf(all).children.map(treeNode)));
   };
 
   const OUTCOME = { true: ["good", "right"], false: ["bad", "wrong"], undefined: ["none", "not judged"] };
@@ -125,7 +227,7 @@
       record.finish ? `finish ${record.finish}` : null,
       record.attempts > 1 ? `${record.attempts} attempts` : null,
       record.seconds ? `${record.seconds.toFixed(1)} s` : null,
-      `seed ${record.seed}`,
+      record.seed !== null ? `seed ${record.seed}` : null,
     ].filter(Boolean).join(" · ");
     return el("article", { class: "card trace", "aria-label": `Trace of ${context.label}` },
       el("header", {},
@@ -142,6 +244,7 @@
       paragraphs(record, marked),
       reply(record),
       verdicts(record, cell),
+      steps(record),
       el("p", { class: "where" }, el("a", { href: mbt.link("lineage", { cell: cell.address }) }, "lineage"), " · request ", el("code", {}, (record.key || "none").slice(0, 16))));
   };
 })();

@@ -49,15 +49,16 @@
 
     /** Read the state from the address bar. */
     read(values) {
-      const { cells } = this.index;
-      const number = (name) => cells.findIndex((cell) => cell.address === values.get(name));
-      let a = number("a");
-      if (a < 0 && values.get("a") !== "any") a = cells.findIndex((cell) => cell.count);
-      const set = a >= 0 ? cells[a].set : this.index.sets.findIndex((s) => s.address === values.get("set"));
-      let b = number("b");
-      if (values.get("b") !== "none" && (b < 0 || cells[b].set !== set)) {
-        b = a >= 0 ? cells.findIndex((cell, k) => k !== a && cell.set === set && cell.count) : -1;
-      }
+      const { cells, sets, methods } = this.index;
+      const named = (name) => cells.find((cell) => cell.address === values.get(name));
+      const [first, second] = [named("a"), named("b")];
+      let set = values.get("set") === "all" ? -1 : sets.findIndex((one) => one.address === values.get("set"));
+      if (set < 0 && values.get("set") !== "all" && first) set = first.set;
+      if (sets.length === 1) set = 0;
+      const has = (method) => method.cells.size && (set < 0 || method.cells.has(set));
+      const a = first ? first.method : values.get("a") === "any" ? -1 : methods.findIndex(has);
+      let b = second && a >= 0 && has(methods[second.method]) ? second.method : -1;
+      if (b < 0 && a >= 0 && values.get("b") !== "none") b = methods.findIndex((method, k) => k !== a && has(method));
       this.wanted = {
         set, a, b,
         difficulty: values.get("difficulty") || "", outcome: values.get("outcome") || "any",
@@ -73,53 +74,76 @@
     }
 
     note() {
-      const { cells, sets } = this.index;
+      const { cells, sets, methods } = this.index;
       const { set, a, b, difficulty, outcome, show, by, text } = this.wanted;
       const cell = cells[this.found.cell[this.at]];
       const row = this.found.row[this.at];
+      const address = (method) => (methods[method].cells.get(set) || [...methods[method].cells.values()][0]).address;
       mbt.note("traces", {
-        set: a < 0 && set >= 0 ? sets[set].address : "",
-        a: a < 0 ? "any" : cells[a].address, b: b < 0 ? "none" : cells[b].address,
+        set: sets.length === 1 ? "" : set < 0 ? "all" : sets[set].address,
+        a: a < 0 ? "any" : address(a), b: b < 0 ? "none" : address(b),
         difficulty, outcome: outcome === "any" ? "" : outcome, show: show === "all" ? "" : show, by: by === "auto" ? "" : by, text,
         inside: this.inside ? "1" : "",
         q: cell ? sets[cell.set].id[cell.traces.question[row]] : this.goal.q,
         s: cell ? cell.traces.sample[row] : this.goal.s,
-        m: cell && a < 0 ? cell.address : "",
+        m: cell && (a < 0 || set < 0) ? cell.address : "",
       });
     }
 
-    change(name, value) {
+    /** Remember the trace in sight, to find it among others. */
+    keep() {
       const cell = this.index.cells[this.found.cell[this.at]];
-      if (cell) {
-        const row = this.found.row[this.at];
-        this.goal = { q: this.index.sets[cell.set].id[cell.traces.question[row]], s: String(cell.traces.sample[row]), m: cell.address };
-      }
+      if (!cell) return;
+      const row = this.found.row[this.at];
+      this.goal = { q: this.index.sets[cell.set].id[cell.traces.question[row]], s: String(cell.traces.sample[row]), m: cell.address };
+    }
+
+    change(name, value) {
+      this.keep();
       this.wanted[name] = value;
       if (name === "set") {
-        const own = this.index.cells.map((c, k) => [c, k]).filter(([c]) => c.set === value && c.count).map(([, k]) => k);
-        [this.wanted.a, this.wanted.b] = value < 0 ? [-1, -1] : [own[0], own.length > 1 ? own[1] : -1];
-        const { sets } = this.index; // a filter that the new questions cannot match would hide them all
+        const { sets } = this.index;
+        const own = this.methods();
+        if (this.wanted.a >= 0 && !own.includes(this.wanted.a)) this.wanted.a = own[0];
+        if (this.wanted.b >= 0 && !own.includes(this.wanted.b)) this.wanted.b = own.find((k) => k !== this.wanted.a) ?? -1;
+        // a filter that the new questions cannot match would hide them all
         const tiers = sets.filter((_, k) => value < 0 || k === value).flatMap((set) => set.difficulty);
         if (!tiers.includes(this.wanted.difficulty)) this.wanted.difficulty = "";
       }
+      if (name === "a" && value < 0) this.wanted.b = -1; // B is beside one method
       if (this.wanted.b < 0 && /_only$|^both/.test(this.wanted.outcome)) this.wanted.outcome = "any";
       if (name !== "text") this.controls();
       this.apply();
     }
 
+    /** Numbers of the methods that have traces on the chosen benchmark. */
+    methods() {
+      const { set } = this.wanted;
+      return this.index.methods.filter(({ cells }) => cells.size && (set < 0 || cells.has(set))).map((method) => method.number);
+    }
+
+    /** Name of a cell's method among those of the chosen benchmark. */
+    label(cell) {
+      const { set } = this.wanted;
+      const others = this.index.cells.filter((one) => one.count && (set < 0 || one.set === set));
+      return mbt.label(cell, others);
+    }
+
+    second(cell) {
+      return mbt.second(this.index, this.wanted, cell);
+    }
+
     controls() {
-      const { cells, sets } = this.index;
+      const { sets } = this.index;
       const { wanted } = this;
-      const own = cells.map((cell, k) => [cell, k]).filter(([cell]) => (wanted.set < 0 || cell.set === wanted.set) && cell.count);
-      const others = own.map(([cell]) => cell);
-      const methods = own.map(([cell, k]) => [String(k), (wanted.set < 0 ? `${sets[cell.set].benchmark} · ` : "") + mbt.label(cell, others)]);
+      const methods = this.methods().map((k) => [String(k), this.label([...this.index.methods[k].cells.values()][0])]);
       const tiers = [...new Set(sets.filter((_, k) => wanted.set < 0 || k === wanted.set).flatMap((set) => set.difficulty))].filter(Boolean);
       const number = (name) => (value) => this.change(name, Number(value));
       const text = (name) => (value) => this.change(name, value);
       this.search = el("input", { type: "search", id: "text", value: wanted.text, placeholder: "question, answer or id", oninput: (event) => this.change("text", event.target.value) });
       const focused = document.activeElement && document.activeElement.id;
       this.form.replaceChildren(
-        mbt.select("Benchmark", "set", [["-1", "all"], ...sets.map((set, k) => [String(k), `${set.benchmark}, ${set.split}`])], String(wanted.set), number("set")),
+        mbt.select("Benchmark", "set", [...(sets.length > 1 ? [["-1", "all"]] : []), ...sets.map((set, k) => [String(k), `${set.benchmark}, ${set.split}`])], String(wanted.set), number("set")),
         mbt.select("Difficulty", "difficulty", [["", "all"], ...tiers.map((tier) => [tier, tier])], wanted.difficulty, text("difficulty")),
         mbt.select("Method A", "a", [["-1", "any method"], ...methods], String(wanted.a), number("a")),
         mbt.select("Method B", "b", [["-1", "none"], ...methods], String(wanted.b), number("b")),
@@ -161,9 +185,19 @@
 
     async applyInside(run) {
       const among = mbt.filter(this.index, { ...this.wanted, text: "" });
-      const progress = (done, all) => { this.count.textContent = `reading ${mbt.count(done)} of ${mbt.count(all)} traces…`; };
+      const progress = (kept, share) => {
+        this.found = kept; // what was found so far can be read already
+        this.count.textContent = `${mbt.count(kept.row.length)} found, ${Math.floor(100 * share)} % read…`;
+        this.space.style.height = `${kept.row.length * ROW}px`;
+        if (this.at < 0 && kept.row.length) this.choose(0);
+        else this.draw();
+      };
+      this.at = -1;
+      this.found = { cell: [], row: [], other: [] };
       const kept = await mbt.searchTexts(this.index, among, this.wanted.text, progress, () => run !== this.run);
-      if (kept) this.found = kept;
+      if (!kept) return;
+      this.keep();
+      this.found = kept;
     }
 
     /** Place of the trace in the address bar, else of the first. */
@@ -208,7 +242,7 @@
       const row = this.found.row[k];
       const set = sets[cell.set];
       const question = cell.traces.question[row];
-      const second = cells[this.wanted.b];
+      const second = this.second(cell);
       const other = this.found.other[k];
       const node = el("div", {
         class: `line${k === this.at ? " chosen" : ""}`, role: "option", id: `trace-${k}`, "aria-selected": k === this.at ? "true" : "false",
@@ -221,7 +255,7 @@
           mbt.has(cell, row, "cut") ? el("span", { class: "tag warn" }, "truncated") : null,
           mbt.has(cell, row, "failed") ? el("span", { class: "tag bad" }, "failed") : null,
           el("span", { class: "where" }, [
-            this.wanted.a < 0 ? mbt.label(cell, cells.filter((c) => c.set === cell.set)) : null,
+            this.wanted.set < 0 ? set.benchmark : null, this.wanted.a < 0 ? this.label(cell) : null,
             set.difficulty[question], cell.traces.sample[row] ? `sample ${cell.traces.sample[row]}` : null,
             cell.traces.tokens[row] !== null ? `${mbt.count(cell.traces.tokens[row])} tokens` : null,
           ].filter(Boolean).join(" · "))));
@@ -238,19 +272,21 @@
       this.shown = (this.shown || 0) + 1;
       const { shown } = this;
       if (this.at < 0) {
-        this.detail.replaceChildren(el("p", { class: "empty" }, "No trace matches these filters."));
+        this.detail.replaceChildren(el("div", { class: "empty" }, el("p", {}, "No trace matches these filters."),
+          el("button", { type: "button", class: "quiet", onclick: () => this.reset() }, "Reset filters")));
         return;
       }
       const { cells, sets } = this.index;
       const [number, row, other] = [this.found.cell[this.at], this.found.row[this.at], this.found.other[this.at]];
       const cell = cells[number];
       const set = sets[cell.set];
+      const beside = this.second(cell);
       const asked = cell.traces.question[row];
       try {
         const [questions, first, second] = await Promise.all([
           mbt.load(`questions-${cell.set}-${Math.floor(asked / set.chunk)}`),
           this.record(number, row),
-          other >= 0 ? this.record(this.wanted.b, other) : null,
+          other >= 0 ? this.record(this.index.cells.indexOf(beside), other) : null,
         ]);
         if (shown !== this.shown) return;
         const among = cells.filter((c) => c.set === cell.set && c.count);
@@ -259,7 +295,7 @@
           mbt.question(questions[asked % set.chunk], set),
           el("div", { class: "sides" },
             mbt.trace(first, cell, row, context("A", cell, row)),
-            second ? mbt.trace(second, cells[this.wanted.b], other, context("B", cells[this.wanted.b], other)) : null));
+            second ? mbt.trace(second, beside, other, context("B", beside, other)) : null));
         this.detail.scrollTop = 0;
         this.detail.dataset.ready = String(this.at);
         if (shown === 1) performance.mark("first trace");

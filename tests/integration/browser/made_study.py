@@ -1,8 +1,8 @@
 """A finished study made without models: questions, rollouts of methods, verdicts, scores.
 
-    python -m tests.integration.browser.made_study FOLDER QUESTIONS METHODS
+    python -m tests.integration.browser.made_study FOLDER QUESTIONS METHODS [BENCHMARKS]
 
-writes FOLDER/page/report/index.html and says how long that took.
+writes the page of such a study and says how long that took.
 """
 
 import sys
@@ -15,29 +15,43 @@ from pathlib import Path
 import polars as pl
 
 from mbt_cli.core import rows
-from mbt_cli.core.tables import Column, TableData
+from mbt_cli.core.addresses import axes_of
+from mbt_cli.core.measures import Measure
+from mbt_cli.core.tables import Column, ReportInputs, TableData
 from mbt_cli.core.traces import paragraphs
 from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.redundancy import Redundancy
+from mbt_cli.judges.verifier import VerifierJudge
+from mbt_cli.registry import SCORES
+from mbt_cli.report.comparisons import compared_methods
 from mbt_cli.report.files import write_tables
 from mbt_cli.report.page import PageInputs, write_page
+from mbt_cli.report.tables import MainResults
+from mbt_cli.scores.summaries import summarise_all
 from mbt_cli.store.artifacts import ArtifactWriter
 from mbt_cli.store.lineage import InputRecord, Lineage
 
 STUDY = "made"
 _JUDGES = {"answer_match": AnswerMatch, "phases": Phases, "redundancy": Redundancy}
+_METRICS = ("exact_match", "tokens")
+assert SCORES.kinds()  # the registry is loaded, which benchmarks of lineages are looked up in
 _TIERS = ("easy", "medium", "hard")
 _CITIES = ("Cedardale", "Oslo", "Ambleport", "Norwick", "Tallinn", "Graz")
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is; `trace` stands in for all texts around question 0 of the last method."""
+    """How much there is; `trace` stands in for all texts around question 0 of the last method.
+
+    With `rules`, verdicts of a verifier stand beside those of the judges.
+    """
 
     questions: int = 12
     methods: Sequence[str] = ("base", "mbt_s")
     trace: str | None = None
+    rules: bool = False
+    benchmarks: Sequence[str] = ("tiny",)
 
 
 class MadeStudy:
@@ -51,27 +65,12 @@ class MadeStudy:
 
     def write(self) -> PageInputs:
         """All cells; what a page of them is made from."""
-        at = "benchmark=tiny/split=validation"
-        questions = f"questions/{at}"
-        self._cell(
-            questions, "questions", self._questions(), (), {"benchmark": {"kind": "tinyhop"}}
-        )
-        scores = []
-        for method in self.size.methods:
-            rollouts = f"base/{at}/model=m/variant={method}"
-            found = self._rollouts(method)
-            self._cell(rollouts, "rollout", found, (questions,))
-            judged = []
-            for judge, kind in _JUDGES.items():
-                address = f"verdicts/{at}/model=m/variant={method}/judge={judge}"
-                verdicts = self._verdicts(judge, dict(kind.columns), found)
-                spec = {"judge": {"kind": judge}}
-                self._cell(address, "judge", verdicts, (rollouts, questions), spec)
-                judged.append(address)
-            score = f"scores/{at}/model=m/variant={method}"
-            self._cell(score, "score", self._scores(found), (rollouts, *judged, questions))
-            scores.append(score)
-        table = _table(scores, self.size.methods)
+        scores: dict[str, pl.DataFrame] = {}
+        for place, benchmark in enumerate(self.size.benchmarks):
+            scores |= self._benchmark(benchmark, place)
+        inputs = _report_inputs(scores)
+        is_small = len(self.size.benchmarks) == 1
+        table = _table(list(scores), self.size.methods) if is_small else MainResults().build(inputs)
         self.report.mkdir(parents=True, exist_ok=True)
         write_tables(self.report, [table])
         (self.report / "accuracy_tokens.svg").write_text(_FIGURE)
@@ -79,11 +78,38 @@ class MadeStudy:
             study=STUDY,
             address="tables",
             study_folder=self.folder,
-            scores=scores,
+            scores=list(scores),
             missing=["scores/benchmark=other/split=validation/model=m/variant=base"],
             tables=[table],
+            comparisons=compared_methods(inputs, _METRICS, resamples=200, seed=1),
             manifest='[study]\nname = "made"  # <b>as written</b>\n',
         )
+
+    def _benchmark(self, benchmark: str, place: int) -> dict[str, pl.DataFrame]:
+        """The cells of a benchmark; gives address and rows of each score cell."""
+        at = f"benchmark={benchmark}/split=validation"
+        questions = f"questions/{at}"
+        self._cell(
+            questions, "questions", self._questions(), (), {"benchmark": {"kind": "tinyhop"}}
+        )
+        scores = {}
+        for method in self.size.methods:
+            rollouts = f"base/{at}/model=m/variant={method}"
+            found = self._rollouts(method, place)
+            self._cell(rollouts, "rollout", found, (questions,))
+            judged = []
+            rules = {"verifier": VerifierJudge} if self.size.rules else {}
+            for judge, kind in {**_JUDGES, **rules}.items():
+                address = f"verdicts/{at}/model=m/variant={method}/judge={judge}"
+                verdicts = self._verdicts(judge, dict(kind.columns), found)
+                spec = {"judge": {"kind": judge}}
+                model = None if judge in rules else "judge"
+                self._cell(address, "judge", verdicts, (rollouts, questions), spec, model)
+                judged.append(address)
+            score = f"scores/{at}/model=m/variant={method}"
+            scores[score] = _scores(found)
+            self._cell(score, "score", scores[score], (rollouts, *judged, questions))
+        return scores
 
     def page(self, **changes: object) -> Path:
         """Write everything and the page; gives index.html."""
@@ -97,6 +123,7 @@ class MadeStudy:
         frame: pl.DataFrame,
         inputs: Sequence[str],
         spec: dict[str, object] | None = None,
+        model: str | None = "m",
     ) -> None:
         lineage = Lineage(
             study=STUDY,
@@ -110,7 +137,7 @@ class MadeStudy:
                 a: InputRecord(fingerprint="f" * 64, sha256=self._made[a].content_sha256())
                 for a in inputs
             },
-            model={"name": "judge" if kind == "judge" else "m", "id": "made-1"},
+            model=model and {"name": model, "id": "made-1"},
             started_at=datetime(2026, 1, 2, tzinfo=UTC),
         )
         folder = self.folder / address
@@ -144,15 +171,18 @@ class MadeStudy:
             )
         return pl.DataFrame(made, schema=rows.QUESTIONS)
 
-    def _rollouts(self, method: str) -> pl.DataFrame:
+    def _rollouts(self, method: str, place: int) -> pl.DataFrame:
         number = list(self.size.methods).index(method)
-        made = [self._rollout(method, number, q) for q in range(self.size.questions)]
+        made = [self._rollout(method, number, q, place) for q in range(self.size.questions)]
         return pl.DataFrame(made, schema=rows.ROLLOUTS)
 
-    def _rollout(self, method: str, number: int, q: int) -> dict[str, object]:
-        """Method k is wrong on every (k + 2)th question; every 11th question is cut."""
+    def _rollout(self, method: str, number: int, q: int, place: int) -> dict[str, object]:
+        """Method k is wrong on every (k + 2)th question; every 11th question is cut.
+
+        On the second benchmark each is wrong one question earlier, and so on.
+        """
         city = _CITIES[q % len(_CITIES)]
-        answer = "Nowhere" if q % (number + 2) == 0 else city
+        answer = "Nowhere" if (q + place) % (number + 2) == 0 else city
         trace = "\n\n".join(
             f"{lead} harbour {q}, {method}. " + f"I look at document {k} again. " * (6 + k)
             for k, lead in enumerate(
@@ -193,15 +223,49 @@ class MadeStudy:
         ]
         return pl.DataFrame(made, schema=schema)
 
-    def _scores(self, found: pl.DataFrame) -> pl.DataFrame:
-        right = (found["answer"] != "Nowhere").cast(pl.Float64)
-        return found.select(
+
+def _scores(found: pl.DataFrame) -> pl.DataFrame:
+    right = (found["answer"] != "Nowhere").cast(pl.Float64)
+    values = (right, found["completion_tokens"].cast(pl.Float64))
+    return pl.concat(
+        found.select(
             "question_id",
-            metric=pl.lit("exact_match"),
-            value=right,
+            metric=pl.lit(metric),
+            value=value,
             n=pl.lit(1, pl.Int64),
             failed=pl.lit(0, pl.Int64),
         )
+        for metric, value in zip(_METRICS, values, strict=True)
+    )
+
+
+def _report_inputs(scores: dict[str, pl.DataFrame]) -> ReportInputs:
+    """What the report stage makes of such scores."""
+    axes = ("benchmark", "split", "model", "variant")
+
+    def placed(frame: pl.DataFrame, address: str) -> pl.DataFrame:
+        of_cell = axes_of(address)
+        labels = [pl.lit(of_cell[axis]).alias(axis) for axis in axes]
+        return frame.with_columns(pl.lit(address).alias("address"), *labels)
+
+    summaries = []
+    for address, frame in scores.items():
+        measures = [
+            (
+                Measure(
+                    metric=metric,
+                    unit="percent" if metric == "exact_match" else "tokens",
+                    questions=frame.filter(pl.col("metric") == metric).drop("metric"),
+                    binary=metric == "exact_match",
+                ),
+                None,
+            )
+            for metric in _METRICS
+        ]
+        found = summarise_all(measures, resamples=200, seed=1)
+        summaries.append(placed(pl.DataFrame(found, schema=rows.SUMMARY), address))
+    every = pl.concat([placed(frame, address) for address, frame in scores.items()])
+    return ReportInputs(summary=pl.concat(summaries), scores=every.lazy(), axes=axes)
 
 
 def _said(judge: str, row: dict[str, object]) -> dict[str, object]:
@@ -214,6 +278,8 @@ def _said(judge: str, row: dict[str, object]) -> dict[str, object]:
             return {"reply": row["answer"], "failure": f"unreadable_verdict: {row['answer']}"}
         grade = "B" if row["question_id"] == "q3" or not right else "A"
         return {"reply": f'{{"grade": "{grade}"}}', "grade": grade}
+    if judge == "verifier":
+        return _checked(int(str(row["question_id"])[1:]), right)
     if judge == "phases":
         return {"reply": "L_OBS: 3", "l_obs": 3, "phases": [1, 2, 3], "confidence": 0.8}
     count = len(paragraphs(str(row["reasoning"])))
@@ -224,6 +290,33 @@ def _said(judge: str, row: dict[str, object]) -> dict[str, object]:
         "answer_paragraph": answer,
         "redundant_paragraphs": redundant,
         "confidence": 0.9,
+    }
+
+
+def _checked(question: int, right: bool) -> dict[str, object]:
+    """A check of 3 tests, or of 40 for question 2; the sandbox died on question 5.
+
+    The last test fails if the answer is wrong, and on question 7 whatever it is.
+    """
+    if question == 5:
+        return {"failure": "no_verdict: the sandbox died"}
+    passed = right and question != 7
+    count = 40 if question == 2 else 3
+    parts = [
+        {"name": f"test {k}", "passed": True, "passed_loose": True, "detail": ""}
+        for k in range(1, count)
+    ]
+    last = {"name": f"test {count}", "passed": passed, "passed_loose": True, "detail": ""}
+    last["detail"] = "" if passed else "assert f(2) == 3: returned <b>4</b>"
+    output = 'Traceback (most recent call last):\n  File "program.py", line 1\nAssertionError\n'
+    return {
+        "reply": '{"value": 1}',
+        "value": float(passed),
+        "passed": passed,
+        "passed_loose": True,
+        "parts": [*parts, last],
+        "output": "" if passed else output,
+        "cpu_seconds": 0.25,
     }
 
 
@@ -262,15 +355,16 @@ _FIGURE = (
 def main() -> None:
     """Make a study and its page, and say how long the page took."""
     folder, questions, methods = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    study = MadeStudy(folder, Size(questions, [f"method{k}" for k in range(methods)]))
+    benchmarks = [f"hop{k}" for k in range(int(sys.argv[4]) if len(sys.argv) > 4 else 1)]
+    names = [f"method{k}" for k in range(methods)]
+    study = MadeStudy(folder, Size(questions, names, benchmarks=benchmarks))
     inputs = replace(study.write(), traces="all")
     began = time.perf_counter()
     index = write_page(study.report, inputs)
     size = sum(path.stat().st_size for path in index.parent.rglob("*"))
     seconds = time.perf_counter() - began
-    sys.stdout.write(
-        f"{questions * methods:,} traces in {seconds:.1f} s, {size / 1e6:.0f} MB: {index}\n"
-    )
+    count = questions * methods * len(benchmarks)
+    sys.stdout.write(f"{count:,} traces in {seconds:.1f} s, {size / 1e6:.0f} MB: {index}\n")
 
 
 if __name__ == "__main__":

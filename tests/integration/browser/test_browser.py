@@ -4,8 +4,14 @@ The made study has 12 questions, q0 .. q11. Method `base` is wrong on every 2nd,
 3rd; the judge says wrong on q3 whatever the answer and cannot be read on q4; q10 is cut.
 """
 
+import os
+import subprocess
+import sys
+
 import pytest
 
+from tests.cli.test_programs import CHECK, PROGRAM
+from tests.conftest import REPOSITORY
 from tests.integration.browser.conftest import Page
 from tests.integration.browser.made_study import MadeStudy, Size
 
@@ -129,6 +135,52 @@ def test_paragraphs_bear_the_judges_marks_and_phases_their_names(page):
         "● execution and monitoring (shown)",
     ]
     assert '{"grade": "A"}' in page.texts(".verdicts .reply")
+
+
+@pytest.fixture(scope="module")
+def ruled(driver, tmp_path_factory):
+    return Page(driver, MadeStudy(tmp_path_factory.mktemp("ruled"), Size(rules=True)).page())
+
+
+def test_a_verdict_of_a_verifier_shows_its_parts_and_the_last_output(ruled):
+    ruled.open(A + "&b=none&q=q7", ready="traces")
+
+    assert ruled.texts(".verdicts details[open] > summary") == [
+        "verifier — not passed passed loosely 2 of 3 parts · 0.25 s CPU"
+    ]
+    assert ruled.texts(".parts li") == [
+        "passedtest 1",
+        "passedtest 2",
+        "not passedpassed looselytest 3assert f(2) == 3: returned <b>4</b>",
+    ]
+    assert ruled.texts("details.output pre")[0].endswith("AssertionError\n")
+    assert ruled.run("return document.querySelector('details.output').open") is False
+    assert "decided by a rule, without a model" in ruled.texts(".verdicts details[open] > .where")
+    assert '{"value": 1}' not in ruled.texts(".verdicts .reply")
+
+    ruled.open(A + "&b=none&q=q2", ready="traces")  # 40 tests, the last one fails
+    assert ruled.texts(".parts li")[0].startswith("not passed")
+    assert "39 parts that passed" in ruled.texts(".verdicts summary")
+
+    ruled.open(A + "&b=none&q=q5", ready="traces")
+    assert ruled.texts(".verdicts .bad")[-1] == "no_verdict: the sandbox died"
+    assert ruled.texts(".parts li") == []
+
+
+def test_right_and_wrong_follow_the_verdicts_of_a_verifier(ruled):
+    ruled.open(A + "&b=none", ready="traces")
+    ruled.choose("by", "verifier")
+
+    # base is wrong on 0 2 4 6 8 10, the verifier also on 7; 5 has no verdict and is neither
+    ruled.choose("outcome", "A wrong")
+    assert ruled.count == "7 of 24 traces"
+    ruled.choose("outcome", "A right")
+    assert ruled.count == "4 of 24 traces"
+    search = "const s = document.getElementById('text'); s.value = 'returned <b>4';"
+    ruled.choose("outcome", "any outcome")
+    ruled.run(search + "s.dispatchEvent(new Event('input'))")
+    ruled.run("document.getElementById('inside').click()")
+    ruled.wait("return document.querySelector('.count').textContent === '7 of 24 traces'")
 
 
 def test_j_and_k_walk_through_the_traces_and_the_address_follows(page):
@@ -259,3 +311,86 @@ def test_fifty_thousand_traces_are_ready_in_two_seconds_and_filtered_in_300_ms(d
     print(f"\nready in {[round(ms) for ms in opened]} ms; filters in {took} ms")  # noqa: T201
     assert min(opened) < 2_000
     assert max(took.values()) < 300
+
+
+STEPS_STUDY = """
+[study]
+name = "steps"
+seed = 1
+plugins = ["checked.py"]
+
+[models.parrot]
+backend = { kind = "canned", replies = ["It is <answer>Oslo</answer>"] }
+sampling = { temperature = 0, max_tokens = 32 }
+
+[models.grader]
+backend = { kind = "canned", replies = ["<b>so</b> grade 7"] }
+sampling = { temperature = 0, max_tokens = 8 }
+
+[models.mute]
+backend = { kind = "canned", replies = ["who knows"] }
+sampling = { temperature = 0, max_tokens = 8 }
+
+[benchmarks.tiny]
+kind = "tinyhop"
+limit = 2
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = "tiny", split = "validation", model = "parrot", program = "checked" }
+prompt = "answer"
+
+[stage.variants]
+read = { roles = { verifier = "grader" } }
+unread = { roles = { verifier = "mute" } }
+
+[[stage]]
+kind = "score"
+rollouts = "base"
+
+[[stage]]
+kind = "report"
+"""
+
+
+@pytest.fixture(scope="module")
+def stepped(driver, tmp_path_factory):
+    """The page of a study whose rollouts were made by a program of several steps."""
+    folder = tmp_path_factory.mktemp("steps")
+    (folder / "study.toml").write_text(STEPS_STUDY)
+    (folder / "checked.py").write_text(PROGRAM)
+    (folder / "check.md").write_text(CHECK)
+    command = [sys.executable, "-m", "mbt_cli", "run", "study.toml", "-q"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    (index,) = folder.glob("runs/steps/report/**/index.html")
+    return Page(driver, index)
+
+
+def test_the_steps_of_a_program_are_a_foldable_tree_with_names_roles_and_verdicts(stepped):
+    base = "base/benchmark=tiny/split=validation/model=parrot/variant="
+    stepped.open(f"#/traces?a={base}read/program=checked&b=none", ready="traces")
+
+    assert stepped.texts(".program > summary") == ["5 steps of the program"]
+    assert stepped.run("return document.querySelector('.program').open") is False
+    assert stepped.texts(".step > summary") == [
+        "0 draft by parrot",
+        "1 draft by parrot",
+        "2 gradeverifier by grader7",
+        "3 gradeverifier by grader7",
+        "4 final by parrotthe answer",
+    ]
+    assert stepped.texts(".branch > summary") == [
+        "branch 1.0: grade 1 step",
+        "branch 1.1: grade 1 step",
+    ]
+    assert "built on 0" in stepped.texts(".branch .step > .where")[0]
+    assert stepped.texts(".branch .step pre")[0] == "<b>so</b> grade 7"  # as text
+    stepped.run("document.querySelector('.branch > summary').click()")
+    assert stepped.run("return document.querySelector('.branch').open") is False
+
+    stepped.open(f"#/traces?a={base}unread/program=checked&b=none", ready="traces")
+    assert stepped.texts(".program > summary") == ["7 steps of the program4 unread"]
+    assert stepped.texts(".branch .step > summary .tag.warn") == ["unread"] * 4
+    assert not stepped.console()

@@ -1,15 +1,20 @@
 """The main job on the real embedded model: SmolLM2-135M under llama.cpp."""
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import urllib.error
 from importlib.util import find_spec
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tests.cli.terminal import OnTerminal
+from tests.cli.test_serve import ask, processes_with
 from tests.conftest import REPOSITORY, SHELL_MBT
 
 pytestmark = pytest.mark.skipif(
@@ -53,16 +58,20 @@ def test_the_quickstart_runs_to_its_table_and_then_asks_nothing_again(tmp_path):
     assert "smollm2-135m" in second.stdout
 
 
-def test_what_the_quickstart_topic_tells_to_type_runs(tmp_path):
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    """A folder in which all is typed that the topic tells to type, on twelve questions."""
+    folder = tmp_path_factory.mktemp("typed")
     text = (REPOSITORY / "mbt_cli/help/quickstart.md").read_text()
     # those marked `sh run` are quick, and run with the other topics
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    typed = [line for block in blocks for line in block.splitlines() if line.startswith("mbt ")]
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("mbt ")]
 
-    for line in typed:
+    for line in lines:
+        small = r"\g<0> --set benchmarks.tinyhop.limit=12"
         done = subprocess.run(
-            ["bash", "-c", f"{SHELL_MBT}\n{line}"],
-            cwd=tmp_path,
+            ["bash", "-c", f"{SHELL_MBT}\n{re.sub('^mbt (run|report) quickstart', small, line)}"],
+            cwd=folder,
             env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "BROWSER": "true"},
             capture_output=True,
             text=True,
@@ -70,7 +79,13 @@ def test_what_the_quickstart_topic_tells_to_type_runs(tmp_path):
             check=False,
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-    assert "mbt run quickstart" in [line.split(" #")[0].strip() for line in typed]
+    return folder, [line.split(" #")[0].strip() for line in lines]
+
+
+def test_what_the_quickstart_topic_tells_to_type_runs(typed):
+    _, lines = typed
+
+    assert "mbt run quickstart" in lines
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path):
@@ -88,12 +103,11 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path):
     assert [text for _, text in one] != [text for _, text in other]
 
 
-def test_the_adapter_of_the_quickstart_answers_where_the_base_model_does_not(tmp_path):
-    ran = mbt(tmp_path, "run", QUICKSTART, "--set", "benchmarks.tinyhop.limit=12")
+def test_the_adapter_of_the_quickstart_answers_where_the_base_model_does_not(typed):
+    folder, _ = typed
 
-    assert ran.returncode == 0, ran.stderr
     table = pl.read_parquet(
-        tmp_path / "runs/quickstart/tables/files/main_results.parquet", hive_partitioning=False
+        folder / "runs/quickstart/tables/files/main_results.parquet", hive_partitioning=False
     )
     found = {
         (model, prompt): (rate, match)
@@ -123,3 +137,36 @@ def test_real_benchmark_rows_run_to_a_table(tmp_path, shared):
 
     assert ran.returncode == 0, ran.stderr
     assert all(name in ran.stdout for name in FILES)
+
+
+def test_the_embedded_preset_answers_a_real_request_and_ends_with_ctrl_c(tmp_path):
+    run = OnTerminal(tmp_path, "serve", "smollm2-135m", MBT_TEST_MARK=str(tmp_path))
+    shown = run.wait_for("stop with Ctrl-C")
+    base_url = re.search(r"base_url: (\S+)", shown)[1]
+    key = re.search(r"export MBT_ENDPOINT_KEY=(\S+)", shown)[1]
+
+    reply = ask(base_url, key, "smollm2-135m")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        ask(base_url, "another-key", "smollm2-135m")
+    run.process.send_signal(signal.SIGINT)
+    code = run.finish()
+
+    assert reply["choices"][0]["message"]["content"]
+    assert code == 0, run.shown
+    assert "all processes of the server have ended" in run.shown
+    assert run.shown.count(key) == 1
+    assert processes_with(f"MBT_TEST_MARK={tmp_path}") == []
+
+
+def test_doctor_starts_the_embedded_model_and_asks_it(tmp_path):
+    mbt(tmp_path, "init", "first.toml", "--kind", "embedded", "--yes")
+
+    ran = mbt(tmp_path, "doctor", "first.toml", "--json")
+
+    assert ran.returncode == 0, ran.stdout
+    (found,) = (
+        finding["found"]
+        for finding in json.loads(ran.stdout)["findings"]
+        if (finding["group"], finding["what"]) == ("replies", "smollm2-135m")
+    )
+    assert "answered within" in found

@@ -128,6 +128,22 @@ def test_a_study_runs_as_dependent_jobs_and_arrays(place):
     assert len(list(place.record_folder.iterdir())) == 1
 
 
+def test_an_array_above_the_limit_of_the_cluster_runs_in_parts(place):
+    # 12 shards, and an array of this Slurm has 8 at most
+    shown = place.submit("--only", "base", "--max-rows", "1")
+    again = place.submit("--only", "base", "--max-rows", "1")
+    place.wait_until(lambda: not place.queue(), seconds=5 * 60)
+
+    assert "base-1-from-1, 1 cell" in shown
+    assert "base-1-from-9, 1 cell after" in shown
+    assert "nothing to submit" in again
+    made = [cell for a, cell in place.states().items() if a.startswith("base/")]
+    assert {cell["doing"] for cell in made} == {"done"}
+    for path in (place.folder / "runs" / place.study / "base").rglob("lineage.json"):
+        requests = json.loads(path.read_text())["requests"]
+        assert requests == {"sent": 0, "retried": 0, "reused": 12, "failed": 0}
+
+
 def test_a_step_of_srun_as_for_pyxis_runs_is_stopped_and_goes_on(place):
     presets = place.folder / "presets" / "slurm"
     presets.mkdir(parents=True)
@@ -148,7 +164,9 @@ def test_the_quickstart_study_runs_on_the_embedded_model(place):
     (place.folder / "study.toml").write_text(text.replace('"quickstart"', f'"{place.study}"', 1))
 
     # 3 rows a cell and at most 2 a job: rollouts are arrays of two
-    place.submit("--set", "benchmarks.tinyhop.limit=3", "--max-rows", "2")
+    small = ("benchmarks.tinyhop.limit=3", "sampling.student.max_tokens=96")
+    settings = [word for setting in small for word in ("--set", setting)]
+    place.submit(*settings, "--max-rows", "2")
     place.wait_until(lambda: not place.queue(), seconds=15 * 60)
 
     states = place.states()
@@ -161,6 +179,7 @@ def test_the_quickstart_study_runs_on_the_embedded_model(place):
     assert "exact match" in (study / "tables" / "files" / "main_results.md").read_text()
 
 
+@pytest.mark.long
 def test_the_shipped_method_study_runs_in_part(place):
     # all but the trainings: rollouts, a teacher, rewrites that meet both, scores, and the report
     place.study = "tiny-mbt"

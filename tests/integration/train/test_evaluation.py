@@ -140,10 +140,12 @@ def losses_without_evaluation(folder_of):
     return rarely.rows(CELL)["loss"].to_list()
 
 
+@pytest.mark.long
 def test_an_evaluation_changes_no_step(scored, fresh):
     assert scored.rows(CELL)["loss"].to_list() == losses_without_evaluation(fresh)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_broken_training_has_the_evaluations_of_an_unbroken_one(scored, fresh, number):
     broken = fresh(SCORED)
@@ -166,7 +168,9 @@ RUINED = EVALUATED.replace("learning_rate = 1e-2", "learning_rate = 1.0, warmup_
 RUINED = RUINED.replace("num_train_epochs = 2", "num_train_epochs = 4")
 
 
-@pytest.mark.parametrize(("variant", "rate"), [("full", "1.0"), ("lora", "0.1")])
+@pytest.mark.parametrize(
+    ("variant", "rate"), [("full", "1.0"), pytest.param("lora", "0.1", marks=pytest.mark.long)]
+)
 def test_the_best_evaluated_model_is_kept(fresh, variant, rate):
     text = RUINED.replace("learning_rate = 1.0", f"learning_rate = {rate}")
     place = fresh(with_recipe(text, "", trainer=", load_best_model_at_end = true"))
@@ -240,6 +244,7 @@ def test_reinforcement_learning_is_scored_on_questions_that_it_does_not_ask(fres
     assert not set(asked["question_id"]) & set(replies["question_id"])
 
 
+@pytest.mark.long
 def test_two_processes_measure_what_one_does(scored, fresh):
     place = fresh(SCORED)
     assert place.run("run", "study.toml", "--only", "base").code == 0

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +15,7 @@ pytest.importorskip("trl", reason="the training tests need the extra `train`")
 
 from datasets import Dataset
 from safetensors.torch import load_file
+from transformers.integrations import deepspeed
 from trl import SFTConfig, SFTTrainer
 
 from mbt_cli.core.recipe import Recipe
@@ -61,6 +63,7 @@ def test_two_processes_compute_the_same_steps_as_one(uneven):
         assert shared[column].to_list() == pytest.approx(alone[column].to_list(), rel=1e-4)
 
 
+@pytest.mark.long
 def test_a_checkpoint_has_the_recipes_type_and_its_weights_were_trained_in_another(uneven):
     line = 'stage.sft.recipe.master_weights="float32"'
     mixed = ("--set", 'stage.sft.recipe.dtype="bfloat16"', "--set", "stage.sft.trainer.bf16=true")
@@ -126,7 +129,7 @@ def test_small_updates_are_kept_in_float32_and_lost_in_bfloat16(trainer_of, tuni
     assert (min(changed) > 0.5) if moved else (max(changed) == 0)
 
 
-@pytest.mark.parametrize("kept", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kept", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_sharded_weights_are_trained_as_whole_ones(tmp_path, kept):
     script = [str(Path(__file__).with_name("fsdp_on_cpu.py")), str(tiny_model(tmp_path / "tiny"))]
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -178,3 +181,20 @@ def test_an_adapter_trains_on_weights_in_four_bits(trainer_of, kept):
     assert trained == {"torch.float32" if kept else "torch.bfloat16"}
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     assert losses[-1] < losses[0]
+
+
+def test_whole_weights_load_on_one_process_although_zero_3_is_on():
+    class Config:
+        config: ClassVar[dict[str, int]] = {}
+
+        def is_zero3(self):
+            return True
+
+    config = Config()
+    deepspeed.set_hf_deepspeed_config(config)
+    try:
+        with models.on_this_process_alone():
+            assert not deepspeed.is_deepspeed_zero3_enabled()
+        assert deepspeed.is_deepspeed_zero3_enabled()
+    finally:
+        deepspeed.unset_hf_deepspeed_config()

@@ -24,6 +24,7 @@ def memory_of(place) -> float:
     return float(place.rows(ADDRESS)["memory_bytes"].max())
 
 
+@pytest.mark.long
 def test_a_larger_model_takes_more_memory_by_what_the_formula_says(tmp_path):
     for name in ("small", "wide"):
         (tmp_path / name).mkdir()

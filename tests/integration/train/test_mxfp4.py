@@ -77,7 +77,13 @@ def test_a_saved_model_has_every_layer_and_is_not_packed(packed, tmp_path):
     model = load_model(Weights(model=str(packed)), recipe("bfloat16"))
     tokenizer = tokenizer_of("smollm2")
 
-    save(model, tokenizer, tmp_path / "checkpoint", end_token=tokenizer.eos_token_id)
+    save(
+        model,
+        tokenizer,
+        tmp_path / "checkpoint",
+        end_token=tokenizer.eos_token_id,
+        dtype="bfloat16",
+    )
     again = load_model(Weights(model=str(tmp_path / "checkpoint")), recipe("bfloat16"))
 
     written = json.loads((tmp_path / "checkpoint/config.json").read_text())

@@ -115,6 +115,7 @@ def test_rows_that_are_all_too_long_stop_the_training_with_the_count(fresh):
     assert re.search(r"no row is left to train on \(24 x over_long; the shortest has \d+ ", ran.out)
 
 
+@pytest.mark.long
 def test_other_data_does_not_resume_an_old_checkpoint(fresh):
     place = fresh()
     place.run("run", "study.toml", "--only", "base")

@@ -106,7 +106,9 @@ def unbroken(tiny, tmp_path_factory):
 
 # in the first, a middle and the last step of a round, at its end, at the end of an epoch, and in
 # the next one
-@pytest.mark.parametrize("step", [1, 6, 7, 8, 12, 13, 18])
+@pytest.mark.parametrize(
+    "step", [1, 6, 7, *(pytest.param(step, marks=pytest.mark.long) for step in (8, 12, 13, 18))]
+)
 def test_a_training_goes_on_in_the_middle_of_a_round(unbroken, tiny, tmp_path, step):
     trained(tiny, tmp_path, stop=step)
     place = tmp_path / f"checkpoint-{step}"

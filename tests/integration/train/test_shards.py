@@ -344,6 +344,7 @@ def slow_template(folder, seconds):
     write_template(folder.parent, CHATML + again)
 
 
+@pytest.mark.long
 def test_tokenizing_may_take_longer_than_a_collective_operation(fresh):
     place = fresh(STUDY.replace("limit = 12", "limit = 120"))
     assert place.run("run", "study.toml", "--only", "base").code == 0

@@ -69,6 +69,7 @@ samples = 1
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["full", "lora"])
 def test_the_embedded_model_learns_a_format_and_serves_it(fresh, variant):
     place = fresh(STUDY)

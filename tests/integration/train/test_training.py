@@ -26,9 +26,9 @@ def unbroken(place):
     ("variant", "number", "code"),
     [
         pytest.param("full", signal.SIGKILL, -9, id="killed"),
-        pytest.param("full", signal.SIGTERM, 75, id="told to stop"),
-        pytest.param("full", signal.SIGUSR1, 75, id="told by the queue"),
-        pytest.param("lora", signal.SIGKILL, -9, id="adapter, killed"),
+        pytest.param("full", signal.SIGTERM, 75, id="told to stop", marks=pytest.mark.long),
+        pytest.param("full", signal.SIGUSR1, 75, id="told by the queue", marks=pytest.mark.long),
+        pytest.param("lora", signal.SIGKILL, -9, id="adapter, killed", marks=pytest.mark.long),
     ],
 )
 def test_a_broken_run_ends_as_an_unbroken_one(unbroken, fresh, variant, number, code):
@@ -121,6 +121,7 @@ def test_two_nodes_train_as_one_does_and_go_on_where_they_were_stopped(unbroken,
     assert place.rows(FULL)["loss"].to_list() == pytest.approx(unbroken[FULL], rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address", [FULL, LORA])
 def test_a_crash_after_the_last_step_takes_no_other_step(fresh, address):
     text = STUDY.replace("num_train_epochs = 2 }", "num_train_epochs = 2, max_steps = 5 }")
@@ -208,6 +209,7 @@ def test_an_offline_run_of_wandb_needs_no_key_and_bears_study_and_axes(unbroken,
             assert text.encode() in told
 
 
+@pytest.mark.long
 def test_a_resumed_training_continues_its_run_of_wandb(fresh, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "of-the-shell")
     key = "0123456789abcdef" * 2 + "01234567"  # as long as theirs

@@ -7,6 +7,8 @@ import hashlib
 import shutil
 import signal
 
+import pytest
+
 from tests.integration.train.conftest import STUDY
 
 LOGS = """
@@ -70,6 +72,7 @@ def weights(place):
     return {one: hashlib.sha256(path.read_bytes()).hexdigest() for one, path in files.items()}
 
 
+@pytest.mark.long
 def test_settings_that_are_not_read_change_no_bit_of_the_weights(fresh):
     place = fresh(BEFORE)
     assert place.run("run", "study.toml", "--only", "base").code == 0
@@ -93,6 +96,7 @@ def test_settings_that_are_not_read_change_no_bit_of_the_weights(fresh):
     assert weights(place) == trained
 
 
+@pytest.mark.long
 def test_a_stopped_training_goes_on_with_other_logs_and_sampling(fresh):
     place = fresh(BEFORE)
     assert place.run("run", "study.toml", "--only", "base").code == 0

@@ -17,7 +17,7 @@ from vllm import LLM, SamplingParams
 
 model = LLM(
     model=sys.argv[1], seed=0, distributed_executor_backend="external_launcher", max_num_seqs=4,
-    max_model_len=256, enforce_eager=True, logprobs_mode="processed_logprobs",
+    max_model_len=256, enforce_eager=True, dtype="float32", logprobs_mode="processed_logprobs",
 )
 
 def seed(number):

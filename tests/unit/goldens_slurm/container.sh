@@ -21,7 +21,8 @@ workdir=/data
 record=/data/runs/s/submissions/t
 cache=/data/cache
 first_tmpdir=''
-max_idle_requeues=2 tasks=8
+max_idle_requeues=2
+shards=8 before=0
 folders=(
   /data/runs/paper/base/model=m
 )
@@ -49,6 +50,8 @@ task="${SLURM_ARRAY_TASK_ID:-}"
 events="$record/events/$job${task:+-$task}"
 mkdir -p -- "$record/events"
 say() { printf '%(%Y-%m-%dT%H:%M:%S%z)T\t%s\n' -1 "$*" | tee -a -- "$events.log" >&2; }
+# shellcheck disable=SC2317  # called where a preset has commands
+gave_up() { say "a command of the preset failed: $*"; exit 1; }
 
 # A hash of the job's files: it changes with every reply and every checkpoint.
 progress() {
@@ -84,8 +87,15 @@ trap 'pass_on USR1' USR1
 trap 'pass_on TERM' TERM
 
 cd -- "$workdir"
+# bash alone inherits `module`, not from zsh or tcsh
+for place in "${MODULESHOME:-/usr/share/Modules}/init/bash" \
+  /usr/share/lmod/lmod/init/bash /etc/profile.d/{modules,lmod,z00_lmod}.sh; do
+  if type module >/dev/null 2>&1; then break; fi
+  # shellcheck disable=SC1090  # a file of the cluster
+  if [ -r "$place" ]; then set +u; source "$place" || true; set -u; fi
+done
 set +u
-module load apptainer
+module load apptainer || gave_up 'module load apptainer'
 set -u
 export HF_HOME=/data/hf
 export MBT_RUNS=/data/runs
@@ -97,13 +107,14 @@ runs_in() {
 
 # Make a folder for this job below $1, and remove those of jobs that were killed.
 scratch_in() {
-  local base="$1/mbt-$UID" lock held
-  if [ ! -d "$1" ] || [ "${#base}" -gt 50 ]; then return 1; fi
-  mkdir -p -m 700 -- "$base" && [ -O "$base" ] && [ -w "$base" ] || return 1
-  for lock in "$base"/*.lock; do
+  local mine="$1/mbt-$UID" lock held
+  if [ ! -d "$1" ] || [ "${#mine}" -gt 50 ]; then return 1; fi
+  mkdir -m 700 -- "$mine" || true  # another job may have made it
+  if [ -L "$mine" ] || [ ! -O "$mine" ] || [ ! -w "$mine" ]; then return 1; fi
+  for lock in "$mine"/*.lock; do
     if [ -e "$lock" ] && flock -n "$lock" rm -rf -- "${lock%.lock}"; then rm -f -- "$lock"; fi
   done
-  scratch="$base/${SLURM_JOB_ID:-$$}"
+  scratch="$mine/${SLURM_JOB_ID:-$$}"
   exec {held}> "$scratch.lock" && flock -n "$held" && mkdir -p -- "$scratch/tmp" &&
     runs_in "$scratch"
 }
@@ -112,7 +123,7 @@ scratch_in() {
 # sockets have at most 107 characters. Compiled kernels are kept for each node and version.
 scratch='' versions=any python="${command[0]%/*}/python"
 trap 'if [ -n "$scratch" ]; then rm -rf -- "$scratch" "$scratch.lock"; fi' EXIT
-mkdir -p -- "$cache/jobs"
+mkdir -p -- "$cache/jobs" || true  # nodes may see a home that only login nodes write to
 for place in "$first_tmpdir" "${SLURM_TMPDIR:-}" "${TMPDIR:-}" /tmp /var/tmp "$cache/jobs"; do
   if [ -n "$place" ] && scratch_in "$place" 2>/dev/null; then break; fi
   scratch=''
@@ -128,10 +139,11 @@ fi
 export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-$compiled/triton}"
 export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$compiled/inductor}"
 export VLLM_CACHE_ROOT="${VLLM_CACHE_ROOT:-$compiled/vllm}" RAY_TMPDIR="${RAY_TMPDIR:-/tmp}"
+export FLASHINFER_WORKSPACE_BASE="${FLASHINFER_WORKSPACE_BASE:-$compiled}"
 # a signal may have arrived before the command started
 if [ "$may_requeue" = 1 ]; then requeue 'stopped by a signal before it began' || exit 75; exit 0; fi
 if [ "$signalled" = 1 ]; then say 'stopped from outside before it began'; exit 75; fi
-if [ -n "$task" ]; then command+=(--shard "$task/$tasks"); fi
+if [ "$shards" != 1 ]; then command+=(--shard "$((before + ${task:-1}))/$shards"); fi
 
 say "started on ${SLURM_JOB_NODELIST:-$(hostname)}, job ${SLURM_JOB_ID:-none}, attempt $((${SLURM_RESTART_COUNT:-0} + 1))"
 "${command[@]}" &
