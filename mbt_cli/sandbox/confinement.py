@@ -121,7 +121,7 @@ def enter_empty_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequ
     Raises:
         OSError: A mount fails.
     """
-    root = "/tmp" if Path("/tmp").is_dir() else "/mnt"
+    root = _root_outside([*readable, *shown])
     _mount("none", "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NO_SETUID | _NO_DEVICES, "mode=0755,size=1m,nr_inodes=4096")
     # binds come from here: the new root may hide a part of the old one
@@ -144,6 +144,15 @@ def enter_empty_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequ
     _call("pivot_root", b".", b".")
     _call("umount2", b".", _DETACH)
     os.chdir("/")
+
+
+def _root_outside(paths: Iterable[str]) -> str:
+    """A folder for the new root, which hides what is below it: none of the paths is."""
+    needed = [f"{os.path.realpath(path)}/" for path in paths]
+    for folder in ("/tmp", "/mnt", "/media", "/srv", "/opt", "/home"):
+        if os.path.isdir(folder) and not any(path.startswith(f"{folder}/") for path in needed):
+            return folder
+    raise OSError(errno.ENOENT, "no folder such as `/mnt` is free for an empty root")
 
 
 def _place(source: str, root: str, path: str) -> None:

@@ -302,6 +302,20 @@ def test_packages_are_those_of_the_settings():
         CodeTestsVerifier(packages=("not_there",)).prepare()
 
 
+def test_packages_may_be_installed_below_the_folder_for_temporary_files(tmp_path, monkeypatch):
+    package = tmp_path / "mbt_vowels"
+    package.mkdir()
+    (package / "__init__.py").write_text("LETTERS = 'aeiou'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    first = questions(MBPP(), "mbpp.jsonl")[0]
+    vowels = "sum(letter in mbt_vowels.LETTERS for letter in word.lower())"
+    reply = f"import mbt_vowels\ndef vowels(word):\n    return {vowels}"
+
+    check = CodeTestsVerifier(packages=("mbt_vowels",)).check(reply, first)
+
+    assert check.passed, check.parts
+
+
 def test_a_reply_without_a_program_is_wrong_and_runs_nothing():
     first = questions(MBPP(), "mbpp.jsonl")[0]
 
