@@ -425,7 +425,10 @@ NOT_READ = (
         "metadata that no question has",
         "baseline = {",
         'by = ["metadata.picc"]\nbaseline = {',
-        *("line 41: `stage.scores.by.0`: `metadata.picc`: no benchmark", "did you mean `metadata.pick`?"),
+        *(
+            "line 41: `stage.scores.by.0`: `metadata.picc`: no benchmark",
+            "did you mean `metadata.pick`?",
+        ),
     ),
     edited(
         "a refinement without rounds",
