@@ -343,6 +343,13 @@ class Judge(Plugin):
         """
         return False
 
+    def reads_investigations(self) -> bool:
+        """Whether a row has `investigations`: question and sample to tasks with their findings.
+
+        They are those of the stage's `investigations`. Views leave them out.
+        """
+        return False
+
     def refuses(self, judge_model: str, policy: str | None, *, has_peers: bool) -> str | None:
         """Why it cannot judge with these settings; None if it can.
 

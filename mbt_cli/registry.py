@@ -51,11 +51,13 @@ from mbt_cli.interfaces import (
 from mbt_cli.judges.answer_hit import AnswerHit
 from mbt_cli.judges.answer_match import AnswerMatch
 from mbt_cli.judges.belief import Belief
+from mbt_cli.judges.investigation import Investigation
 from mbt_cli.judges.phases import Phases
 from mbt_cli.judges.points import ProofPoints
 from mbt_cli.judges.predictability import Predictability
 from mbt_cli.judges.qualitative import Qualitative
 from mbt_cli.judges.redundancy import Redundancy
+from mbt_cli.judges.uplift import Uplift
 from mbt_cli.judges.verifier import VerifierJudge
 from mbt_cli.judges.yes_no import AnswerEquivalence, SolutionCheck
 from mbt_cli.launchers.local import LocalLauncher
@@ -137,6 +139,7 @@ from mbt_cli.scores.points import PointsScore
 from mbt_cli.scores.predictability import PredictabilityScore
 from mbt_cli.scores.rrp import RRP
 from mbt_cli.scores.sycophancy import Sycophancy
+from mbt_cli.scores.uplift import UpliftScore
 from mbt_cli.scores.verified import InstructionAccuracy, Verified
 from mbt_cli.trainers.grpo import GRPO
 from mbt_cli.trainers.sft import SFT
@@ -202,12 +205,14 @@ JUDGES = Family[Judge](
     AnswerHit,
     AnswerMatch,
     Belief,
+    Investigation,
     Phases,
     Predictability,
     ProofPoints,
     Qualitative,
     Redundancy,
     SolutionCheck,
+    Uplift,
     VerifierJudge,
 )
 PROGRAMS = Family[Program](
@@ -263,6 +268,7 @@ SCORES = Family[Score](
     Sycophancy,
     Tokens,
     TokensPerCorrect,
+    UpliftScore,
     Verified,
     by_name=True,
 )

@@ -21,6 +21,12 @@ BELIEF = "beliefs"
 LIKELIHOOD = "likelihoods"
 """The quantity of judges that give log-probabilities of texts."""
 
+INVESTIGATIONS = "investigations"
+"""The quantity of judges that look into the claims of a reasoning."""
+
+UPLIFT = "uplift"
+"""The quantity of judges that give log-probabilities of what investigations found."""
+
 VERIFIED = "verified"
 """The quantity of verdicts that a verifier gives."""
 

@@ -11,7 +11,7 @@ from mbt_cli.core.addresses import STEP
 from mbt_cli.core.chat import Wants
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.harness import Harness
-from mbt_cli.core.judge_scales import POINTS
+from mbt_cli.core.judge_scales import INVESTIGATIONS, POINTS
 from mbt_cli.core.model_settings import RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.core.prices import Price
@@ -353,10 +353,27 @@ class Resolver:
             if grader is not None and grader.quantity != POINTS:
                 what = f"`{other.address}` gives no points, which `{judge.kind}` would show"
                 self._problems.add(f"{where}.graded", what)
+        self._check_investigations(judge, draft, where)
         self._check_gives(wanted, models, where)
         if wanted != "text" and getattr(stage, "votes", 1) > 1:
             what = f"this judge reads {_WANTED[wanted]}, the same at every vote: leave it out"
             self._problems.add(f"{where}.votes", what)
+
+    def _check_investigations(self, judge: Judge, draft: CellDraft, where: str) -> None:
+        read = draft.inputs.get("investigations", ())
+        if judge.reads_investigations() and not read:
+            what = f"the judge `{judge.kind}` reads what was investigated: name the stage with the"
+            example = '{ stage = "investigated", where = { judge = "investigation" } }'
+            end = f"judge `investigation`, such as `investigations = {example}`"
+            self._problems.add(where, f"{what} {end}")
+        elif read and not judge.reads_investigations():
+            what = f"the judge `{judge.kind}` reads no investigations: leave it out"
+            self._problems.add(f"{where}.investigations", what)
+        for other in read:
+            source = self._judge(other, where)
+            if source is not None and source.quantity != INVESTIGATIONS:
+                what = f"`{other.address}` does not have the judge `investigation`"
+                self._problems.add(f"{where}.investigations", what)
 
     def _own_model(self, draft: CellDraft, where: str) -> str | None:
         """The model that gave the replies of a cell's rollouts; None if that is not one."""

@@ -42,21 +42,29 @@ class PredictabilityScore(Score):
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         verdicts = inputs.verdicts.get(LIKELIHOOD)
-        if verdicts is None:
-            return []
-        trials = _trials(verdicts.rows)
-        unread = _per_rollout(inputs, trials.with_columns(value=~pl.col("is_read")))
-        read = trials.filter("is_read")
-        measures = [
-            mean_measure(inputs, self.kind, _per_rollout(inputs, read, "each"), unit=_NATS),
-            mean_measure(inputs, f"{self.kind}_total", _per_rollout(inputs, read), unit=_NATS),
-        ]
-        differences = read.filter(pl.col("parts") > 1)
-        if len(differences):
-            raised = differences.with_columns(value=pl.col("value") > 0)
-            values = _per_rollout(inputs, raised)
-            measures.append(mean_measure(inputs, f"{self.kind}_raised", values))
-        return [*measures, mean_measure(inputs, f"{self.kind}_unread", unread)]
+        return [] if verdicts is None else of_trials(inputs, self.kind, verdicts.rows)
+
+
+def of_trials(inputs: ScoreInputs, kind: str, rows: pl.DataFrame) -> Sequence[Measure]:
+    """The measures of verdicts that add up over trials: per token, total, raised, unread.
+
+    Args:
+        inputs: What the score reads.
+        kind: First part of the names of the measures.
+        rows: Verdicts with `question_id`, `sample`, `step`, `parts`, `sign`, `logprob`, `tokens`.
+    """
+    trials = _trials(rows)
+    unread = _per_rollout(inputs, trials.with_columns(value=~pl.col("is_read")))
+    read = trials.filter("is_read")
+    measures = [
+        mean_measure(inputs, kind, _per_rollout(inputs, read, "each"), unit=_NATS),
+        mean_measure(inputs, f"{kind}_total", _per_rollout(inputs, read), unit=_NATS),
+    ]
+    differences = read.filter(pl.col("parts") > 1)
+    if len(differences):
+        raised = differences.with_columns(value=pl.col("value") > 0)
+        measures.append(mean_measure(inputs, f"{kind}_raised", _per_rollout(inputs, raised)))
+    return [*measures, mean_measure(inputs, f"{kind}_unread", unread)]
 
 
 def _trials(rows: pl.DataFrame) -> pl.DataFrame:
@@ -65,6 +73,8 @@ def _trials(rows: pl.DataFrame) -> pl.DataFrame:
     `value` is in nats, `each` per token where all parts score the same text.
     """
     logprob, tokens = pl.col("logprob"), pl.col("tokens")
+    if "scoring" not in rows.columns:
+        rows = rows.with_columns(scoring=pl.lit("uplift"))
     asked = rows.filter("asked").with_columns(trial=pl.col("step") // 2)
     of_trial = asked.group_by(*_KEY, "trial", maintain_order=True).agg(
         parts=pl.col("parts").max(),

@@ -62,6 +62,8 @@ class JudgeStage(Stage):
     graded: StageInput | None = None
     """Judge stages with points on the same rollouts, for judges that show the best graded ones as
     examples, such as `qualitative` with `graded_examples`."""
+    investigations: StageInput | None = None
+    """Judge stages with the judge `investigation` on the same rollouts, for the judge `uplift`."""
     judge_model: str | None = None
     """The model that judges; `self` is the one that answered. Rules, such as the judge `verifier`,
     need none."""
@@ -78,6 +80,7 @@ class JudgeStage(Stage):
         "rollouts": InputRule(kinds=("rollout",), leading=True),
         "peers": InputRule(kinds=("rollout",), many=True),
         "graded": InputRule(kinds=("judge",), many=True, same_rollouts=True),
+        "investigations": InputRule(kinds=("judge",), same_rollouts=True),
     }
     reads_questions: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("judge_model",)
@@ -112,7 +115,7 @@ class JudgeStage(Stage):
         self,
         work: Work,
         judge: Judge,
-        others: Mapping[str, Others | Sequence[Graded]],
+        others: Mapping[str, Any],
         rollouts: int,
     ) -> RequestBatch:
         return request_batch(
@@ -158,7 +161,7 @@ class JudgeStage(Stage):
             yield from ask_model(work, batch, columns, partial(_verdict, judge), of_steps)
 
     def _todo(
-        self, work: Work, judge: Judge, others: Mapping[str, Others | Sequence[Graded]]
+        self, work: Work, judge: Judge, others: Mapping[str, Any]
     ) -> Iterator[Mapping[str, Any]]:
         """What needs a verdict of the model, as judges read it."""
         for rollout in _rollouts(work, judge):
@@ -166,9 +169,7 @@ class JudgeStage(Stage):
             if row["failure"] is None and judge.verdict_without_model(row) is None:
                 yield from judge.views(row)
 
-    def _tasks(
-        self, work: Work, judge: Judge, others: Mapping[str, Others | Sequence[Graded]]
-    ) -> Iterator[Task]:
+    def _tasks(self, work: Work, judge: Judge, others: Mapping[str, Any]) -> Iterator[Task]:
         templates, draw = work.resolution.templates, partial(Draws, work.resolution.seed)
         for row in self._todo(work, judge, others):
             is_constrained = self.constrained and judge.wants() == "text"
@@ -206,8 +207,10 @@ def _rollouts(work: Work, judge: Judge) -> Iterator[dict[str, Any]]:
     )
 
 
-def _others(work: Work, judge: Judge) -> Mapping[str, Others | Sequence[Graded]]:
-    """The columns `others` and `graded` of rows, for judges that read them."""
+def _others(work: Work, judge: Judge) -> Mapping[str, Any]:
+    """The columns `others`, `graded` and `investigations` of rows, for judges that read them."""
+    if judge.reads_investigations():
+        return {"investigations": _investigated(work)}
     if judge.graded_shown():
         return {"graded": _best_graded(work, judge.graded_shown())}
     if not judge.reads_others():
@@ -228,6 +231,13 @@ def _others(work: Work, judge: Judge) -> Mapping[str, Others | Sequence[Graded]]
             draw=partial(Draws, resolution.seed),
         )
     }
+
+
+def _investigated(work: Work) -> Mapping[tuple[str, int], Sequence[Mapping[str, str]]]:
+    """Question and sample to the tasks with a finding; the first vote of an investigation."""
+    read = pl.col("failure").is_null() & (pl.col("vote") == 0)
+    found = work.lazy("investigations").filter(read).select("question_id", "sample", "tasks")
+    return {(name, sample): tasks or () for name, sample, tasks in found.collect().iter_rows()}
 
 
 def _best_graded(work: Work, count: int) -> Sequence[Graded]:
