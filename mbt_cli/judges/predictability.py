@@ -29,7 +29,7 @@ class Predictability(Judge):
     is scored: its log-probability given the context, minus that without (`uplift`); only the first
     (`conditional_only`); or the log-probability of Yes minus that of No as its reply to whether the
     answer is consistent with the context (`judge_consistency`). Each text that is scored has a row;
-    the sum of `sign * logprob` over the `parts` rows of a trial is its value. Trials that cannot be
+    the sum of `sign * logprob` over the `texts` rows of a trial is its value. Trials that cannot be
     drawn are left out: no other question has an answer, the policy to be predicted would be the
     predictor, or context and target would be the same answer to the same question.
     """
@@ -42,7 +42,7 @@ class Predictability(Judge):
     columns: ClassVar[Mapping[str, pl.DataType]] = {
         "step": pl.Int64(),  # number of the scored text
         "trial": pl.Int64(),
-        "parts": pl.Int64(),  # scored texts of the trial
+        "texts": pl.Int64(),  # scored texts of the trial
         "sign": pl.Int64(),  # of the text in the value of its trial
         "scoring": pl.String(),
         "target_question": pl.String(),  # id
@@ -114,7 +114,7 @@ class Predictability(Judge):
                         "sample": row["sample"],
                         "step": 2 * trial + number,
                         "trial": trial,
-                        "parts": len(parts),
+                        "texts": len(parts),
                         "sign": sign,
                         **drawn,
                         "context": context,
@@ -138,7 +138,7 @@ class Predictability(Judge):
         scores: Likelihood = orjson.loads(reply)
         target: Answered = row["target"]
         return {
-            **{name: row[name] for name in ("step", "trial", "parts", "sign")},
+            **{name: row[name] for name in ("step", "trial", "texts", "sign")},
             "scoring": self.scoring,
             "target_question": target.question_id,
             "target_policy": target.policy,

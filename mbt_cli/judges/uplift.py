@@ -34,7 +34,7 @@ class Uplift(Judge):
     columns: ClassVar[Mapping[str, pl.DataType]] = {
         "step": pl.Int64(),  # number of the scored text
         "trial": pl.Int64(),  # number of the task
-        "parts": pl.Int64(),  # scored texts of the task
+        "texts": pl.Int64(),  # scored texts of the task
         "sign": pl.Int64(),  # of the text in the task's uplift
         "task": pl.String(),
         "logprob": pl.Float64(),  # nats, of the whole finding
@@ -71,7 +71,7 @@ class Uplift(Judge):
                 "question": row["question"],
                 "step": 2 * number + part,
                 "trial": number,
-                "parts": 2,
+                "texts": 2,
                 "sign": sign,
                 "task": one["task"],
                 "finding": one["finding"],
@@ -90,7 +90,7 @@ class Uplift(Judge):
     def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
         scores: Likelihood = orjson.loads(reply)
         return {
-            **{name: row[name] for name in ("step", "trial", "parts", "sign", "task")},
+            **{name: row[name] for name in ("step", "trial", "texts", "sign", "task")},
             "logprob": math.fsum(scores["logprobs"]),
             "tokens": len(scores["logprobs"]),
         }

@@ -361,18 +361,18 @@ class Resolver:
 
     def _check_investigations(self, judge: Judge, draft: CellDraft, where: str) -> None:
         read = draft.inputs.get("investigations", ())
+        kinds = [k for k, cls in JUDGES.kinds().items() if cls.quantity == INVESTIGATIONS]
+        wanted = "the judge " + " or ".join(f"`{kind}`" for kind in kinds)
         if judge.reads_investigations() and not read:
-            what = f"the judge `{judge.kind}` reads what was investigated: name the stage with the"
-            example = '{ stage = "investigated", where = { judge = "investigation" } }'
-            end = f"judge `investigation`, such as `investigations = {example}`"
-            self._problems.add(where, f"{what} {end}")
+            what = f"the judge `{judge.kind}` reads what was investigated: name the stage with"
+            self._problems.add(where, f'{what} {wanted}, as in `investigations = "investigated"`')
         elif read and not judge.reads_investigations():
             what = f"the judge `{judge.kind}` reads no investigations: leave it out"
             self._problems.add(f"{where}.investigations", what)
         for other in read:
             source = self._judge(other, where)
             if source is not None and source.quantity != INVESTIGATIONS:
-                what = f"`{other.address}` does not have the judge `investigation`"
+                what = f"`{other.address}` does not have {wanted}"
                 self._problems.add(f"{where}.investigations", what)
 
     def _own_model(self, draft: CellDraft, where: str) -> str | None:

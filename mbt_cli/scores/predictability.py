@@ -27,7 +27,7 @@ class PredictabilityScore(Score):
     `mutual_predictability_unread` = share of trials with a text that has no log-probability.
     Unit: nats per token; nats; per cent. Averaged within questions first; intervals resample
     questions, and both sides of a difference are of the same trial, so they are paired.
-    Reads: verdicts of `predictability`: `logprob`, `tokens`, `sign`, `parts`, `trial`.
+    Reads: verdicts of `predictability`: `logprob`, `tokens`, `sign`, `texts`, `trial`.
     No trial with all of its texts: no value, counted; never 0.
     Known holes: a context raises the probability of any text in its style; compare with
     `target_question = "random_other"`, or with contexts of other policies.
@@ -51,7 +51,7 @@ def of_trials(inputs: ScoreInputs, kind: str, rows: pl.DataFrame) -> Sequence[Me
     Args:
         inputs: What the score reads.
         kind: First part of the names of the measures.
-        rows: Verdicts with `question_id`, `sample`, `step`, `parts`, `sign`, `logprob`, `tokens`.
+        rows: Verdicts with `question_id`, `sample`, `step`, `texts`, `sign`, `logprob`, `tokens`.
     """
     trials = _trials(rows)
     unread = _per_rollout(inputs, trials.with_columns(value=~pl.col("is_read")))
@@ -60,7 +60,7 @@ def of_trials(inputs: ScoreInputs, kind: str, rows: pl.DataFrame) -> Sequence[Me
         mean_measure(inputs, kind, _per_rollout(inputs, read, "each"), unit=_NATS),
         mean_measure(inputs, f"{kind}_total", _per_rollout(inputs, read), unit=_NATS),
     ]
-    differences = read.filter(pl.col("parts") > 1)
+    differences = read.filter(pl.col("texts") > 1)
     if len(differences):
         raised = differences.with_columns(value=pl.col("value") > 0)
         measures.append(mean_measure(inputs, f"{kind}_raised", _per_rollout(inputs, raised)))
@@ -68,7 +68,7 @@ def of_trials(inputs: ScoreInputs, kind: str, rows: pl.DataFrame) -> Sequence[Me
 
 
 def _trials(rows: pl.DataFrame) -> pl.DataFrame:
-    """One row per trial: question_id, sample, trial, parts, is_read, value, each.
+    """One row per trial: question_id, sample, trial, texts, is_read, value, each.
 
     `value` is in nats, `each` per token where all parts score the same text.
     """
@@ -77,7 +77,7 @@ def _trials(rows: pl.DataFrame) -> pl.DataFrame:
         rows = rows.with_columns(scoring=pl.lit("uplift"))
     asked = rows.filter("asked").with_columns(trial=pl.col("step") // 2)
     of_trial = asked.group_by(*_KEY, "trial", maintain_order=True).agg(
-        parts=pl.col("parts").max(),
+        texts=pl.col("texts").max(),
         read=logprob.is_not_null().sum(),
         value=(pl.col("sign") * logprob).sum(),
         tokens=tokens.max(),
@@ -85,7 +85,7 @@ def _trials(rows: pl.DataFrame) -> pl.DataFrame:
     )
     same = pl.col("scoring") != "judge_consistency"
     return of_trial.with_columns(
-        is_read=(pl.col("read") == pl.col("parts")).fill_null(value=False),
+        is_read=(pl.col("read") == pl.col("texts")).fill_null(value=False),
         each=pl.when(same).then(pl.col("value") / pl.col("tokens")).otherwise("value"),
     )
 

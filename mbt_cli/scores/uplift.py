@@ -18,7 +18,7 @@ class UpliftScore(Score):
     `uplift_unread` = share of tasks with a text that has no log-probability.
     Unit: nats per token; nats; per cent. Averaged within questions first; intervals resample
     questions.
-    Reads: verdicts of `uplift`: `logprob`, `tokens`, `sign`, `parts`.
+    Reads: verdicts of `uplift`: `logprob`, `tokens`, `sign`, `texts`.
     No task with both of its texts: no value, counted; never 0.
     Known holes: any text on the topic raises the probability of words of the topic; compare
     policies on the same questions, not with 0. A policy that claims little gives easier tasks.

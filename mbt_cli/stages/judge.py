@@ -80,7 +80,7 @@ class JudgeStage(Stage):
         "rollouts": InputRule(kinds=("rollout",), leading=True),
         "peers": InputRule(kinds=("rollout",), many=True),
         "graded": InputRule(kinds=("judge",), many=True, same_rollouts=True),
-        "investigations": InputRule(kinds=("judge",), same_rollouts=True),
+        "investigations": InputRule(kinds=("judge",), judges=("rollouts",)),
     }
     reads_questions: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("judge_model",)
@@ -481,6 +481,6 @@ def _rows_not_checked(work: Work, columns: pl.Schema) -> Iterator[pl.DataFrame]:
 
 _COUNTED_ROWS = 50_000
 """Rows that are counted at a time: this bounds memory."""
-_OF_VIEWS = ("step", "steps", "trial", "parts", "sign")
+_OF_VIEWS = ("step", "steps", "trial", "texts", "sign")
 _NO_TEMPLATE = Template("", "", (), frozenset())
 """What a rule is given, which has no prompt."""

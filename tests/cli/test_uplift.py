@@ -55,7 +55,7 @@ constrained = false
 kind = "judge"
 name = "foretold"
 rollouts = "replies"
-investigations = {{ stage = "investigated", where = {{ judge = "look" }} }}
+investigations = "investigated"
 matrix = {{ judge = "gain" }}
 judge_model = "forecaster"
 
@@ -65,6 +65,12 @@ name = "scores"
 rollouts = "replies"
 verdicts = "foretold"
 metrics = ["uplift"]
+
+[[stage]]
+kind = "report"
+name = "tables"
+scores = "scores"
+tables = [{{ kind = "main_results", metrics = ["uplift", "uplift_raised", "uplift_unread"] }}]
 """
 
 
@@ -85,15 +91,19 @@ class World(LogprobServer):
         return "I think: Eleven vessels anchor" if port < 3 else "I cannot tell."
 
 
-@pytest.fixture
-def study(workplace):
+def write_study(folder, server):
     ports = [
         {"id": f"p{n}", "question": f"What is at port {n}?", "seen": f"Twenty{n}"}
         for n in range(1, 5)
     ]
-    (workplace / "ports.json").write_text(json.dumps(ports))
+    (folder / "ports.json").write_text(json.dumps(ports))
+    (folder / "study.toml").write_text(STUDY.format(url=server.base_url))
+
+
+@pytest.fixture
+def study(workplace):
     with World(model={"id": "p"}) as server:
-        (workplace / "study.toml").write_text(STUDY.format(url=server.base_url))
+        write_study(workplace, server)
         yield workplace, server
 
 
@@ -191,8 +201,8 @@ def test_an_investigation_without_a_finding_fails_its_verdict(mbt, study):
 @pytest.mark.parametrize(
     ("edit", "what"),
     [
-        (("investigations = {", "graded = {"), "name the stage with the judge `investigation`"),
-        (('"look" }', '"qualitative" }'), "does not have the judge `investigation`"),
+        (("investigations =", "graded ="), "name the stage with the judge `investigation`"),
+        (('judge = "look"', 'judge = "qualitative"'), "does not have the judge `investigation`"),
         (("gives_likelihoods = true", "gives_likelihoods = false"), "gives no log-probabilities"),
         (('judge = "gain"', 'judge = "qualitative"'), "reads no investigations: leave it out"),
     ],

@@ -24,6 +24,7 @@ ENGLISH = {
     "option",
     "python",
     "text",
+    "uplift",
     "verifier",
 }
 """Kinds that are common words; only imports of their classes are checked."""

@@ -116,7 +116,7 @@ def test_other_scorings_and_whole_replies():
     _, given = views(scoring="conditional_only", text="reply")
     consistency, asked = views(scoring="judge_consistency")
 
-    assert {(view["sign"], view["parts"], view["scored"]) for view in given} == {
+    assert {(view["sign"], view["texts"], view["scored"]) for view in given} == {
         (1, 1, "So: judged on 0")
     }
     assert [(view["sign"], view["scored"]) for view in asked[:2]] == [(1, "Yes"), (-1, "No")]

@@ -22,6 +22,8 @@ mbt.foreign = (text, tag = "bdi", props = {}) =>
 
 mbt.count = (number) => (number === null || number === undefined ? "—" : number.toLocaleString("en"));
 
+mbt.signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
+
 /** The first names of a list in words, null for an empty one. */
 mbt.some = (title, list) => {
   if (!list.length) return null;

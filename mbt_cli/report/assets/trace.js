@@ -86,7 +86,7 @@
     : null;
 
   const said = (verdict) => Object.entries(verdict.said)
-    .filter(([, value]) => value !== null && value !== undefined)
+    .filter(([name, value]) => value !== null && value !== undefined && name !== "tasks")
     .map(([name, value]) => `${name} ${Array.isArray(value) ? `[${value.join(", ")}]` : value}`).join(" · ");
 
   // --- verdicts of verifiers: value, whether it passed, and the parts: rules or tests
@@ -125,6 +125,62 @@
     ? el("details", { class: "output" }, el("summary", {}, "Last output of the program"), longText(found.output, "pre", { class: "reply" }))
     : null;
 
+  // --- tasks of an investigation, each with its finding
+
+  const tasks = ({ said: found }) => (found.tasks || []).length
+    ? el("ol", { class: "tasks" }, found.tasks.map((one) => el("li", {}, foreign(one.task, "p"), longText(one.finding, "p", { class: "where" }))))
+    : null;
+
+  // --- evidence token by token: how much likelier each token of a text is after what was given
+
+  const LEVELS = [0.1, 0.5, 1.5];
+
+  /** The class of a difference in nats: up or down, in three strengths; null for next to none. */
+  const heatOf = (nats) => {
+    const level = LEVELS.filter((least) => Math.abs(nats) >= least).length;
+    return level ? `${nats > 0 ? "up" : "down"}${level}` : null;
+  };
+
+  const scored = (verdict) => {
+    try {
+      const { tokens, logprobs } = JSON.parse(verdict.reply);
+      return Array.isArray(tokens) && Array.isArray(logprobs) && tokens.length === logprobs.length ? { tokens, logprobs } : null;
+    } catch {
+      return null;
+    }
+  };
+
+  /** Pairs of verdicts on one text, with something given (`sign` 1) and without (-1). */
+  const pairs = (record) => {
+    const found = new Map();
+    for (const verdict of record.verdicts) {
+      const { sign, trial } = verdict.said;
+      if (verdict.failure || (sign !== 1 && sign !== -1)) continue;
+      const key = `${verdict.judge} ${trial} ${verdict.vote}`;
+      if (!found.has(key)) found.set(key, { judge: verdict.judge, task: verdict.said.task });
+      found.get(key)[sign] = scored(verdict);
+    }
+    return [...found.values()].filter((pair) => pair[1] && pair[-1]
+      && pair[1].tokens.length === pair[-1].tokens.length && pair[1].tokens.every((token, k) => token === pair[-1].tokens[k]));
+  };
+
+  const evidence = (record, cell) => {
+    const all = pairs(record);
+    if (!all.length) return null;
+    return el("details", { class: "evidence", open: all.length <= 3 },
+      el("summary", {}, "Evidence token by token"),
+      el("p", { class: "where" }, "Green tokens are likelier with what was given than without, red ones less likely; the number of a token is in nats."),
+      el("ul", {}, all.map((pair) => {
+        const nats = pair[1].logprobs.map((value, k) => value - pair[-1].logprobs[k]);
+        const total = nats.reduce((sum, value) => sum + value, 0);
+        return el("li", {},
+          el("p", { class: "where" }, `${cell.judges[pair.judge].judge}: ${mbt.signed(total)} nats, ${mbt.signed(total / nats.length)} a token`),
+          pair.task ? foreign(pair.task, "p") : null,
+          el("p", { class: "heat", dir: "auto" }, pair[1].tokens.map((token, k) =>
+            el("span", { class: heatOf(nats[k]), title: `${mbt.signed(nats[k])} nats` }, token))));
+      })));
+  };
+
   const verdicts = (record, cell) => {
     if (!record.verdicts.length) return null;
     return el("div", { class: "verdicts" }, el("h4", {}, "Verdicts"), record.verdicts.map((verdict) => {
@@ -137,6 +193,7 @@
         el("p", { class: "where" }, verdict.asked && judge.model ? `by ${judge.model}` : "decided by a rule, without a model"),
         verdict.failure ? el("p", { class: "bad" }, foreign(verdict.failure)) : null,
         ...(rule ? [parts(verdict), output(verdict)].flat() : []),
+        tasks(verdict),
         verdict.reply ? longText(verdict.reply, "pre", { class: "reply" }) : null);
     }));
   };
@@ -243,6 +300,7 @@
       summaryOfMarks(marked, record.paragraphs.length),
       paragraphs(record, marked),
       reply(record),
+      evidence(record, cell),
       verdicts(record, cell),
       steps(record),
       el("p", { class: "where" }, el("a", { href: mbt.link("lineage", { cell: cell.address }) }, "lineage"), " · request ", el("code", {}, (record.key || "none").slice(0, 16))));

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.cli.test_programs import CHECK, PROGRAM
+from tests.cli.test_uplift import World, write_study
 from tests.conftest import REPOSITORY
 from tests.integration.browser.conftest import Page
 from tests.integration.browser.made_study import MadeStudy, Size
@@ -394,3 +395,30 @@ def test_the_steps_of_a_program_are_a_foldable_tree_with_names_roles_and_verdict
     assert stepped.texts(".program > summary") == ["7 steps of the program4 unread"]
     assert stepped.texts(".branch .step > summary .tag.warn") == ["unread"] * 4
     assert not stepped.console()
+
+
+def test_a_scored_finding_shows_which_of_its_tokens_the_reasoning_foretold(driver, tmp_path):
+    hostile = "<b>Eleven</b> vessels anchor"
+    with World(model={"id": "p"}) as server:
+        write_study(tmp_path, server)
+        said, server.reply_to = (
+            server.reply_to,
+            lambda body: (said(body) or "").replace("Eleven vessels", hostile[:-7]),
+        )
+        command = [sys.executable, "-m", "mbt_cli", "run", "study.toml", "-q"]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    (index,) = tmp_path.glob("runs/world/tables/**/index.html")
+    page = Page(driver, index)
+
+    page.open("#/traces?a=replies/benchmark=ports/split=test/model=policy&b=none", ready="traces")
+
+    assert page.texts(".evidence > summary") == ["Evidence token by token"]
+    assert page.texts(".heat")[0] == hostile  # as text
+    classes = page.run(
+        "return [...document.querySelectorAll('.heat span')].map((s) => s.className)"
+    )
+    assert classes == ["up2"] * 6
+    assert page.texts(".evidence li .where")[0] == "gain: +4.16 nats, +1.39 a token"
+    assert page.texts(".tasks p")[0] == "Look at the boats of port 1."
+    assert not page.console()
