@@ -23,9 +23,10 @@ def open_manifest(
 
 
 def study_named(text: str) -> str:
-    """The name of a study, given by name or by manifest."""
+    """The name of a study, given by name, by manifest or by its folder in the runs folder."""
     if not text.endswith(".toml"):
-        return text
+        folder = Path(text).resolve()
+        return folder.name if folder.parent == read_machine().runs.resolve() else text
     return open_manifest(Path(text), None, None)[0].study
 
 
