@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 def utc_name(moment: datetime) -> str:
@@ -75,8 +75,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if not names:
         return "there are none"
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    likest = get_close_matches(name, names, n=_SHOWN_NAMES, cutoff=0)
-    return listed([f"`{n}`" for n in sorted(likest)]) + more
+    likest = sorted(names, key=lambda n: SequenceMatcher(None, name, n).ratio(), reverse=True)
+    return listed([f"`{n}`" for n in sorted(likest[:_SHOWN_NAMES])]) + more
 
 
 def listed(names: Sequence[str]) -> str:

@@ -421,11 +421,11 @@ def _check_splits(
             continue
         name = cell.resolution.axes["benchmark"]
         used.setdefault(name, []).append(split)
-        where, source = _place_of(split, name, document), benchmark.splits.get(split, split)
+        where, source = f"benchmarks.{name}", benchmark.splits.get(split, split)
         if has := _official_splits(benchmark, source):
             what = f"`{benchmark.kind}` has no split `{source}` on the hub; its splits are "
             end = f'use one of them, or map it: `splits = {{ {split} = "{has[0]}" }}`'
-            problems.add(where, f"{what}{', '.join(has)}; {end}")
+            problems.add(_place_of(split, name, document), f"{what}{', '.join(has)}; {end}")
             continue
         reader = SplitReader(
             benchmark, split, benchmark.question, benchmark.generate, HubAccess(offline=True)
@@ -444,6 +444,8 @@ def _check_splits(
         except MbtError as error:
             first, *lines = error.message.split("\n")
             what = " ".join([first, "; ".join(line.strip() for line in lines)]).rstrip()
+            if f"has no split `{source}`" in first:
+                where = _place_of(split, name, document)
             problems.add(where, f"{what}; {error.hint}" if error.hint else what)
     for name, splits in used.items():
         benchmark = document.benchmarks[name]

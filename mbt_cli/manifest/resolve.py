@@ -871,10 +871,6 @@ class Resolver:
         if made is None:
             return None
         recipe, trainer = made
-        if stage.mixture and "questions" not in trainer.learns_from:
-            asks = [f"`{k}`" for k, t in TRAINERS.kinds().items() if "questions" in t.learns_from]
-            what = f"the method `{recipe.method}` asks no questions; {', '.join(asks)} does"
-            self._problems.add(f"{where}.mixture", what)
         for field, what in trainer.learns_from.items():
             if getattr(stage, field) is None:
                 self._problems.add(f"{where}.{field}", f"is required: {what}")
