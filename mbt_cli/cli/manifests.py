@@ -6,6 +6,7 @@ from pathlib import Path
 from mbt_cli.engine.spending import recorded_prices
 from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
+from mbt_cli.manifest.shown import unshown_metrics
 from mbt_cli.settings import Machine, read_machine
 from mbt_cli.store.spending import RecordedPrices
 
@@ -20,6 +21,14 @@ def open_manifest(
         manifest_file(path), presets=folders, overrides=overrides or (), runs=machine.runs
     )
     return found, machine
+
+
+def warnings_of(manifest: Manifest) -> list[str]:
+    """What changes nothing and was probably meant to, and metrics that no table or figure shows."""
+    return [
+        *(f"warning: {problem}" for problem in manifest.warnings),
+        *(f"warning: {line}" for line in unshown_metrics(manifest.cells)),
+    ]
 
 
 def study_named(text: str) -> str:
