@@ -196,7 +196,7 @@ ASKED = (
     Wrong(
         "a study with itself",
         "compare runs/small runs/small",
-        ["is a judge cell", "compare two rollout, two score or two harness cells"],
+        ["`runs/small` is on both sides", "name two cells"],
     ),
     Wrong(
         "a log of no cell",
