@@ -585,9 +585,11 @@ def _layout_of(file: str) -> tuple[str, Columns]:
         if problem is not None and "options" in columns:
             break  # read as a question without its options, it would mean something else
     problem = problem or next(_problems(records, layouts[-1], file, {}))
+    names = ", ".join(f"`{name}`" for name in records[0].value or {})
+    own = f"the columns here are {names}: rename those of questions and answers; " if names else ""
     raise UsageError(
         f"`{file}` has none of the known layouts: {problem}",
-        hint=f"{_LEAST}; or name a layout: --benchmark {'|'.join(layouts)}",
+        hint=f"{own}{_LEAST}; or name a layout: --benchmark {'|'.join(layouts)}",
     )
 
 

@@ -53,6 +53,12 @@ VERBS_AND_OPTIONS = (
         files={"q.csv": "question;answer\nWhat?;That\n"},
     ),
     Wrong(
+        "columns that init does not know",
+        "init x.toml --kind embedded --questions q.csv -y",
+        ["the columns here are `nr`, `frage`, `antwort`: rename those of questions and answers"],
+        files={"q.csv": "nr,frage,antwort\n1,Was?,Das\n"},
+    ),
+    Wrong(
         "no such preset for init",
         "init x.toml --kind gpu --model llama-3 -y",
         ["no model preset `llama-3`", "give a name on the hub (ORG/NAME), or a preset: there are"],
