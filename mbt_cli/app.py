@@ -133,6 +133,7 @@ def _run() -> int | MbtError:
 
 
 _PLAIN = (
+    ("Value error, ", ""),
     ("Input should be greater than or equal to", "must be at least"),
     ("Input should be less than or equal to", "must be at most"),
     ("Input should be greater than", "must be greater than"),

@@ -125,6 +125,10 @@ class Backend(Plugin):
     def identity(self) -> Mapping[str, Json]:
         """The identity of the model, independent of the machine; enters every request key."""
 
+    def missing_file(self) -> tuple[str, str] | None:
+        """The field that names a local file which does not exist, and what to say about it."""
+        return None
+
     def gives(self) -> Collection[Wants]:
         """What its endpoint can be asked for, as far as that is known before it is asked."""
         return self.can_give
@@ -405,6 +409,8 @@ class Program(Plugin):
 
     needed_roles: ClassVar[frozenset[str]] = frozenset()
     """Roles that the stage must fill, because its own model cannot play them."""
+    code_roles: ClassVar[frozenset[str]] = frozenset()
+    """Roles that run what they are sent, which no model that writes text can play."""
 
     def expected_requests(self) -> int | None:
         """Requests that one rollout makes at most with these settings; None if that is not known.
@@ -447,6 +453,10 @@ class Score(Plugin):
     def needs(self) -> Collection[str]:
         """Inputs that it reads: `baseline`, and quantities of judges, the required one first."""
         return ()
+
+    def refuses(self, judges: Sequence[Judge]) -> str | None:
+        """Why no verdict of these judges gives it a value; None if they can."""
+        return None
 
     def makes(self, metric: str) -> bool:
         """Whether one of its measures can have this name; by default, names begin with its kind."""

@@ -99,6 +99,12 @@ class LlamaCppBackend(Backend):
         else:
             yield ok("needs", what, f"the backend `{self.kind}` is installed")
 
+    def missing_file(self) -> tuple[str, str] | None:
+        if self.model == NAME or Path(self.model).expanduser().is_file():
+            return None
+        where = f"(relative to {Path.cwd()}); name a GGUF file, or `{NAME}`"
+        return "model", f"no file `{self.model}` {where}"
+
     def download(self, cache: Path) -> Download | None:
         return Download(_cached(cache), SIZE_BYTES) if self.model == NAME else None
 

@@ -169,6 +169,8 @@ class OpenAIBackend(Backend):
             is_bare = "//" not in value and "." in value.partition("/")[0].partition(":")[0]
             near = value if is_bare or value.startswith("localhost") else "localhost:8000/v1"
             raise ValueError(f"is not an http or https URL; write it as `http://{near}`")
+        if whole := re.fullmatch(r"(.*?)/(?:chat/)?completions/?", value):
+            raise ValueError(f"ends before `/chat/completions`: write `{whole[1]}`")
         if not re.fullmatch(r"[!-~]+", value):
             raise ValueError(
                 "has a space or a character that is not ASCII: write it with %XX, and a host as "

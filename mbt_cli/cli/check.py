@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.cli.doctor_study import notes
-from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.manifests import open_manifest, warnings_of
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.engine.contamination import contamination
@@ -49,8 +49,7 @@ def check(
             typer.echo(checked_json(manifest, found))
         else:
             lines = [
-                *(f"warning: {problem}" for problem in manifest.warnings),
-                *(f"warning: {line}" for line in unshown_metrics(manifest.cells)),
+                *warnings_of(manifest),
                 *notes(manifest, machine.environment),
                 *_self_preferences(manifest),
                 *found,

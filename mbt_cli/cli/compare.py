@@ -291,14 +291,16 @@ def compare(
         UsageError: Margins are given for judge cells.
     """
     out = printer()
-    matched = pairs(cells_of(first), cells_of(second))
-    if all(left.resolve() == right.resolve() for left, right in matched):
-        cell = matched[0][0] if len(matched) == 1 else first
+    found_pairs = pairs(cells_of(first), cells_of(second))
+    matched = [(left, right) for left, right in found_pairs if left.resolve() != right.resolve()]
+    if not matched:
+        cell = found_pairs[0][0] if len(found_pairs) == 1 else first
         hint = "name two cells, such as runs/STUDY/scores/**/model=A and .../model=B"
         raise UsageError(f"`{cell}` is on both sides", hint=hint)
     if pool:
         _compare_pooled(matched, (first, second), settings, show=show, as_json=as_json)
         return
+    views: list[RenderableType | str] = []  # printed when all are made, so that an error is alone
     for left, right in matched:
         if are_verdicts(left, right):
             if settings.margins != Margins():
@@ -307,10 +309,8 @@ def compare(
                     hint="compare the score cells that read these verdicts",
                 )
             found = agreement(left, right, resamples=settings.resamples, seed=settings.seed)
-            if as_json:
-                typer.echo(agreement_json(left, right, found))
-            else:
-                out.print(agreement_view(left, right, found))
+            as_text = agreement_json if as_json else agreement_view
+            views.append(as_text(left, right, found))
             continue
         comparison = compared(
             left,
@@ -320,9 +320,11 @@ def compare(
             margins=settings.margins,
         )
         if as_json:
-            typer.echo(comparison_json(left, right, comparison))
+            views.append(comparison_json(left, right, comparison))
         else:
-            out.print(comparison_view(Path(left), Path(right), comparison, show))
+            views.append(comparison_view(left, right, comparison, show))
+    for view in views:
+        typer.echo(view) if isinstance(view, str) else out.print(view)
 
 
 def _compare_pooled(

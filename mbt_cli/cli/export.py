@@ -50,6 +50,7 @@ def export(
     if to.startswith(reports.WANDB):
         _log(cells, to, write=write)
         return
+    exports.check_place(to, public=public)
     if order is not None:
         found = exports.order_of(cells, order, metric)
     else:

@@ -17,7 +17,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.chat import Json
 from mbt_cli.core.column_maps import mapped_record
 from mbt_cli.core.names import NAME_PATTERN, closest, nearest
-from mbt_cli.errors import MbtError, UsageError
+from mbt_cli.errors import ArtifactError, MbtError, UsageError
 from mbt_cli.interfaces import Benchmark
 from mbt_cli.manifest.docs import schema_text
 from mbt_cli.manifest.load import load_manifest
@@ -423,7 +423,7 @@ def _served(options: InitOptions, presets: PresetFolders) -> _Model:
         other = "the path of a GGUF file" if is_embedded else "a name on the hub (ORG/NAME)"
         raise UsageError(
             f"no model preset `{model}`",
-            hint=f"{nearest(model, presets.names('models'))}; or give {other}",
+            hint=f"give {other}, or a preset: {nearest(model, presets.names('models'))}",
         )
     name = _name_from(Path(model).name.removesuffix(".gguf"))
     source = f'backend = {{ kind = "{backend}", model = {quoted(model)} }}'
@@ -472,10 +472,13 @@ def _read_questions(file: str, layout: str | None) -> _Questions:
     Raises:
         UsageError: The file does not exist, no layout fits, or a record is wrong.
     """
-    if layout is None:
-        kind, columns = _layout_of(file)
-    else:
-        kind, columns = layout, _guessed_for(layout, file)
+    try:
+        if layout is None:
+            kind, columns = _layout_of(file)
+        else:
+            kind, columns = layout, _guessed_for(layout, file)
+    except ArtifactError as error:  # nothing was run: the file is an argument
+        raise UsageError(error.message, hint=error.hint) from error
     benchmark = _benchmark(kind, file, columns)
     reader = SplitReader(
         benchmark,
@@ -582,9 +585,11 @@ def _layout_of(file: str) -> tuple[str, Columns]:
         if problem is not None and "options" in columns:
             break  # read as a question without its options, it would mean something else
     problem = problem or next(_problems(records, layouts[-1], file, {}))
+    names = ", ".join(f"`{name}`" for name in records[0].value or {})
+    own = f"the columns here are {names}: rename those of questions and answers; " if names else ""
     raise UsageError(
         f"`{file}` has none of the known layouts: {problem}",
-        hint=f"{_LEAST}; or name a layout: --benchmark {'|'.join(layouts)}",
+        hint=f"{own}{_LEAST}; or name a layout: --benchmark {'|'.join(layouts)}",
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from mbt_cli.engine.spending import recorded_prices
 from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
+from mbt_cli.manifest.shown import unshown_metrics
 from mbt_cli.settings import Machine, read_machine
 from mbt_cli.store.spending import RecordedPrices
 
@@ -22,10 +23,19 @@ def open_manifest(
     return found, machine
 
 
+def warnings_of(manifest: Manifest) -> list[str]:
+    """What changes nothing and was probably meant to, and metrics that no table or figure shows."""
+    return [
+        *(f"warning: {problem}" for problem in manifest.warnings),
+        *(f"warning: {line}" for line in unshown_metrics(manifest.cells)),
+    ]
+
+
 def study_named(text: str) -> str:
-    """The name of a study, given by name or by manifest."""
+    """The name of a study, given by name, by manifest or by its folder in the runs folder."""
     if not text.endswith(".toml"):
-        return text
+        folder = Path(text).resolve()
+        return folder.name if folder.parent == read_machine().runs.resolve() else text
     return open_manifest(Path(text), None, None)[0].study
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mbt_cli.cli.doctor_study import package_notes
-from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.manifests import open_manifest, warnings_of
 from mbt_cli.cli.printing import printer
 from mbt_cli.core.names import nearest
 from mbt_cli.core.number_text import counted
@@ -70,7 +70,7 @@ def plan(
         max_rows=max_rows,
         placing=placing,
     )
-    for line in package_notes(manifest):
+    for line in (*warnings_of(manifest), *package_notes(manifest)):
         typer.echo(line, err=True)  # before a job waits in a queue only to fail
     for training in made.trainings:
         if training.warning is not None:

@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mbt_cli.cli.file_systems import one_machine_locks
-from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.cli.manifests import open_manifest, warnings_of
 from mbt_cli.cli.printing import printer
 from mbt_cli.cli.screen import screen
 from mbt_cli.cli.signals import stoppable
@@ -88,6 +88,8 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
     manifest, machine = open_manifest(path, options.overrides, options.presets)
     choose = partial(select, kind=kind, only=options.only or ())
     addresses = choose(manifest)
+    for line in () if options.quiet else warnings_of(manifest):
+        typer.echo(line, err=True)
     if shard is not None:  # questions are shared by all shards, so they exist before
         addresses = [a for a in addresses if manifest.cells[a].kind != QUESTIONS]
     chosen = RunOptions(

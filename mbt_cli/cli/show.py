@@ -1,5 +1,6 @@
 """`mbt show`: how an artifact was made, and how the models of a manifest are served."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,6 +234,12 @@ def cells_below(path: Path) -> Sequence[Path]:
             f"no folder `{path}`{_suggestion(path)}",
             hint="artifacts are in runs/STUDY/STAGE/AXIS=VALUE/...",
         )
+    if path.is_file():
+        made = next((one for one in path.absolute().parents if (one / LINEAGE).is_file()), None)
+        hint = "artifacts are in runs/STUDY/STAGE/AXIS=VALUE/..."
+        if made is not None:
+            hint = f"name the folder of its cell: {Path(os.path.relpath(made))}"
+        raise UsageError(f"`{path}` is a file", hint=hint)
     found: dict[Path, None] = {}
     for lineage in sorted(path.rglob(LINEAGE), key=lambda place: len(place.parts)):
         if REPLACED in lineage.relative_to(path).parts:

@@ -59,6 +59,9 @@ def find_page(path: Path | None) -> Path:
     """
     folder = study_path(path)
     if folder.is_file():
+        if folder.suffix != ".html":
+            hint = "name a manifest, the folder of a study or a page, such as runs/STUDY"
+            raise UsageError(f"`{folder}` is not a page", hint=hint)
         return folder
     if (folder / _INDEX).is_file():
         return folder / _INDEX

@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 def utc_name(moment: datetime) -> str:
@@ -27,19 +27,35 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 NAME_RULE = "use letters, digits and `._+-`, at most 64, starting with a letter or digit"
 
 _SHOWN_NAMES = 12
+_CLOSE = 0.6
+"""Least similarity of a name to be named as the one that was meant."""
 
 
 def closest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that was probably meant, if there is one.
 
+    It is the only one with these initials, the only one that begins so, or one that is spelled
+    alike.
+
     Example:
         >>> closest("temprature", ["temperature", "top_p"])
         'temperature'
+        >>> closest("main", ["main_results", "mqi"]), closest("em", ["exact_match", "empty"])
+        ('main_results', 'exact_match')
     """
     names = sorted(set(valid))
+    short = [known for known in names if _initials(known) == name.lower()]
     begun = [known for known in names if name and known.startswith(name)]
-    close = get_close_matches(name, names, n=1, cutoff=0.5) or begun[: len(begun) == 1]
+    for only in (short, begun):
+        if name and len(only) == 1:
+            return only[0]
+    close = get_close_matches(name, names, n=1, cutoff=_CLOSE)
     return close[0] if close else None
+
+
+def _initials(name: str) -> str:
+    words = name.split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -59,7 +75,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if not names:
         return "there are none"
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return listed([f"`{n}`" for n in names[:_SHOWN_NAMES]]) + more
+    likest = sorted(names, key=lambda n: SequenceMatcher(None, name, n).ratio(), reverse=True)
+    return listed([f"`{n}`" for n in sorted(likest[:_SHOWN_NAMES])]) + more
 
 
 def listed(names: Sequence[str]) -> str:

@@ -34,11 +34,13 @@ _OF_ROLLOUTS = ("exact_match", "f1_score", "answer_rate", "degeneration", "token
 def pairs(first: Sequence[Path], second: Sequence[Path]) -> list[tuple[Path, Path]]:
     """Pairs of cells from two sets: equal on every axis on which the sets have a value in common.
 
+    Their stage counts as an axis.
+
     Raises:
         UsageError: No pair matches.
     """
-    ours = {folder: axes_of(require_lineage(folder).address) for folder in first}
-    theirs = {folder: axes_of(require_lineage(folder).address) for folder in second}
+    ours = {folder: _axes_with_stage(folder) for folder in first}
+    theirs = {folder: _axes_with_stage(folder) for folder in second}
     names = {axis for axes in (*ours.values(), *theirs.values()) for axis in axes}
     shared = [
         axis
@@ -54,6 +56,11 @@ def pairs(first: Sequence[Path], second: Sequence[Path]) -> list[tuple[Path, Pat
     if not found:
         raise UsageError("no cell of the first set matches a cell of the second on shared axes")
     return found
+
+
+def _axes_with_stage(folder: Path) -> dict[str, str]:
+    address = require_lineage(folder).address
+    return {"": address.partition("/")[0], **axes_of(address)}
 
 
 def compared(

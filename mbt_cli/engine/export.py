@@ -22,7 +22,7 @@ from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
 from mbt_cli.engine.export_jsonl import LAYOUT, ScoredCell, scored_cells, write_results
 from mbt_cli.engine.export_report import SUMMARY, configs, read_report, tables_text, write_report
-from mbt_cli.errors import UsageError
+from mbt_cli.errors import StageError, UsageError
 from mbt_cli.registry import BACKENDS, BENCHMARKS, TRAINERS
 from mbt_cli.report.metrics import display_of
 from mbt_cli.stages.base import COMMON_AXES
@@ -31,7 +31,7 @@ from mbt_cli.stages.curriculum import Direction, in_order, pass_rates
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.store.cells import FILES
 from mbt_cli.store.disk import write_atomically, writing_to
-from mbt_cli.store.hub import HubAccess, check_push, push_folder
+from mbt_cli.store.hub import HubAccess, check_push, check_repository, push_folder
 from mbt_cli.store.lineage import LINEAGE, Lineage, read_lineage
 from mbt_cli.store.parquet import ParquetStream
 from mbt_cli.store.reading import Upstream, read_parquet_file, read_rows, require_lineage, upstream
@@ -147,7 +147,10 @@ def order_of(cells: Sequence[Path], direction: Direction, metric: str | None) ->
                 "questions, and an order is made of one",
                 hint="name the folder of one cell",
             )
-        rates = pass_rates(read_rows(folder, lineage), metric, lineage.address)
+        try:
+            rates = pass_rates(read_rows(folder, lineage), metric, lineage.address)
+        except StageError as error:  # the metric is an argument here
+            raise UsageError(error.message, hint=error.hint) from error
         order = in_order(rates, direction)
         behind = upstream(_study_of(folder, lineage), [lineage.address])
         found[name] = _Order(name, lineage, behind, order, rates.height - order.height)
@@ -299,12 +302,29 @@ def refusal(to: str, access: HubAccess) -> str:
     return ""
 
 
-def _new_folder(to: str) -> Path:
-    """The folder that an export goes to; one that a crash left unfinished is written again."""
+def check_place(to: str, *, public: bool) -> None:
+    """Refuse what is neither a repository nor a folder, before anything is read.
+
+    Raises:
+        UsageError: It is not, or it is a folder that should become public.
+    """
+    if to.startswith(HUB):
+        check_repository(to.removeprefix(HUB))
+        return
     if re.match(r"\w+:", to):
         raise UsageError(
             f"`{to}` is not a place for an export", hint="--to hub:OWNER/NAME, or a folder"
         )
+    if public:
+        raise UsageError(
+            "`--public` is for a new repository, and this export goes to a folder",
+            hint="leave it out, or --to hub:OWNER/NAME",
+        )
+
+
+def _new_folder(to: str) -> Path:
+    """The folder that an export goes to; one that a crash left unfinished is written again."""
+    check_place(to, public=False)
     folder = Path(to).expanduser()
     if folder.is_file():
         raise UsageError(f"`{to}` is a file", hint="name a new folder")

@@ -113,8 +113,16 @@ def _split(only: Sequence[str]) -> tuple[list[str], list[str]]:
     return [p for p in only if not p.startswith("!")], excluded
 
 
-def nothing_matches(pattern: str, addresses: Collection[str]) -> UsageError:
-    """The error for a pattern that matches no address; its hint has the nearest ones."""
+def nothing_matches(
+    pattern: str, addresses: Collection[str], option: str = "--only "
+) -> UsageError:
+    """The error for a pattern that matches no address; its hint has the nearest ones.
+
+    Args:
+        pattern: As typed.
+        addresses: Those that there are.
+        option: What was typed before it.
+    """
     stage, *wanted = pattern.strip("/").split("/")
 
     def distance(address: str) -> tuple[float, float, str]:
@@ -124,7 +132,7 @@ def nothing_matches(pattern: str, addresses: Collection[str]) -> UsageError:
 
     near = sorted(addresses, key=distance)[:_SUGGESTIONS]
     return UsageError(
-        f"`--only {pattern}` matches no cell",
+        f"`{option}{pattern}` matches no cell",
         hint="the nearest are " + ", ".join(f"`{a}`" for a in near),
     )
 

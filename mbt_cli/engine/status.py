@@ -476,7 +476,7 @@ def log_file(runs: Path, study: str | None, wanted: str) -> Path:
                 f"`{wanted}` has no log", hint="only servers, trainings and jobs write one"
             )
         if not logs and not jobs:
-            raise nothing_matches(wanted, cells.values())
+            raise nothing_matches(wanted, cells.values(), option="")
     if not logs:
         raise UsageError(f"no log of `{wanted}`", hint=f"the jobs are {', '.join(sorted(jobs))}")
     return max(logs, key=lambda path: path.stat().st_mtime)

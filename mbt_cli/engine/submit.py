@@ -48,7 +48,7 @@ from mbt_cli.interfaces import Launcher
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.toml import merged, read_toml
+from mbt_cli.manifest.toml import merged, read_toml, with_lines
 from mbt_cli.registry import LAUNCHERS
 from mbt_cli.settings import Machine
 from mbt_cli.store.cells import cell_folder
@@ -196,8 +196,8 @@ def load_launcher(
         try:
             return launcher.model_validate({**fields, **settings})
         except ValidationError as error:
-            problems.add_validation("preset", error, launcher.model_fields, kind=launcher)
-    raise ManifestError(str(path), problems.all())
+            problems.add_validation("", error, launcher.model_fields, kind=launcher)
+    raise with_lines(ManifestError(str(path), problems.all()), ())
 
 
 def check_plan(plan: Plan, where: str, manifest: Manifest, states: States, submit: str) -> None:

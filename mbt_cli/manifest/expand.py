@@ -7,13 +7,14 @@ from typing import Any
 
 from mbt_cli.backends.weights import is_whole_model
 from mbt_cli.core.addresses import STEP
-from mbt_cli.core.names import nearest
+from mbt_cli.core.names import listed, nearest
 from mbt_cli.errors import MissingInputError
 from mbt_cli.interfaces import Benchmark
 from mbt_cli.manifest.match import TRAIN, CellDraft, InputMatching, Reference, StepsOf
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.schema import Block, Document, ordered_axes
 from mbt_cli.stages.checkpoints import ALL_STEPS
+from mbt_cli.stages.kinds import STAGES
 from mbt_cli.stages.questions import QUESTIONS, SHOTS
 from mbt_cli.store.records import data_files
 
@@ -177,7 +178,10 @@ class _Expansion:
             for axis in table if isinstance(table, Mapping) else ():
                 if axis not in axes:
                     where = f"stage.{block.name}.{key}.{axis}"
-                    self._problems.add(where, f"unknown axis; {nearest(axis, axes)}")
+                    is_one = any(axis in {*k.axes, *k.model_fields} for k in STAGES.values())
+                    have = listed([f"`{one}`" for one in ordered_axes(dict.fromkeys(axes, ""))])
+                    near = f"these cells do not have it; {have}" if is_one else nearest(axis, axes)
+                    self._problems.add(where, f"unknown axis; {near}")
                 elif key == "baseline":
                     self.matching.where(f"stage.{block.name}.baseline", {axis: table[axis]})
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from mbt_cli.core.addresses import STEP
-from mbt_cli.core.judge_scales import CORRECTNESS, POINTS
+from mbt_cli.core.judge_scales import BELIEF, CORRECTNESS, POINTS
 from mbt_cli.core.measures import METADATA
 from mbt_cli.core.names import nearest
 from mbt_cli.core.prices import Price
 from mbt_cli.core.secrets import HELD, MASK, hold, mask
+from mbt_cli.core.templates import EXAMPLES
 from mbt_cli.core.written_secrets import masked_keys
 from mbt_cli.errors import (
     Interrupted,
@@ -25,6 +26,7 @@ from mbt_cli.errors import (
     Problem,
     Stopped,
 )
+from mbt_cli.interfaces import Benchmark, Judge
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import expand, follows_source, no_steps, without_missing_sources
 from mbt_cli.manifest.presets import PresetFolders
@@ -41,7 +43,9 @@ from mbt_cli.manifest.toml import (
 from mbt_cli.manifest.trained_questions import with_trained_questions
 from mbt_cli.plugins import use_study_plugins
 from mbt_cli.stages.ask import AsksModel
+from mbt_cli.stages.base import axis_text
 from mbt_cli.stages.checkpoints import ALL_STEPS
+from mbt_cli.stages.judge import JudgeStage
 from mbt_cli.stages.labels import label_problems
 from mbt_cli.stages.score import ScoreStage, missing_judge
 from mbt_cli.store.cells import published_steps
@@ -178,17 +182,20 @@ def _loaded(
     for block in document.blocks:
         if block.name not in with_cells:
             resolver.check_without_cells(block)
-    metadata = _check_splits(document, cells, problems)
+    readers = _check_splits(document, cells, problems)
     by_address = {cell.address: cell for cell in cells}
     if not problems:
         _check_judges(by_address, problems)
-        _check_breakdowns(by_address, metadata, problems)
+        _check_breakdowns(by_address, readers, problems)
+        _check_options(by_address, readers, problems)
+        _check_rules(cells, problems)
     _check_labels(by_address, problems)
     prices = resolver.prices()
     _check_prices(document, cells, prices, problems)
     stop_if_wrong()
     whole = with_trained_questions(with_related_judges(by_address))
     _warn_of_samples(document, warnings)
+    _warn_of_shots(document, cells, warnings)
     warned = with_lines(ManifestError(str(path), warnings.all(overrides)), overrides).problems
     return Manifest(
         path, document, whole, left_out, tree, waiting, prices=prices, warnings=tuple(warned)
@@ -329,36 +336,84 @@ def _warn_of_samples(document: Document, warnings: Problems) -> None:
                 warnings.add(where, f"{what}: lower it, or leave one of the two out")
 
 
+def _warn_of_shots(document: Document, cells: Sequence[Cell], warnings: Problems) -> None:
+    """Benchmarks with examples that no prompt shows."""
+    for name, benchmark in document.benchmarks.items():
+        own = [cell.resolution for cell in cells if cell.resolution.axes.get("benchmark") == name]
+        shown = {place for one in own for t in one.templates.values() for place in t.placeholders}
+        if benchmark.shots is not None and own and EXAMPLES not in shown:
+            what = "no prompt of this benchmark shows examples: use one with `{{ examples }}`"
+            warnings.add(f"benchmarks.{name}.shots", f"{what}, such as `gsm8k_shots`")
+
+
 def _check_breakdowns(
-    cells: Mapping[str, Cell], metadata: Mapping[tuple[str, str], set[str]], problems: Problems
+    cells: Mapping[str, Cell], readers: Mapping[tuple[str, str], SplitReader], problems: Problems
 ) -> None:
-    """Breakdowns by metadata that no benchmark of a score stage has, where that is known."""
-    found: dict[tuple[str, int, str], list[set[str] | None]] = {}
+    """Breakdowns and clusters by metadata that no benchmark of a score stage has, if known."""
+    found: dict[tuple[str, str, str], list[set[str] | None]] = {}
     for cell in cells.values():
         if isinstance(cell.stage, ScoreStage):
             axes = cell.resolution.axes
-            keys = metadata.get((axes.get("benchmark", ""), axes.get("split", "")))
-            for number, by in enumerate(cell.stage.by):
+            reader = readers.get((axes.get("benchmark", ""), axes.get("split", "")))
+            keys = reader.metadata if reader else None
+            columns = {f"by.{number}": by for number, by in enumerate(cell.stage.by)}
+            if column := cell.stage.cluster_column(axes):
+                is_table = isinstance(cell.stage.cluster, dict)
+                columns[f"cluster.{axes['benchmark']}" if is_table else "cluster"] = column
+            for field_name, by in columns.items():
                 if by.startswith(METADATA):
-                    found.setdefault((cell.stage.name, number, by), []).append(keys)
-    for (stage, number, by), of_cells in found.items():
+                    found.setdefault((cell.stage.name, field_name, by), []).append(keys)
+    for (stage, field_name, by), of_cells in found.items():
         wanted = by.removeprefix(METADATA).partition(".")[0]
         known = {key for keys in of_cells for key in keys or ()}
         if all(keys is not None and wanted not in keys for keys in of_cells):
             what = f"`{by}`: no benchmark of this stage has it in its metadata"
             near = nearest(f"{METADATA}{wanted}", [f"{METADATA}{key}" for key in known])
-            problems.add(f"stage.{stage}.by.{number}", f"{what}; {near}")
+            problems.add(f"stage.{stage}.{field_name}", f"{what}; {near}")
+
+
+def _check_options(
+    cells: Mapping[str, Cell], readers: Mapping[tuple[str, str], SplitReader], problems: Problems
+) -> None:
+    """Judges of beliefs in options, on questions that have none, where that is known."""
+    for cell in cells.values():
+        axes, judge = cell.resolution.axes, cell.resolution.judge
+        reader = readers.get((axes.get("benchmark", ""), axes.get("split", "")))
+        if judge is None or cell.kind != "judge" or judge.quantity != BELIEF or reader is None:
+            continue
+        if reader.metadata is not None and not reader.has_options:
+            what = f"`{judge.kind}` reads beliefs in options, and the questions of"
+            what = f"{what} `{axes['benchmark']}` have none: judge another benchmark, or take this"
+            problems.add(f"stage.{cell.stage.name}.matrix.judge", f"{what} one out with `exclude`")
+
+
+def _check_rules(cells: Sequence[Cell], problems: Problems) -> None:
+    """A judge model, or votes, for judges none of which asks a model."""
+    judged: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if isinstance(cell.stage, JudgeStage) and cell.resolution.source is None:
+            judged.setdefault(cell.stage.name, []).append(cell)
+    for name, own in judged.items():
+        stages = [cell.stage for cell in own if isinstance(cell.stage, JudgeStage)]
+        if any(cell.resolution.models for cell in own):
+            continue
+        for field_name in ("judge_model", "votes"):
+            default = JudgeStage.model_fields[field_name].default
+            if all(getattr(stage, field_name) != default for stage in stages):
+                judges = {f"`{cell.resolution.axes.get('judge')}`" for cell in own}
+                what = f"no judge of this stage asks a model ({', '.join(sorted(judges))})"
+                problems.add(f"stage.{name}.{field_name}", f"{what}: leave it out")
 
 
 def _check_splits(
     document: Document, cells: Sequence[Cell], problems: Problems
-) -> dict[tuple[str, str], set[str]]:
+) -> dict[tuple[str, str], SplitReader]:
     """Splits that a benchmark does not have, and local data that cannot be questions.
 
     Returns:
-        Benchmark and split to the keys of their metadata, where they are known.
+        Benchmark and split to what has read their questions.
     """
-    metadata: dict[tuple[str, str], set[str]] = {}
+    readers: dict[tuple[str, str], SplitReader] = {}
     used: dict[str, list[str]] = {}
     for cell in cells:
         benchmark, split = cell.resolution.benchmark, cell.resolution.axes.get("split")
@@ -367,15 +422,21 @@ def _check_splits(
         name = cell.resolution.axes["benchmark"]
         used.setdefault(name, []).append(split)
         where, source = f"benchmarks.{name}", benchmark.splits.get(split, split)
+        if has := _official_splits(benchmark, source):
+            what = f"`{benchmark.kind}` has no split `{source}` on the hub; its splits are "
+            end = f'use one of them, or map it: `splits = {{ {split} = "{has[0]}" }}`'
+            problems.add(_place_of(split, name, document), f"{what}{', '.join(has)}; {end}")
+            continue
         reader = SplitReader(
             benchmark, split, benchmark.question, benchmark.generate, HubAccess(offline=True)
         )
         try:
             check_split(benchmark, split, generate=benchmark.generate)
-            where = f"{where}.files.{source if source in benchmark.files else split}"
+            where = f"benchmarks.{name}.difficulty"
+            reader.check_tiers()
+            where = f"benchmarks.{name}.files.{source if source in benchmark.files else split}"
             reader.check()
-            if reader.metadata is not None:
-                metadata[name, split] = reader.metadata
+            readers[name, split] = reader
         except MissingInputError:
             continue  # a file that `_check_files` reports
         except (Interrupted, Stopped):
@@ -383,6 +444,8 @@ def _check_splits(
         except MbtError as error:
             first, *lines = error.message.split("\n")
             what = " ".join([first, "; ".join(line.strip() for line in lines)]).rstrip()
+            if f"has no split `{source}`" in first:
+                where = _place_of(split, name, document)
             problems.add(where, f"{what}; {error.hint}" if error.hint else what)
     for name, splits in used.items():
         benchmark = document.benchmarks[name]
@@ -391,7 +454,29 @@ def _check_splits(
         ):
             what = f"no split `{split}`; {nearest(split, known)}"
             problems.add(f"benchmarks.{name}.{field_name}.{split}", what)
-    return metadata
+    return readers
+
+
+def _place_of(split: str, benchmark: str, document: Document) -> str:
+    """Key path where the study names a split of a benchmark."""
+    for block in document.blocks:
+        values = block.envelope.matrix.get("split", [])
+        texts = map(axis_text, values if isinstance(values, list) else [values])
+        if benchmark in block.benchmarks() and split in texts:
+            return f"stage.{block.name}.matrix.split"
+    shots = document.benchmarks[benchmark].shots
+    is_shots = shots is not None and shots.split == split
+    return f"benchmarks.{benchmark}" + (".shots.split" if is_shots else "")
+
+
+def _official_splits(benchmark: Benchmark, split: str) -> list[str]:
+    """The splits of the official data set, if it is read and has not got this one."""
+    is_changed = benchmark.repo or benchmark.config or benchmark.pattern
+    if benchmark.source != "hub" or is_changed or benchmark.hub is None:
+        return []
+    own = benchmark.official_sizes
+    known = {*own, *benchmark.hub.split_names.values()}
+    return sorted(own) if own and split not in known else []
 
 
 def _check_judges(cells: Mapping[str, Cell], problems: Problems) -> None:
@@ -399,6 +484,7 @@ def _check_judges(cells: Mapping[str, Cell], problems: Problems) -> None:
     judged: dict[str, set[str]] = {}
     names: dict[str, set[str]] = {}
     stages: dict[str, ScoreStage] = {}
+    asked: dict[str, list[Judge]] = {}
     for cell in cells.values():
         if isinstance(cell.stage, ScoreStage) and cell.stage.verdicts is not None:
             stages[cell.stage.name] = cell.stage
@@ -407,14 +493,17 @@ def _check_judges(cells: Mapping[str, Cell], problems: Problems) -> None:
                 for address in cell.resolution.inputs.get("verdicts", ())
                 if address in cells
             ]
-            judges = [one.judge for one in found]
-            judged.setdefault(cell.stage.name, set()).update(j.quantity for j in judges if j)
+            judges = [one.judge for one in found if one.judge]
+            judged.setdefault(cell.stage.name, set()).update(j.quantity for j in judges)
+            asked.setdefault(cell.stage.name, []).extend(judges)
             own = names.setdefault(cell.stage.name, set())
             own.update(one.axes["judge"] for one in found if "judge" in one.axes)
     for name, stage in stages.items():
         for number, metric in enumerate(stage.metrics):
             if (what := missing_judge(metric, judged[name])) is not None:
                 problems.add(f"stage.{name}.metrics.{number}", f"{what}: add it to a judge stage")
+            elif (what := metric.refuses(asked[name])) is not None:
+                problems.add(f"stage.{name}.metrics.{number}", what)
             elif (judge := getattr(metric, "judge", None)) and judge not in names[name]:
                 what = f"no judge `{judge}` in `{stage.verdicts}`; {nearest(judge, names[name])}"
                 problems.add(f"stage.{name}.metrics.{number}.judge", what)

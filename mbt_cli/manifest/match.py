@@ -127,8 +127,10 @@ class InputMatching:
             elif text[1:] in self._document.groups:
                 values.extend(self._document.groups[text[1:]])
             else:
-                what = f"no group `{text}`; {nearest(text[1:], self._document.groups)}"
-                self._problems.add(where, what)
+                groups = self._document.groups
+                makes = f"`[groups]` makes one: `{text[1:]} = [...]`"
+                near = nearest(text[1:], groups) if groups else makes
+                self._problems.add(where, f"no group `{text}`; {near}")
         return [v for v in dict.fromkeys(values) if self._is_valid_value(where, axis, v)]
 
     def where(self, where: str, table: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -179,6 +181,9 @@ class InputMatching:
                 matches = [d for d in matches if own and d.inputs.get("rollouts", ())[:1] == own]
             if not rule.many:
                 self._check_number(draft, name, stage, matches, several=rule.several)
+                if not matches:
+                    whole = [d for d in self.all_of(block, name, reference) if d.stage == stage]
+                    self._say_none(draft, name, reference, stage, whole)
             found.extend(matches)
         return tuple(found)
 
@@ -366,13 +371,30 @@ class InputMatching:
         several: bool,
     ) -> None:
         where = f"stage.{draft.stage}.{name}"
-        if not found:
-            self._problems.add(where, f"no cell of `{stage}` matches `{draft.address}`")
-        elif len(found) > 1 and not several:
+        if len(found) > 1 and not several:
             over = [a for a in found[0].axes if len({d.axes.get(a) for d in found}) > 1]
             axes = ", ".join(f"`{a}`" for a in over)
             what = f"{len(found)} cells of `{stage}` match `{draft.address}`"
             self._problems.add(where, f"{what}; choose a value of {axes} in `where`")
+
+    def _say_none(
+        self,
+        draft: CellDraft,
+        name: str,
+        reference: Reference,
+        stage: str,
+        whole: Sequence[CellDraft],
+    ) -> None:
+        """That no cell of a stage matches, and on which axis they part."""
+        what = f"no cell of `{stage}` matches `{draft.address}`"
+        for axis, value in draft.axes.items():
+            values = {d.axes[axis] for d in whole if axis in d.axes}
+            if values and value not in values and axis not in reference.where:
+                have = ", ".join(f"`{one}`" for one in sorted(values)[:6])
+                example = f'{{ stage = "{stage}", where = {{ {axis} = "{min(values)}" }} }}'
+                what += f": its `{axis}` is {have}, not `{value}`; to read it, write `{example}`"
+                break
+        self._problems.add(f"stage.{draft.stage}.{name}", what)
 
     def _judging(
         self, block: Block, draft: CellDraft, name: str, reference: Reference

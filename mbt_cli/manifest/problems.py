@@ -1,6 +1,7 @@
 """Problems of a manifest: key paths, values, and the nearest valid name."""
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,8 @@ from mbt_cli.interfaces import Plugin
 from mbt_cli.plugins import FAMILIES, UNKNOWN_KIND
 
 VERSION_PATTERN = r"^\d+(\.\d+)*$"
+CURRENCY_PATTERN = r"^[A-Z]{3}$"
+PRESET_PATTERN = rf"{NAME_PATTERN}|^auto:[A-Za-z0-9~./][A-Za-z0-9._+/~-]{{0,199}}$"
 BAD_NAME = f"is not a valid name: {NAME_RULE}"
 
 _OTHER_TYPE = ("string_type", "list_type")
@@ -29,6 +32,12 @@ _LIMITS = {
     "string_too_short": "must have at least {min_length} characters",
     "string_pattern_mismatch": "must match the pattern `{pattern}`",
     "multiple_of": "must be a multiple of {multiple_of}",
+}
+_PATTERNS = {
+    VERSION_PATTERN: "must be numbers with dots, such as `0.2`",
+    CURRENCY_PATTERN: "must be three capital letters, such as `EUR`",
+    PRESET_PATTERN: "is not the name of a file in presets/models/; a model on the hub is "
+    "`auto:OWNER/NAME`",
 }
 _TYPES = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
@@ -53,6 +62,7 @@ _TABLES = {
     "files": '{{ test = "{value}" }}',
     "lora": "{{ r = {value} }}",
     "where": '{{ model = "{value}" }}',
+    "hosts": '{{ "{value}" = 8 }}',
     **dict.fromkeys(("programs", "judges", "benchmarks"), '{{ kind = "{value}" }}'),
     "price": "{{ input = {value}, output = {value} }}",
 }
@@ -214,8 +224,7 @@ def _message(details: Sequence[Any], fields: Collection[str], where: str) -> str
         return f"unknown key; {nearest(last, fields)}" if fields else "unknown key"
     if kind in (SECRET, UNKNOWN_KIND):
         return str(detail["msg"])
-    written = str(value).lower() if isinstance(value, bool) else repr(value)
-    text = value if isinstance(value, str) else written
+    text = value if isinstance(value, str) else _toml(value)
     shown = text if len(text) <= 60 else text[:57] + "..."
     if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:
         return f"`{shown}`: {BAD_NAME}"
@@ -236,17 +245,44 @@ def _message(details: Sequence[Any], fields: Collection[str], where: str) -> str
 def _example(value: Any, rules: Mapping[str, None], where: str) -> str:
     """What was probably meant by a value of another type, for people who are new to TOML."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(value, str) and rules.keys() & {"must be a whole number", "must be a number"}:
-        return ", without quotes" if _is_number(value) else ""
+    *_, parent, last = ("", *where.split("."))
+    if rules.keys() & {"must be a whole number", "must be a number"}:
+        if isinstance(value, float) and value.is_integer():
+            return f", such as `{int(value)}`"
+        if isinstance(value, str) and (number := re.match(r"\s*([-+]?[\d.]*\d)", value)):
+            return ", without quotes" if _is_number(value) else f", such as `{number[1]}`"
+        return ""
+    if "must be a list" in rules and value not in ("", {}):
+        return f", such as `{_toml(_as_list(value, last))}`"
     if not (isinstance(value, str) or is_number):
         return ""
-    if "must be a list" in rules:
-        return f", such as `{json.dumps([value], ensure_ascii=False)}`"
-    *_, parent, last = ("", *where.split("."))
     if "must be a table" in rules and (form := _TABLES.get(last, _TABLES.get(parent))):
         is_fitting = is_number != ('"{value}"' in form)
         return f", such as `{form.format(value=value)}`" if is_fitting else ""
     return ""
+
+
+def _as_list(value: Any, key: str) -> list[Any]:
+    """The list that was probably meant by a single value: `1,2` may be two numbers."""
+    if not isinstance(value, str):
+        return [value]
+    if key == "argv":
+        return value.split()
+    numbers = re.split(r"[,;\s]+", value.strip())
+    if all(number.isdecimal() for number in numbers):
+        return [int(number) for number in numbers]
+    return [value]
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _is_number(text: str) -> bool:
@@ -276,8 +312,8 @@ def _rule(detail: Any) -> str:
         name: f"{limit:g}" if isinstance(limit, float) else limit
         for name, limit in (detail.get("ctx") or {}).items()
     }
-    if limits.get("pattern") == VERSION_PATTERN:
-        return "must be numbers with dots, such as `0.2`"
+    if words := _PATTERNS.get(str(limits.get("pattern"))):
+        return words
     if kind in _LIMITS:
         return _LIMITS[kind].format(**limits)
     message = str(detail["msg"]).removeprefix("Value error, ")

@@ -391,6 +391,10 @@ class Resolver:
         backend, table = self.backend(name), self._table(name)
         if backend is None or table is None:
             return None
+        if missing := backend.missing_file():
+            field, what = missing
+            self._problems.add(f"models.{name}.backend.{field}", what)
+            return None
         if choice is None:
             choice, where = table.sampling, f"models.{name}"
         if choice is None:
@@ -458,8 +462,10 @@ class Resolver:
     def _make_backend(self, name: str, table: ModelTable) -> Backend | None:
         where = f"models.{name}"
         if table.backend is None:
-            presets = nearest("", self._presets.names("models"))
-            self._problems.add(where, f"has neither a `preset` nor a `backend`; presets: {presets}")
+            near = nearest(table.id or name, self._presets.names("models"))
+            what = 'has neither a `preset` nor a `backend`: `preset = "auto:OWNER/NAME"` serves a'
+            end = '`backend = { kind = "openai", base_url = ... }` is an endpoint; of presets'
+            self._problems.add(where, f"{what} model of the hub, {end}, {near}")
             return None
         tables = (("serve", table.serve), ("place", table.place), ("size", table.size))
         fields = {name: own for name, own in tables if own}
@@ -469,12 +475,18 @@ class Resolver:
                 return None
             fields |= found
         written = {**table.backend, **fields}
+        known = BACKENDS.fields_of(written)
+        for own in fields.keys() & {"serve", "place", "size"} - set(known or fields):
+            kinds = [k for k, kind in BACKENDS.kinds().items() if own in kind.model_fields]
+            have = ", ".join(f"`{kind}`" for kind in sorted(kinds))
+            what = f"the backend `{table.backend.get('kind')}` has no such settings; {have} have"
+            self._problems.add(f"{where}.{own}", what)
+            del written[own]
         try:
             return BACKENDS.make(written)
         except ValidationError as error:
             found_wrong = Problems()
             kind = BACKENDS.find(str(written.get("kind")))
-            known = BACKENDS.fields_of(written)
             found_wrong.add_validation("", error, known, written, kind=kind)
             for problem in found_wrong.all():  # where the manifest has it
                 own = (
@@ -603,11 +615,12 @@ class Resolver:
         for role, choice in stage.roles.items():
             at = f"{where}.roles.{role}"
             if role not in known:
-                have = f"; {nearest(role, known)}" if known else ""
-                named = (
-                    "no program of this stage" if stage.program else "a rollout without `program`"
-                )
-                self._problems.add(at, f"{named} has a role `{role}`{have}")
+                what = f"no program of this stage has a role `{role}`"
+                if not stage.program:
+                    what = 'this stage has no program, so no roles: add `program = "NAME"`, or'
+                near = nearest(role, known) if known else "leave it out"
+                link = " " if not stage.program else "; "
+                self._problems.add(at, f"{what}{link}{near}")
                 return None
             if role not in program.roles:
                 continue  # another program of the stage has it
@@ -621,6 +634,10 @@ class Resolver:
             if model is None:
                 return None
             self._check_gives("text", {role: model}, where)
+            if role in program.code_roles and model.backend.has_model:
+                what = f"`{name}` writes text, and this role runs code: name a model with"
+                self._problems.add(at, f'{what} `backend = {{ kind = "python" }}`')
+                return None
             found[role] = model
         if missing := sorted(program.needed_roles - stage.roles.keys()):
             role = missing[0]
@@ -649,7 +666,8 @@ class Resolver:
         if judge.rule(Benchmark.verifier) is not None or not judge.asks_model():
             return False
         if getattr(stage, "judge_model", None) is None:
-            what = f"is required: the judge `{judge.kind}` asks a model"
+            what = f'is required: the judge `{judge.kind}` asks a model: `judge_model = "NAME"`, or'
+            what += f" `self`; {nearest('', self._document.models)}"
             self._problems.add(f"{where}.judge_model", what)
         return True
 
@@ -688,8 +706,9 @@ class Resolver:
             return prompt
         known = self._document.system_prompts
         if name not in known:
-            what = f"no system prompt `{name}`; {nearest(name, [*known, NO_SYSTEM_PROMPT])}"
-            self._problems.add(f"{where}.system_prompt", what)
+            makes = f'`[system_prompts]` makes one: `{name} = "You ..."`'
+            near = nearest(name, [*known, NO_SYSTEM_PROMPT]) if known else makes
+            self._problems.add(f"{where}.system_prompt", f"no system prompt `{name}`; {near}")
             return None
         try:
             return prompt.with_system(known[name])
@@ -758,7 +777,16 @@ class Resolver:
         path = prompt_file(name, self._folder)
         if path is None:
             what = f"no prompt `{name}`: it is neither shipped nor a file"
-            self._problems.add(where, f"{what}; {nearest(name, prompt_names())}")
+            near = nearest(name, prompt_names())
+            if re.search(r"\s|\{", name):
+                what = f"`{name}` is not the name of a prompt"
+                near = "write the text into a file, below a line `=== user ===`, and name the file"
+            elif any(path.is_dir() for path in (self._folder / name, Path(name))):
+                what = f"`{name}` is a folder"
+                near = f'name a file in it: `prompt = "{name}/NAME.md"`'
+            elif "/" in name or name.endswith(".md"):
+                near = f"paths are relative to {self._folder.resolve()} or to {Path.cwd()}"
+            self._problems.add(where, f"{what}; {near}")
             return None
         try:
             return parse_template(name, path.read_text(encoding="utf-8-sig"), known=placeholders)
@@ -912,7 +940,12 @@ class Resolver:
             return recipe, possible[0].model_validate({"kind": method, **own})
         except ValidationError as error:
             fields = {**Recipe.model_fields, **own_fields}
-            self._problems.add_validation(f"{where}.recipe", error, fields, kind=Recipe)
+            found = Problems()
+            found.add_validation("", error, fields, kind=Recipe)
+            for problem in found.all():  # where the manifest has it
+                table = getattr(stage, problem.where.partition(".")[0], None)
+                own_place = "" if table else "recipe."
+                self._problems.add(f"{where}.{own_place}{problem.where}", problem.what)
             return None
 
     def _check_keys(self, recipe: Recipe, trainer: Trainer, where: str) -> None:

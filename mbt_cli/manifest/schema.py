@@ -28,7 +28,14 @@ from mbt_cli.core.prices import Price
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.written_secrets import written_secrets
 from mbt_cli.interfaces import Benchmark, Judge, Program
-from mbt_cli.manifest.problems import BAD_NAME, VERSION_PATTERN, Names, Problems
+from mbt_cli.manifest.problems import (
+    BAD_NAME,
+    CURRENCY_PATTERN,
+    PRESET_PATTERN,
+    VERSION_PATTERN,
+    Names,
+    Problems,
+)
 from mbt_cli.manifest.toml import merged
 from mbt_cli.manifest.unsaid import with_defaults
 from mbt_cli.plugins import FAMILIES
@@ -40,10 +47,7 @@ from mbt_cli.stages.train import TrainStage
 from mbt_cli.trainers.known_keys import known_keys
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-PresetName = Annotated[
-    str,
-    StringConstraints(pattern=rf"{NAME_PATTERN}|^auto:[A-Za-z0-9~./][A-Za-z0-9._+/~-]{{0,199}}$"),
-]
+PresetName = Annotated[str, StringConstraints(pattern=PRESET_PATTERN)]
 
 _SET_BY_MBT = {
     "model": "set `id`",
@@ -74,7 +78,7 @@ class StudyTable(Settings):
     budget: float | None = Field(default=None, gt=0, le=1_000_000_000, strict=True)
     """The most that the requests of the study may cost, in `currency`; a run stops before it is
     passed. Never changes fingerprints, as prices do not."""
-    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
+    currency: str = Field(default="USD", pattern=CURRENCY_PATTERN)
     """Currency of the budget and of all prices: three letters, as ISO 4217 has them."""
 
 
@@ -289,12 +293,25 @@ def read_document(tree: Mapping[str, Any], problems: Problems) -> Document:
             problems.add(f"stage.{name}.name", f"{times} stages have this name; it must be unique")
         if name == QUESTIONS:
             problems.add(f"stage.{name}.name", f"`{name}` is reserved for a stage of mbt")
+    for block in found:
+        if block is not None:
+            _check_mixture(block, tables.get("benchmarks", {}), problems)
     return Document(
         study=study or _NO_STUDY,
         run=run or RunSettings(),
         **named,
         blocks=[block for block in found if block is not None],
     )
+
+
+def _check_mixture(block: Block, benchmarks: Collection[str], problems: Problems) -> None:
+    """The benchmarks of a mixture, whose names `questions` takes over, must exist."""
+    parts = block.fields.get("mixture")
+    for number, part in enumerate(parts if isinstance(parts, list) else ()):
+        name = part.get("benchmark") if isinstance(part, Mapping) else None
+        if isinstance(name, str) and name not in benchmarks:
+            where = f"stage.{block.name}.mixture.{number}.benchmark"
+            problems.add(where, f"no benchmark `{name}`; {nearest(name, benchmarks)}")
 
 
 _Table = TypeVar("_Table", StudyTable, RunSettings)

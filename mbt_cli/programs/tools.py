@@ -54,6 +54,7 @@ class Tools(Program):
         "python": "runs the code; a model of the backend `python`"
     }
     needed_roles: ClassVar[frozenset[str]] = frozenset({"python"})
+    code_roles: ClassVar[frozenset[str]] = frozenset({"python"})
 
     def expected_requests(self) -> int:
         return 2 * self.max_calls + 1

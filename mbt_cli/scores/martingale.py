@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from mbt_cli.core.chat import Json
 from mbt_cli.core.judge_scales import BELIEF
 from mbt_cli.core.measures import Means, Measure, ScoreInputs
-from mbt_cli.interfaces import Score
+from mbt_cli.interfaces import Judge, Score
 from mbt_cli.scores.beliefs import Numbers, Options, Stated, options_of, stated
 from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import live_only, samples
@@ -68,6 +68,12 @@ class Martingale(Score):
 
     def needs(self) -> Collection[str]:
         return (BELIEF,)
+
+    def refuses(self, judges: Sequence[Judge]) -> str | None:
+        if any(getattr(judge, "of", "ends") != "rollout" for judge in judges):
+            return None
+        what = '`martingale` needs a belief before and after the reasoning: set `of = "ends"` or'
+        return f'{what} `of = "steps"` on the judge'
 
     def measure(self, inputs: ScoreInputs) -> Sequence[Measure]:
         found = stated(inputs)

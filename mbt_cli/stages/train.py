@@ -114,6 +114,9 @@ _SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=1")
 _CURVE = ("step", "loss", "reward", "kl", "grad_norm", "learning_rate", "completion_length")
 """Columns of the log that figures draw, besides those of the method."""
 _EVALUATED = ("step", "eval_loss", "eval_score")
+_NEEDED = ("torch", "transformers", "trl", "accelerate", "datasets")
+"""Packages without which no training starts."""
+_OTHER_PYTHON = ", or name the Python of another environment in `launch.python`"
 _MISSING_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _MEMORY_KILL = 137
 _TAIL_LINES = 15
@@ -908,27 +911,32 @@ def check_training_packages(resolution: Resolution) -> None:
     """Refuse a training whose Python lacks a package, or has one of a version that does not work.
 
     Raises:
-        StageError: The hint is what to type.
+        UsageError: The hint is what to type.
     """
     recipe, trainer = resolution.recipe, resolution.trainer
     if recipe is None or trainer is None:
         return
     check_packages(recipe)
     if missing := trainer.missing(recipe, training_python(recipe.launch)):
-        raise StageError(f"`{resolution.address}`: {missing.what}", hint=missing.do)
+        raise UsageError(f"`{resolution.address}`: {missing.what}", hint=missing.do)
 
 
 def check_packages(recipe: Recipe) -> None:
     """Refuse a training whose Python lacks a package, before anything is loaded.
 
     Raises:
-        StageError: A setting needs a package that is not installed; the hint is what to type.
+        UsageError: A package is not installed; the hint is what to type.
     """
     python = training_python(recipe.launch)
     for setting, package in lacking_packages(recipe, python):
-        raise StageError(
+        raise UsageError(
             f"`{setting}` needs the package `{package}`, which the Python that trains lacks",
             hint=install_line(package, python),
+        )
+    if missing := not_installed(_NEEDED, python):
+        raise UsageError(
+            f"the Python that trains has no package {', '.join(f'`{one}`' for one in missing)}",
+            hint=f"{install_line(missing[0], python)}{_OTHER_PYTHON}",
         )
 
 
@@ -1066,10 +1074,9 @@ def _failure(code: int, folder: Path, process: ServerProcess, log: Path) -> Exce
         )
     tail = process.tail(_TAIL_LINES)
     if missing := _MISSING_PACKAGE.search(tail):
-        return StageError(
+        return UsageError(
             f"the Python that trains has no package `{missing[1]}`",
-            hint='pip install "mbt-cli[train]", or name the Python of another environment in '
-            "`launch.python`",
+            hint=f'pip install "mbt-cli[train]"{_OTHER_PYTHON}',
         )
     return StageError(
         f"the training process ended with code {code}:\n{tail}",

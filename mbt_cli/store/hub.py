@@ -286,14 +286,23 @@ def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
+def check_repository(repo: str) -> None:
+    """Refuse what is not the name of a repository.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise UsageError(f"`hub:{repo}` is not a repository", hint="--to hub:OWNER/NAME")
+
+
 def check_push(repo: str, access: HubAccess) -> None:
     """Refuse a repository that cannot be written.
 
     Raises:
         UsageError: It is no name of a repository, the network is off, or there is no token.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
-        raise UsageError(f"`hub:{repo}` is not a repository", hint="--to hub:OWNER/NAME")
+    check_repository(repo)
     if access.offline:
         hint = "unset MBT_OFFLINE and HF_HUB_OFFLINE, or export to a folder"
         raise UsageError(f"cannot write to `hub:{repo}`: the network is off", hint=hint)

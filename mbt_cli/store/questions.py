@@ -41,6 +41,7 @@ _BATCH_ROWS = 500
 _BAD_ROWS_SHOWN = 5
 _VALUES_SHOWN = 8
 _MISSING = re.compile(r"`(\w+)` is missing")
+_EMPTY = re.compile(r"`(\w+)` is empty")
 _REPOSITORY = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _OWN_COLUMNS = frozenset(("question_id", "question", "answer", "context", "supporting", "position"))
 _TIERS = ("easy", "medium", "hard")
@@ -206,6 +207,8 @@ class SplitReader:
         revision: Commit of the hub repository; None for local files and generators.
         metadata: Keys of the questions' metadata; known after `check` of small local files and of
             generators, else None.
+        has_options: Whether one of the questions has options to choose from, where `metadata` is
+            known.
     """
 
     benchmark: BenchmarkFiles
@@ -218,6 +221,7 @@ class SplitReader:
     files: dict[str, str] = field(default_factory=dict)
     revision: str | None = None
     metadata: set[str] | None = None
+    has_options: bool = False
     _left_out: dict[str, dict[str, None]] = field(default_factory=dict)
     _columns: Sequence[str] = ()
 
@@ -229,7 +233,10 @@ class SplitReader:
         """
         made = self.generate(self.benchmark.splits.get(self.split, self.split))
         if made is not None:
-            self.metadata = {key for one in islice(made, _CHECKED_RECORDS) for key in one.metadata}
+            self.metadata = set()
+            for one in islice(made, _CHECKED_RECORDS):
+                self.metadata.update(one.metadata)
+                self.has_options |= bool(one.options)
             return
         if self.benchmark.source == "hub":
             return
@@ -242,6 +249,15 @@ class SplitReader:
         is_none_good = not any(True for _ in self._read(paths, most=_CHECKED_RECORDS))
         if len(self.bad_rows) > self.benchmark.max_bad_rows:
             raise self._too_many(none_good=is_none_good)
+
+    def check_tiers(self) -> None:
+        """Read the files of `difficulty`.
+
+        Raises:
+            UsageError: One cannot be used.
+        """
+        if paths := _tier_files(self.benchmark):
+            _read_tiers(paths)
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """`rows.QUESTIONS` in batches.
@@ -311,12 +327,19 @@ class SplitReader:
                         what = f"`{error.args[0]}` is missing"
                     elif (missing := _MISSING.fullmatch(what)) and missing[1] in self._columns:
                         what = f"`{missing[1]}` is empty"
+                    elif self._lacks(empty := _EMPTY.fullmatch(what)) and empty:
+                        what = f"`{empty[1]}` is missing"
                     self.bad_rows.append(f"{record.where}{_id_of(record)}: {what}")
                     continue
                 seen.add(made.question_id)
                 if self.metadata is not None:
                     self.metadata.update(made.metadata)
+                    self.has_options |= bool(made.options)
                 yield (record.value or {}).get("position", number) if is_own else number, made
+
+    def _lacks(self, said: re.Match[str] | None) -> bool:
+        """Whether a field that is said to be empty is not in the data at all."""
+        return said is not None and said[1] not in {*self._columns, *self.benchmark.columns}
 
     def _too_many(self, *, none_good: bool) -> StageError:
         allowed, count = self.benchmark.max_bad_rows, len(self.bad_rows)

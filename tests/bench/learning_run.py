@@ -3,7 +3,7 @@
     python -m tests.bench.learning_run FOLDER
     cd FOLDER
     mbt run sums.toml
-    mbt compare 'runs/sums/scores/**/variant=before' 'runs/sums/scores/**/step=40'
+    mbt compare 'runs/sums/scores/**/variant=before' 'runs/sums/scores/**/step=16'
 
 Writes the questions, worked examples, prompt and manifest of a study of SmolLM2-135M: SFT on 32
 worked sums, then GRPO on 130 questions, with every checkpoint asked about 60 others. Questions are
@@ -75,11 +75,11 @@ start = "sft"
 questions = { benchmark = "sums", split = "train" }
 prompt = "sums/prompt.md"
 reward = { verified = 1, format = 0.1 }
-recipe = { tuning = "full", dtype = "float32", float32_matmul = "medium", batch_size = 64, device_batch_size = 16, max_length = 128, save_every_steps = 10, kernels = { attention = "eager" } }
+recipe = { tuning = "full", dtype = "float32", float32_matmul = "medium", batch_size = 64, device_batch_size = 16, max_length = 128, save_every_steps = 4, kernels = { attention = "eager" } }
 
 [stage.trainer]
-max_steps = 40
-learning_rate = 2e-5
+max_steps = 16
+learning_rate = 1e-5
 lr_scheduler_type = "constant"
 beta = 0.0
 num_generations = 8

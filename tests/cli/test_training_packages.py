@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from mbt_cli.core.findings import not_installed
+
 STUDY = """
 [study]
 name = "packages"
@@ -110,9 +112,22 @@ def test_a_training_stops_before_it_loads_anything(mbt, study):
 
     ran = mbt("run", name)
 
-    assert ran.code == 1
+    assert ran.code == 2
     assert "needs the package `bitsandbytes`" in " ".join(ran.err.split())
     assert 'pip install "mbt-cli[qlora]"' in " ".join(ran.err.split())
+
+
+def test_without_the_packages_of_trainings_no_request_is_sent(mbt, study, workplace):
+    if not not_installed(("trl",), sys.executable):
+        pytest.skip("the packages of trainings are installed")
+
+    ran = mbt("run", study(""))
+
+    assert ran.code == 2
+    said = " ".join(ran.err.split())
+    assert "the Python that trains has no package" in said
+    assert 'pip install "mbt-cli[train]", or name the Python of another environment' in said
+    assert not (workplace / "runs" / "packages" / "base").exists()
 
 
 def test_a_kernel_of_anybody_is_refused(mbt, study):

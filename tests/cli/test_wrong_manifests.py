@@ -545,6 +545,13 @@ OWN_DATA = (
         more="limit = { validaton = 3 }",
     ),
     data(
+        "tiers without their columns",
+        _ROWS,
+        "`benchmarks.tiny.difficulty`: `q.csv` has no column `question_id`",
+        more='difficulty = "q.csv"',
+    ),
+    data("code without tests", _ROWS, "`test_list` is missing", kind="mbpp"),
+    data(
         "an unknown tier",
         _ROWS,
         "no file `tiers.csv`",
@@ -626,8 +633,228 @@ PROMPTS = (
 )
 
 
+_MODEL = "[models.judge]"
+_ROLLOUT = "samples = 2"
+_TRAIN = (
+    '\n[models.small]\npreset = "qwen3-0.6b"\nsampling = "plain"\n\n[[stage]]\nkind = "train"\n'
+    'name = "t"\npreset = "sft"\nmatrix = { model = "small" }\ntarget = "reply"\n'
+    'data = { stage = "base", where = { prompt = "answer", model = "parrot" } }\n'
+)
+
+
+def trained(id: str, more: str, *words: str, **changes: str) -> Wrong:
+    """A train stage at the end, with more keys, or with some of its text changed."""
+    text = _TRAIN
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    end = 'tables = ["main_results"]\n'
+    return Wrong(id, CHECK, ["has 1 problem", *words], edits={end: f"{end}{text}{more}"})
+
+
+BELIEFS = '''
+[judges.b]
+kind = "belief"
+OF
+
+[[stage]]
+kind = "judge"
+name = "beliefs"
+rollouts = "base"
+matrix = { judge = "b" }
+judge_model = "judge"
+
+[[stage]]
+kind = "score"
+name = "moves"
+rollouts = "base"
+verdicts = "beliefs"
+metrics = ["martingale"]
+
+[[stage]]
+kind = "report"'''
+OPTIONS = 'kind = "multiple_choice"\nfiles = { validation = "q.jsonl" }'
+
+
+def believed(id: str, benchmark: str, of: str, *words: str) -> Wrong:
+    """A judge of beliefs, whose moves are scored."""
+    edits = {
+        TINY: benchmark,
+        '["answer", "metacognitive"]': '["question"]',
+        'baseline = { prompt = "answer" }\n': "",
+        '[[stage]]\nkind = "report"': BELIEFS.replace("OF", of),
+        'scores = "scores"': 'scores = ["scores", "moves"]',
+    }
+    content = '{"question": "Where?", "options": ["Oslo", "Rome"], "answer_index": 0}\n'
+    return Wrong(id, CHECK, words, edits=edits, files={"q.jsonl": content})
+
+
+NEIGHBOURS = (
+    misspelled("initials for a metric", '"f1_score"', '"em"', "no metric `em`", "`exact_match`?"),
+    misspelled(
+        "the first word of a table", '"main_results"', '"main"', "did you mean `main_results`?"
+    ),
+    misspelled(
+        "an axis that these cells do not have",
+        'baseline = { prompt = "answer" }',
+        'baseline = { program = "single" }',
+        "`stage.scores.baseline.program`: unknown axis; these cells do not have it; there are",
+    ),
+    misspelled("a group that is not there", '["parrot"]', '"@small"', "`small = [...]`"),
+    misspelled(
+        "a system prompt that is not there",
+        _ROLLOUT,
+        f'{_ROLLOUT}\nsystem_prompt = "skeptic"',
+        *("no system prompt `skeptic`", '`[system_prompts]` makes one: `skeptic = "You ..."`'),
+    ),
+    misspelled(
+        "roles without a program",
+        _ROLLOUT,
+        f'{_ROLLOUT}\nroles = {{ critic = "judge" }}',
+        *("`stage.base.roles.critic`", 'has no program, so no roles: add `program = "NAME"`'),
+    ),
+    misspelled(
+        "a name on the hub for a preset",
+        CANNED,
+        'preset = "Qwen/Qwen3-0.6B"',
+        *("`models.parrot.preset`: `Qwen/Qwen3-0.6B`", "`auto:OWNER/NAME`"),
+    ),
+    misspelled(
+        "a model without a place",
+        CANNED,
+        'id = "gpt-5"',
+        *('`preset = "auto:OWNER/NAME"`', '`backend = { kind = "openai", base_url = ... }`'),
+    ),
+)
+SHAPES = (
+    misspelled(
+        "numbers as text for a list of numbers",
+        '"f1_score"',
+        '{ kind = "pass_at_k", k = "1,2" }',
+        "must be a list, such as `[1, 2]`",
+    ),
+    misspelled(
+        "a table for a list of tables",
+        _ROLLOUT,
+        f'{_ROLLOUT}\nexclude = {{ prompt = "answer" }}',
+        '`{ prompt = "answer" }`: must be a list, such as `[{ prompt = "answer" }]`',
+    ),
+    misspelled(
+        "a command as one text",
+        _MODEL,
+        '[harnesses.h]\nargv = "lm_eval --x"\nresults = "r.json"\n'
+        f'metrics = {{ a = "b" }}\n{_MODEL}',
+        'such as `["lm_eval", "--x"]`',
+    ),
+    misspelled("1e3 samples", _ROLLOUT, "samples = 1e3", "whole number, such as `1000`"),
+    misspelled(
+        "money with its unit",
+        "seed = 1",
+        'seed = 1\nbudget = "50 USD"',
+        "`study.budget`: `50 USD`: must be a number, such as `50`",
+    ),
+    misspelled(
+        "a currency as a word",
+        "seed = 1",
+        'seed = 1\ncurrency = "euro"',
+        "must be three capital letters, such as `EUR`",
+    ),
+    misspelled(
+        "settings of a server for a backend without one",
+        CANNED,
+        f"{CANNED}\nplace = {{ gpus = 2 }}",
+        "`models.parrot.place`: the backend `canned` has no such settings; ",
+    ),
+    misspelled(
+        "the address of one call",
+        CANNED,
+        'backend = { kind = "openai", base_url = "http://localhost:8000/v1/chat/completions" }',
+        "write `http://localhost:8000/v1`",
+    ),
+    misspelled(
+        "a model file that is not there",
+        CANNED,
+        'backend = { kind = "llamacpp", model = "models/q.gguf" }',
+        "`models.parrot.backend.model`: no file `models/q.gguf`",
+    ),
+    edited(
+        "a text for a prompt",
+        ', prompt = ["answer", "metacognitive"] }',
+        ' }\nprompt = "Say {{ question }}"',
+        *("is not the name of a prompt", "write the text into a file"),
+    ),
+)
+MEANINGLESS = (
+    edited(
+        "a split that the official data do not have",
+        TINY,
+        'kind = "gsm8k"\nsource = "hub"',
+        "`stage.base.matrix.split`: `gsm8k` has no split `validation` on the hub",
+        '`splits = { validation = "test" }`',
+    ),
+    edited(
+        "a judge model for a rule",
+        '"answer_match"] }',
+        '"verifier"] }',
+        *("`stage.answers.judge_model`", "no judge of this stage asks a model (`verifier`)"),
+    ),
+    misspelled(
+        "a judge that asks without its model",
+        'judge_model = "judge"\n',
+        "",
+        *("`stage.answers.judge_model`: is required", '`judge_model = "NAME"`', "`parrot`"),
+    ),
+    misspelled(
+        "a writer to run code",
+        _ROLLOUT,
+        f'{_ROLLOUT}\nprogram = "tools"\nroles = {{ python = "w" }}\n[models.w]\n'
+        'preset = "qwen3-0.6b"\nsampling = "plain"',
+        *("`stage.base.roles.python`: `w` writes text", '`backend = { kind = "python" }`'),
+    ),
+    misspelled(
+        "clusters by metadata that no question has",
+        "baseline = {",
+        'cluster = "metadata.document"\nbaseline = {',
+        "`stage.scores.cluster`: `metadata.document`: no benchmark of this stage has it",
+    ),
+    believed(
+        "beliefs about questions without options",
+        TINY,
+        'of = "ends"',
+        *("`stage.beliefs.matrix.judge`: `belief` reads beliefs in options", "`tiny` have none"),
+    ),
+    believed(
+        "moves of one belief",
+        OPTIONS,
+        "",
+        *("`martingale` needs a belief before and after", '`of = "ends"`'),
+    ),
+    trained(
+        "another model's replies, on the axis of one's own",
+        "",
+        "`base` matches `t/model=small`: its `model` is `parrot`, not `small`",
+        'write `{ stage = "base", where = { model = "parrot" } }`',
+        **{', model = "parrot"': ""},
+    ),
+    trained(
+        "a table of tracking",
+        "tracking = { wandb = true }\n",
+        "`stage.t.tracking.wandb`: `true`: must be `off`, `offline` or `online`",
+    ),
+    trained(
+        "a mixture of a benchmark that is not there",
+        'mixture = [{ benchmark = "tinny", weight = 1 }]\n',
+        "`stage.t.mixture.0.benchmark`: no benchmark `tinny`; did you mean `tiny`?",
+    ),
+)
+
+
 @rows(*FILES, *EXTENDS, *VERSIONS, *MISSPELLED, *VALUES, *SECRETS)
 def test_a_wrong_file_or_key_is_said_in_the_users_words(wrong, tmp_path, capfd):
+    said_with_its_place(wrong, tmp_path, capfd)
+
+
+@rows(*NEIGHBOURS, *SHAPES, *MEANINGLESS)
+def test_a_neighbour_of_what_was_meant_is_said_with_what_to_type(wrong, tmp_path, capfd):
     said_with_its_place(wrong, tmp_path, capfd)
 
 
@@ -706,6 +933,17 @@ def test_what_changes_nothing_is_a_warning(old, new, words, tmp_path, capfd):
     assert done.code == 0, done.err
     assert words in done.out
     assert bool(words) == ("warning: line" in done.out)
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_warnings_of_check_are_said_once_by(verb, tmp_path, capfd):
+    Wrong("", "", (), edits={"limit = 6": "limit = 6\nsample = 10"}).prepare(tmp_path)
+
+    done = typed([verb, "study.toml"], tmp_path, {}, capfd)
+
+    assert done.code == 0, done.err
+    assert done.err.count("warning: line 22: `benchmarks.tiny.sample`: draws 10 of the") == 1
+    assert "warning" not in done.out
 
 
 LINES = """

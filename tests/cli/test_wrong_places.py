@@ -119,7 +119,7 @@ def test_a_line_of_a_broken_env_file_is_never_shown(tmp_path, capfd):
 def finished(tmp_path_factory, warm) -> Path:
     """A folder in which the small study has run."""
     folder = tmp_path_factory.mktemp("finished")
-    Wrong("", "", ()).prepare(folder)
+    Wrong("", "", (), files={"q.csv": "a,b\n"}).prepare(folder)
     done = warm.run(["run", "study.toml", "-q"], folder, os.environ)
     assert done.returncode == 0, done.stderr
     return folder
@@ -169,6 +169,39 @@ ASKED = (
         "a whole study to export",
         "export runs/small --to out",
         ["can be exported", "name the folder of one such stage"],
+    ),
+    Wrong("no owner, only tried", "export runs/small/base --to hub:a", ["`hub:a` is not a repo"]),
+    Wrong("no place, only tried", "export runs/small/base --to s3://a/b", ["is not a place"]),
+    Wrong(
+        "a public folder",
+        "export runs/small/base --to out --public",
+        ["`--public` is for a new repository", "leave it out, or --to hub:OWNER/NAME"],
+    ),
+    Wrong(
+        "an unknown metric of an order",
+        "export runs/small/scores --to o --order easy_first --metric accuracy",
+        ["has no metric `accuracy`", "name one of its metrics"],
+    ),
+    Wrong(
+        "an unknown order",
+        "export runs/small/scores --to o --order easy",
+        ["invalid value for `--order`: `easy` is not one of `easy_first`"],
+    ),
+    Wrong(
+        "a file of a cell",
+        f"show {SCORES}/rows.parquet",
+        [f"`{SCORES}/rows.parquet` is a file", f"name the folder of its cell: {SCORES}"],
+    ),
+    Wrong("a table for a page", "view q.csv", ["`q.csv` is not a page", "such as runs/STUDY"]),
+    Wrong(
+        "a study with itself",
+        "compare runs/small runs/small",
+        ["`runs/small` is on both sides", "name two cells"],
+    ),
+    Wrong(
+        "a log of no cell",
+        "logs base/prompt=anwer",
+        ["error: `base/prompt=anwer` matches no cell", "the nearest are"],
     ),
     Wrong("no key to write with", "export runs/small/base --to hub:a/b --write", ["HF_TOKEN"]),
 )

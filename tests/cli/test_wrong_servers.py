@@ -388,7 +388,6 @@ EXTRAS = (
             "train",
             "run study.toml --only base/prompt=answer --only sft",
             ["no package `accelerate`", '"mbt-cli[train]"', "`launch.python`"],
-            code=1,
             edits={
                 'split = ["validation"]': 'split = ["train"]',
                 '[[stage]]\nkind = "judge"': (f'{TRAINING}\n[[stage]]\nkind = "judge"'),

@@ -46,6 +46,29 @@ VERBS_AND_OPTIONS = (
     Wrong("a question of the page", "view --question q1", ["needs `--terminal`", "search for"]),
     Wrong("a page in the terminal", "view --terminal --serve", ["exclude each other"]),
     Wrong("an unknown topic", "help zzz", ["no help on `zzz`", "`manifest`, `metrics`"]),
+    Wrong(
+        "semicolons for init",
+        "init x.toml --kind embedded --questions q.csv -y",
+        ["`q.csv` is separated by semicolons", "save it with commas"],
+        files={"q.csv": "question;answer\nWhat?;That\n"},
+    ),
+    Wrong(
+        "columns that init does not know",
+        "init x.toml --kind embedded --questions q.csv -y",
+        ["the columns here are `nr`, `frage`, `antwort`: rename those of questions and answers"],
+        files={"q.csv": "nr,frage,antwort\n1,Was?,Das\n"},
+    ),
+    Wrong(
+        "no such preset for init",
+        "init x.toml --kind gpu --model llama-3 -y",
+        ["no model preset `llama-3`", "give a name on the hub (ORG/NAME), or a preset: there are"],
+    ),
+    Wrong(
+        "hosts that are not a table",
+        "plan study.toml --preset boxes",
+        ['line 1: `hosts`: `box1`: must be a table, such as `{ "box1" = 8 }`'],
+        files={"presets/ssh/boxes.toml": 'hosts = "box1"\n'},
+    ),
     Wrong("no kind of machine", "init x.toml --kind laptop", ["--kind embedded|gpu|cluster|api"]),
 )
 ONLY = (
