@@ -935,17 +935,6 @@ def test_what_changes_nothing_is_a_warning(old, new, words, tmp_path, capfd):
     assert bool(words) == ("warning: line" in done.out)
 
 
-@pytest.mark.parametrize("verb", ["run", "plan"])
-def test_warnings_of_check_are_said_once_by(verb, tmp_path, capfd):
-    Wrong("", "", (), edits={"limit = 6": "limit = 6\nsample = 10"}).prepare(tmp_path)
-
-    done = typed([verb, "study.toml"], tmp_path, {}, capfd)
-
-    assert done.code == 0, done.err
-    assert done.err.count("warning: line 22: `benchmarks.tiny.sample`: draws 10 of the") == 1
-    assert "warning" not in done.out
-
-
 LINES = """
 [study]
 name = "lines"
