@@ -138,7 +138,7 @@ def run(
     # another study, loaded since, may have plug-ins of the same kinds
     load_plugins(study.path, {"study": {"plugins": study.document.study.plugins}})
     wanted = [only] if isinstance(only, str) else only
-    machine = read_machine()
+    machine = read_machine().for_study(study.document.run)
     addresses = select(study, kind=kind, only=wanted)
     runner = Runner(study, machine, RunOptions(replace, retry_failed, no_cache=no_cache))
     with recording(study, machine, runner, f"mbt_cli.run({str(study.path)!r})"):

@@ -677,6 +677,25 @@ def fetch(
     data.fetch(manifest, overrides, presets, model or (), benchmark or (), dry_run=dry_run)
 
 
+@data.command("push")
+def push(
+    what: Annotated[
+        Path,
+        typer.Argument(
+            help="A file, a folder, or a manifest: all models and data sets that it names.",
+            show_default=False,
+        ),
+    ],
+    to: Annotated[str, typer.Argument(help="s3://BUCKET/FOLDER.", show_default=False)],
+    overrides: Set = None,
+    presets: Presets = None,
+) -> None:
+    """Upload files to S3, or what a manifest needs, and print its table of places."""
+    from mbt_cli.cli import data
+
+    data.push(what, to, overrides, presets)
+
+
 @data.command("ls")
 def ls(as_json: AsJson = False) -> None:
     """List the models and data sets on this machine."""

@@ -85,7 +85,7 @@ from mbt_cli.stages.training_data import (
     without_questions,
 )
 from mbt_cli.store.disk import write_atomically, writing_to
-from mbt_cli.store.hub import HubRequest, fetch_files
+from mbt_cli.store.hub import HubRequest, fetch_files, placed_folder
 from mbt_cli.store.locks import held_by_children
 
 _THINKING_SWITCHES = ("enable_thinking", "thinking")
@@ -758,6 +758,8 @@ def _start_weights(work: Work) -> Weights:
             f"`{model.backend.kind}` has no weights",
             hint="use a backend that loads weights on this machine",
         )
+    if (folder := placed_folder(weights.model, work.hub)) is not None:
+        return weights.model_copy(update={"model": str(folder), "revision": None})
     return weights
 
 
