@@ -46,9 +46,14 @@ class Machine(BaseSettings):
     """Models and data sets of the hub to the folder of objects where they are looked for first,
     as JSON; those of `[run] places` in the manifest come first."""
 
+    mirror: str | None = None
+    """Folder of objects that mirrors studies, unless `[run] mirror` says another one or `off`."""
+
     def for_study(self, run: RunSettings) -> "Machine":
         """These settings with those that a manifest has."""
-        return self.model_copy(update={"places": {**self.places, **run.places}})
+        mirror = run.mirror or self.mirror
+        found = {"places": {**self.places, **run.places}, "mirror": mirror}
+        return self.model_copy(update={**found, "mirror": None if mirror == "off" else mirror})
 
     @property
     def objects(self) -> Path:

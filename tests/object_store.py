@@ -64,7 +64,7 @@ class Bucket:
     def get(self, key: str) -> bytes:
         return bytes(obstore.get(self.store, key).bytes())
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         return sorted(one["path"] for page in obstore.list(self.store) for one in page)
 
     def delete(self, key: str) -> None:

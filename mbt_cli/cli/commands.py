@@ -589,6 +589,25 @@ def logs(
     print_log(cell, study, follow=follow)
 
 
+def pull(
+    study: Annotated[
+        str, typer.Argument(help="The study's name or manifest.", autocompletion=complete_study)
+    ],
+    only: Only = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Keep fetching until every cell is here.")
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="Its mirror, s3://BUCKET/FOLDER; default: the study's own."),
+    ] = None,
+) -> None:
+    """Fetch finished cells, replies and logs of jobs from the mirror of a study."""
+    from mbt_cli.cli import pull
+
+    pull.pull(study, only, source, follow=follow)
+
+
 def cancel(
     study: Annotated[
         str, typer.Argument(help="The study's name or manifest.", autocompletion=complete_study)
@@ -857,6 +876,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "merge": merge,
     "status": status,
     "logs": logs,
+    "pull": pull,
     "cancel": cancel,
     "compare": compare,
     "export": export,

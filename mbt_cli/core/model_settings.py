@@ -92,7 +92,7 @@ PlaceAddress = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.
 """A folder of objects."""
 
 
-OF_STUDY = frozenset({"places"})
+OF_STUDY = frozenset({"places", "mirror", "mirror_seconds"})
 """Keys of `[run]` that no model has of its own."""
 
 
@@ -143,6 +143,12 @@ class RunSettings(Settings):
     """Models and data sets of the hub to the folder of objects where they are looked for first:
     `{ "Qwen/Qwen3-1.7B-Base" = "s3://bucket/models/Qwen3-1.7B-Base" }`. Default:
     `$MBT_PLACES`, as JSON."""
+    mirror: PlaceAddress | Literal["off"] | None = None
+    """Folder of objects, `s3://BUCKET/FOLDER`, to which finished cells, replies and checkpoints go
+    up while the study runs, and from which they come down before it runs elsewhere. Default:
+    `$MBT_MIRROR`, or `off`."""
+    mirror_seconds: float = Field(default=5, gt=0, le=3_600)
+    """How often it looks for something new: a lost machine loses so many seconds of replies."""
     expected_tokens_per_second: float | None = Field(default=None, gt=0)
     """Tokens per second of the server over all requests; `mbt plan` estimates times with it."""
 

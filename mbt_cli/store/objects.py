@@ -65,11 +65,13 @@ class StoredObject:
         key: Its key in the bucket.
         bytes: Its size.
         state: ETag and version, which change with its content.
+        modified: When it was written, in seconds since 1970 by the clock of the store.
     """
 
     key: str
     bytes: int
     state: str
+    modified: float = 0.0
 
 
 def is_address(text: str) -> bool:
@@ -307,7 +309,7 @@ def listed(bucket: str, folder: str) -> list[StoredObject]:
 
 def _stored(meta: Mapping[str, Any]) -> StoredObject:
     state = f"{(meta['e_tag'] or '').strip(chr(34))} {meta['version'] or ''} {meta['size']}"
-    return StoredObject(meta["path"], meta["size"], state)
+    return StoredObject(meta["path"], meta["size"], state, meta["last_modified"].timestamp())
 
 
 def put_object(bucket: str, key: str, content: bytes | Path) -> None:
