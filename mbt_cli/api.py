@@ -19,6 +19,7 @@ from mbt_cli.core.names import nearest
 from mbt_cli.core.progress import Progress, Silent
 from mbt_cli.core.tables import TableData
 from mbt_cli.engine.compare import pairs, pooled
+from mbt_cli.engine.mirroring import brought_down, mirroring
 from mbt_cli.engine.run_records import recording
 from mbt_cli.engine.runner import Runner, RunOptions, RunReport
 from mbt_cli.engine.select import select
@@ -138,12 +139,18 @@ def run(
     # another study, loaded since, may have plug-ins of the same kinds
     load_plugins(study.path, {"study": {"plugins": study.document.study.plugins}})
     wanted = [only] if isinstance(only, str) else only
-    machine = read_machine()
-    addresses = select(study, kind=kind, only=wanted)
+    machine = read_machine().for_study(study.document.run)
+    choose = partial(select, kind=kind, only=wanted)
+    shown = progress or Silent()
+    study = brought_down(study, machine, choose, shown.note)
+    addresses = choose(study)
     runner = Runner(study, machine, RunOptions(replace, retry_failed, no_cache=no_cache))
-    with recording(study, machine, runner, f"mbt_cli.run({str(study.path)!r})"):
-        do = partial(runner.run, addresses, choose=partial(select, kind=kind, only=wanted))
-        did = _run_beside_any_loop(do, progress or Silent())
+    with (
+        mirroring(study, machine, shown.note),
+        recording(study, machine, runner, f"mbt_cli.run({str(study.path)!r})"),
+    ):
+        do = partial(runner.run, addresses, choose=choose)
+        did = _run_beside_any_loop(do, shown)
     runner.states.refresh(runner.manifest.cells)
     states = {state.cell.address: state.status for state in runner.states.all()}
     folder = machine.runs / study.study

@@ -14,7 +14,7 @@ from dotenv.parser import parse_stream
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from mbt_cli.core.model_settings import Reuse
+from mbt_cli.core.model_settings import Reuse, RunSettings
 from mbt_cli.core.secrets import hold
 from mbt_cli.errors import UsageError
 
@@ -41,6 +41,24 @@ class Machine(BaseSettings):
     """Whose replies answer equal requests where the manifest does not say it (`[run] reuse`)."""
     offline: bool = False
     """Never access the network to look something up; HF_HUB_OFFLINE=1 does the same."""
+
+    places: dict[str, str] = Field(default_factory=dict)
+    """Models and data sets of the hub to the folder of objects where they are looked for first,
+    as JSON; those of `[run] places` in the manifest come first."""
+
+    mirror: str | None = None
+    """Folder of objects that mirrors studies, unless `[run] mirror` says another one or `off`."""
+
+    def for_study(self, run: RunSettings) -> "Machine":
+        """These settings with those that a manifest has."""
+        mirror = run.mirror or self.mirror
+        found = {"places": {**self.places, **run.places}, "mirror": mirror}
+        return self.model_copy(update={**found, "mirror": None if mirror == "off" else mirror})
+
+    @property
+    def objects(self) -> Path:
+        """Folder of the copies of objects."""
+        return self.cache / "objects"
 
     @property
     def is_offline(self) -> bool:

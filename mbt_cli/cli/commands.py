@@ -589,6 +589,25 @@ def logs(
     print_log(cell, study, follow=follow)
 
 
+def pull(
+    study: Annotated[
+        str, typer.Argument(help="The study's name or manifest.", autocompletion=complete_study)
+    ],
+    only: Only = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Keep fetching until every cell is here.")
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="Its mirror, s3://BUCKET/FOLDER; default: the study's own."),
+    ] = None,
+) -> None:
+    """Fetch finished cells, replies and logs of jobs from the mirror of a study."""
+    from mbt_cli.cli import pull
+
+    pull.pull(study, only, source, follow=follow)
+
+
 def cancel(
     study: Annotated[
         str, typer.Argument(help="The study's name or manifest.", autocompletion=complete_study)
@@ -675,6 +694,25 @@ def fetch(
     from mbt_cli.cli import data
 
     data.fetch(manifest, overrides, presets, model or (), benchmark or (), dry_run=dry_run)
+
+
+@data.command("push")
+def push(
+    what: Annotated[
+        Path,
+        typer.Argument(
+            help="A file, a folder, or a manifest: all models and data sets that it names.",
+            show_default=False,
+        ),
+    ],
+    to: Annotated[str, typer.Argument(help="s3://BUCKET/FOLDER.", show_default=False)],
+    overrides: Set = None,
+    presets: Presets = None,
+) -> None:
+    """Upload files to S3, or what a manifest needs, and print its table of places."""
+    from mbt_cli.cli import data
+
+    data.push(what, to, overrides, presets)
 
 
 @data.command("ls")
@@ -838,6 +876,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "merge": merge,
     "status": status,
     "logs": logs,
+    "pull": pull,
     "cancel": cancel,
     "compare": compare,
     "export": export,

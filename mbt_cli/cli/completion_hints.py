@@ -15,8 +15,10 @@ from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.schema import ModelTable, StageBlock, StudyTable
 from mbt_cli.manifest.toml import Tree, apply_override, read_manifest_tree, read_toml, stage_name
+from mbt_cli.settings import Machine
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.stages.report import ReportStage
+from mbt_cli.store.objects import ObjectCache
 
 _FIXED = ("kind", "name", "matrix", "variants", "exclude", "where")
 _LONGEST_VALUE = 60
@@ -30,7 +32,8 @@ def hints_for(path: Path, presets: PresetFolders) -> Hints | None:
         presets: Folders with presets.
     """
     try:
-        manifest = load_manifest(path, presets=presets)
+        nothing_fetched = ObjectCache(Machine().objects, offline=True)
+        manifest = load_manifest(path, presets=presets, objects=nothing_fetched)
         files = list(_files(path))
     except MbtError:
         return None  # in the middle of an edit; `mbt check` reports the problems

@@ -23,7 +23,9 @@ from mbt_cli.engine.fetch import (
 )
 from mbt_cli.engine.runner import hub_access
 from mbt_cli.settings import read_machine
-from mbt_cli.store.hub import cached_repos
+from mbt_cli.store.hub import HubRequest, cached_repos, fetch_files
+from mbt_cli.store.objects import parts_of
+from mbt_cli.store.objects import push as push_objects
 
 _SHOWN_COMMIT = 12
 
@@ -54,6 +56,46 @@ def fetch(
         out.print(f"  in {result.path}" if result.error is None else "  failed")
     if error := missing_error(results):
         raise error
+
+
+def push(what: Path, to: str, overrides: list[str] | None, presets: Path | None) -> None:
+    """Upload a file, a folder, or the models and data sets of a manifest.
+
+    Raises:
+        MbtError: Something could not be fetched or uploaded; what is there stays.
+    """
+    parts_of(to)
+    out = printer()
+    if what.suffix != ".toml":
+        read_machine()  # the keys in `.env`
+        _upload(what, to)
+        out.print(Text(to))
+        return
+    manifest, machine = open_manifest(what, overrides, presets)
+    machine = machine.model_copy(update={"places": {}})
+    needed = needed_by(manifest, machine, models=(), benchmarks=())
+    of_hub = [one for one in needed if isinstance(one.files, HubRequest)]
+    results = list(fetch_all(of_hub, machine, lambda one: typer.echo(f"{one.what}", err=True)))
+    places = {}
+    for result in results:
+        if result.path is not None and isinstance(result.needed.files, HubRequest):
+            repo = result.needed.files.repo
+            places[repo] = f"{to.rstrip('/')}/{repo}"
+            request = result.needed.files
+            for file in fetch_files(request, hub_access(machine)).paths:
+                name = file.relative_to(result.path).as_posix()
+                _upload(file, f"{places[repo]}/{name}")
+    if error := missing_error(results):
+        raise error
+    if not places:
+        out.print(Text("nothing to upload: every model and data set is local, generated or hosted"))
+        return
+    typer.echo("\n".join(["[run.places]", *(f'"{k}" = "{v}"' for k, v in places.items())]))
+
+
+def _upload(path: Path, to: str) -> None:
+    for address, size in push_objects(path, to):
+        typer.echo(f"{address}  {decimal(size)}", err=True)
 
 
 def list_cached(*, as_json: bool) -> None:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
+
 from mbt_cli.engine.spending import recorded_prices
 from mbt_cli.manifest.load import Manifest, load_manifest
 from mbt_cli.manifest.presets import PresetFolders, manifest_file
 from mbt_cli.manifest.shown import unshown_metrics
 from mbt_cli.settings import Machine, read_machine
+from mbt_cli.store.objects import ObjectCache
 from mbt_cli.store.spending import RecordedPrices
 
 
@@ -18,9 +21,15 @@ def open_manifest(
     machine = read_machine()
     folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
     found = load_manifest(
-        manifest_file(path), presets=folders, overrides=overrides or (), runs=machine.runs
+        manifest_file(path),
+        presets=folders,
+        overrides=overrides or (),
+        runs=machine.runs,
+        objects=ObjectCache(
+            machine.objects, machine.is_offline, lambda line: typer.echo(line, err=True)
+        ),
     )
-    return found, machine
+    return found, machine.for_study(found.document.run)
 
 
 def warnings_of(manifest: Manifest) -> list[str]:

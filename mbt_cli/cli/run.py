@@ -36,6 +36,7 @@ from mbt_cli.engine.beside import (
     watched_beside,
 )
 from mbt_cli.engine.dry_run import DryRun, check_complete, dry_run
+from mbt_cli.engine.mirroring import brought_down, mirroring
 from mbt_cli.engine.run_records import recording
 from mbt_cli.engine.runner import Runner, RunOptions, RunReport, joined
 from mbt_cli.engine.select import select
@@ -87,6 +88,9 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
         raise UsageError(str(error)) from None
     manifest, machine = open_manifest(path, options.overrides, options.presets)
     choose = partial(select, kind=kind, only=options.only or ())
+    say = partial(typer.echo, err=True)
+    if not options.dry_run:
+        manifest = brought_down(manifest, machine, choose, say)
     addresses = choose(manifest)
     for line in () if options.quiet else warnings_of(manifest):
         typer.echo(line, err=True)
@@ -103,6 +107,7 @@ def run_cells(path: Path, kind: str | None, options: CommandOptions) -> None:
     if not options.quiet and (why := one_machine_locks(machine.runs)) is not None:
         typer.echo(f"warning: {machine.runs}: {why}; run a cell on one machine at a time", err=True)
     with (
+        mirroring(manifest, machine, say),
         recording(manifest, machine, runner, shlex.join(["mbt", *sys.argv[1:]])),
         stoppable(_resume_command(path, kind, options)),
         screen(options.quiet, options.verbose) as progress,

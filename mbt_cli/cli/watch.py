@@ -16,6 +16,7 @@ from mbt_cli.cli.screen import screen
 from mbt_cli.cli.signals import stoppable
 from mbt_cli.core.number_text import counted
 from mbt_cli.engine.beside import BESIDE, VISIBLE
+from mbt_cli.engine.mirroring import brought_down, mirroring
 from mbt_cli.engine.run_records import recording
 from mbt_cli.engine.runner import RunOptions
 from mbt_cli.engine.watch import Watch, to_watch
@@ -43,10 +44,13 @@ def watch_study(
             hint='a rollout reads them by `checkpoints = { stage = "grpo", where = { step = "all" '
             "} }`: mbt help evaluation",
         )
+    say = partial(typer.echo, err=True)
+    manifest = brought_down(manifest, machine, choose, say)
     choose(manifest)
     run_options = RunOptions(options.replace, options.retry_failed, no_cache=options.no_cache)
     watch = Watch(manifest, machine, run_options, choose, until, _runs_beside())
     with (
+        mirroring(manifest, machine, say),
         recording(manifest, machine, watch, shlex.join(["mbt", *sys.argv[1:]])),
         stoppable(shlex.join(["mbt", "watch", str(path)])),
         screen(options.quiet, options.verbose) as progress,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.plugin import AbsentByDefault, Settings
@@ -86,6 +86,16 @@ SandboxLevel = Literal["auto", "namespaces", "bubblewrap", "landlock", "containe
 """What confines the programs of models."""
 
 
+HubName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
+"""`OWNER/NAME`, of a model or a data set."""
+PlaceAddress = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{2,62}(/.*)?$")]
+"""A folder of objects."""
+
+
+OF_STUDY = frozenset({"places", "mirror", "mirror_seconds"})
+"""Keys of `[run]` that no model has of its own."""
+
+
 class RunSettings(Settings):
     """A `[run]` or `[models.X.run]` table; the model's keys override the study's."""
 
@@ -129,6 +139,16 @@ class RunSettings(Settings):
     sandbox_workers: int | None = Field(default=None, ge=1, le=1_024)
     """Programs of models that run at the same time. Default: `$MBT_SANDBOX_WORKERS`, or one for
     each processor."""
+    places: dict[HubName, PlaceAddress] = Field(default_factory=dict)
+    """Models and data sets of the hub to the folder of objects where they are looked for first:
+    `{ "Qwen/Qwen3-1.7B-Base" = "s3://bucket/models/Qwen3-1.7B-Base" }`. Default:
+    `$MBT_PLACES`, as JSON."""
+    mirror: PlaceAddress | Literal["off"] | None = None
+    """Folder of objects, `s3://BUCKET/FOLDER`, to which finished cells, replies and checkpoints go
+    up while the study runs, and from which they come down before it runs elsewhere. Default:
+    `$MBT_MIRROR`, or `off`."""
+    mirror_seconds: float = Field(default=5, gt=0, le=3_600)
+    """How often it looks for something new: a lost machine loses so many seconds of replies."""
     expected_tokens_per_second: float | None = Field(default=None, gt=0)
     """Tokens per second of the server over all requests; `mbt plan` estimates times with it."""
 

@@ -34,6 +34,8 @@ VALIDATION_TOKENS = "validation_tokens"
 """In the training folder: likewise, of the rows of the held-out loss."""
 SHARD = ".arrow"
 """Ending of a shard; it has this name once it is complete."""
+WHOLE_CHECKPOINT = "mbt-whole"
+"""Marks a checkpoint that was written completely, last."""
 WHOLE = "whole.json"
 """In the folder `tokens`: lists the files with all rows; written last."""
 ROWS_PER_SHARD = 2_000

@@ -91,7 +91,7 @@ from mbt_cli.store.cells import (
     record_failure,
 )
 from mbt_cli.store.disk import filling, writing_to
-from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.hub import HubAccess, placed_folder
 from mbt_cli.store.lineage import (
     LINEAGE,
     PACE,
@@ -103,6 +103,7 @@ from mbt_cli.store.lineage import (
 )
 from mbt_cli.store.locks import Lock, holding, remove_dead_locks
 from mbt_cli.store.logs import logging_to
+from mbt_cli.store.objects import ObjectCache
 from mbt_cli.store.reading import check_files, input_sha256, read_rows, require_lineage
 
 _log = logging.getLogger(__name__)
@@ -318,7 +319,11 @@ class Runner:
         counts = _Counts()
         self.made = counts.made
         failed = self.failed = {}
-        with nullcontext(self._servers) if self._servers else Servers() as servers:
+        with (
+            nullcontext(self._servers)
+            if self._servers
+            else Servers(hub_access(self._machine)) as servers
+        ):
             for address in run_order(chosen):
                 try:
                     self._run_one(address, servers, progress, counts)
@@ -712,9 +717,13 @@ class Servers:
     """A context in which backends stay open until others are needed.
 
     Several run at once only where one cell opens them together, for the roles of a program.
+
+    Args:
+        hub: The places of models; None has none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hub: HubAccess | None = None) -> None:
+        self._hub = hub or HubAccess()
         self._running: list[_Running] = []
         self._broken: list[tuple[Backend, int, BackendError]] = []
 
@@ -740,7 +749,7 @@ class Servers:
                 self._stop(other)
             stack = ExitStack()
             try:
-                opened = stack.enter_context(backend.open(place))
+                opened = stack.enter_context(self._placed(backend).open(place))
             except BackendError as error:
                 self._broken.append((backend, place.parallel, error))
                 raise
@@ -754,6 +763,16 @@ class Servers:
             raise
         finally:
             found.users -= 1
+
+    def _placed(self, backend: Backend) -> Backend:
+        """The backend with the local copy of its weights, where they have a place.
+
+        Fingerprints and request keys have the name: they are made from the backend as it was.
+        """
+        folder = placed_folder(backend.weights_name() or "", self._hub)
+        if folder is None:
+            return backend
+        return backend.model_copy(update={"model": str(folder), "revision": None})
 
     def _found(self, backend: Backend, place: ServerPlace) -> _Running | None:
         """A running server for this backend; None if one has to start."""
@@ -980,4 +999,6 @@ def hub_access(machine: Machine) -> HubAccess:
         offline=machine.is_offline,
         endpoint=environment.get("HF_ENDPOINT") or None,
         token=environment.get("HF_TOKEN") or None,
+        places=machine.places,
+        objects=ObjectCache(machine.objects, machine.is_offline),
     )

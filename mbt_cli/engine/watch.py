@@ -15,7 +15,7 @@ from mbt_cli.core.jobs import JobId
 from mbt_cli.core.progress import Progress
 from mbt_cli.engine.beside import is_training
 from mbt_cli.engine.queues import is_gone
-from mbt_cli.engine.runner import Runner, RunOptions, RunReport, Servers
+from mbt_cli.engine.runner import Runner, RunOptions, RunReport, Servers, hub_access
 from mbt_cli.engine.select import WaitingError, select
 from mbt_cli.engine.states import CellState, States
 from mbt_cli.errors import LockedError, MbtError, MissingInputError, StageError, Stopped, UsageError
@@ -81,7 +81,7 @@ class Watch:
             Stopped: The run that it was part of has ended.
         """
         shown = ""
-        with Servers() as servers:
+        with Servers(hub_access(self._machine)) as servers:
             while True:
                 if not self._is_wanted():
                     raise Stopped("the run that it was part of has ended; finished work is kept")

@@ -29,6 +29,7 @@ from mbt_cli.errors import (
 from mbt_cli.interfaces import Benchmark, Judge
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import expand, follows_source, no_steps, without_missing_sources
+from mbt_cli.manifest.objects import with_local_copies
 from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.resolve import Resolver
@@ -42,6 +43,7 @@ from mbt_cli.manifest.toml import (
 )
 from mbt_cli.manifest.trained_questions import with_trained_questions
 from mbt_cli.plugins import use_study_plugins
+from mbt_cli.settings import Machine
 from mbt_cli.stages.ask import AsksModel
 from mbt_cli.stages.base import axis_text
 from mbt_cli.stages.checkpoints import ALL_STEPS
@@ -50,6 +52,7 @@ from mbt_cli.stages.labels import label_problems
 from mbt_cli.stages.score import ScoreStage, missing_judge
 from mbt_cli.store.cells import published_steps
 from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.objects import ObjectCache
 from mbt_cli.store.questions import SplitReader, check_split, unknown_splits
 from mbt_cli.store.records import data_files
 
@@ -127,6 +130,7 @@ def load_manifest(
     presets: PresetFolders,
     overrides: Sequence[str] = (),
     runs: Path | None = None,
+    objects: ObjectCache | None = None,
 ) -> Manifest:
     """Read, merge, check and expand a manifest.
 
@@ -138,24 +142,35 @@ def load_manifest(
         presets: Where its presets are.
         overrides: Values of `--set`.
         runs: The runs folder, where trainings publish the checkpoints of their steps.
+        objects: Where copies of `s3://` addresses are kept; None: in this machine's cache.
 
     Raises:
         ManifestError: It is wrong; holds every problem found.
         UsageError: The file does not exist, or an override is not KEY=VALUE.
     """
-    load = partial(load_manifest, path, presets=presets, overrides=overrides, runs=runs)
+    if objects is None:
+        machine = Machine()
+        objects = ObjectCache(machine.objects, offline=machine.is_offline)
+    load = partial(
+        load_manifest, path, presets=presets, overrides=overrides, runs=runs, objects=objects
+    )
     try:
-        return replace(_loaded(path, presets, overrides, runs), load=load)
+        return replace(_loaded(path, presets, overrides, runs, objects), load=load)
     except ManifestError as error:
         raise with_lines(error, overrides) from None
 
 
 def _loaded(
-    path: Path, presets: PresetFolders, overrides: Sequence[str], runs: Path | None
+    path: Path,
+    presets: PresetFolders,
+    overrides: Sequence[str],
+    runs: Path | None,
+    objects: ObjectCache,
 ) -> Manifest:
     tree = _with_data_paths(read_manifest_tree(path, overrides), path.parent)
     _check_head(path, tree)
     problems = Problems()
+    tree = with_local_copies(tree, objects, problems)
 
     def stop_if_wrong() -> None:
         if problems:
@@ -165,7 +180,7 @@ def _loaded(
     _check_files(document, problems)
     _check_columns(document, problems)
     text = manifest_text(path, overrides)
-    resolver = Resolver(document, presets, problems, path=path, text=text)
+    resolver = Resolver(document, presets, problems, path=path, text=text, objects=objects)
     for name in document.models:
         if (backend := resolver.backend(name)) is not None:
             hold(os.environ, named=backend.secret_variables())

@@ -12,7 +12,7 @@ from mbt_cli.core.chat import Wants
 from mbt_cli.core.column_maps import ColumnMap, SourcePreset
 from mbt_cli.core.harness import Harness
 from mbt_cli.core.judge_scales import INVESTIGATIONS, POINTS
-from mbt_cli.core.model_settings import RunSettings, Sampling, inferred_limit
+from mbt_cli.core.model_settings import OF_STUDY, RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.core.prices import Price
 from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
@@ -22,6 +22,7 @@ from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
 from mbt_cli.manifest.model_presets import preset_of
+from mbt_cli.manifest.objects import copied
 from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
 from mbt_cli.manifest.problems import Problems, required
 from mbt_cli.manifest.schema import Block, Document, ModelTable
@@ -38,6 +39,7 @@ from mbt_cli.stages.report import ReportStage
 from mbt_cli.stages.rollout import NO_SYSTEM_PROMPT, RolloutStage
 from mbt_cli.stages.score import ScoreStage
 from mbt_cli.stages.train import TrainStage, evaluation_problems
+from mbt_cli.store.objects import ObjectCache
 from mbt_cli.trainers.known_keys import known_keys, wrong_setting
 
 _S = TypeVar("_S", bound=BaseModel)
@@ -64,6 +66,7 @@ class Resolver:
         problems: Collects the problems.
         path: The manifest; its own prompts are in its folder.
         text: The manifest's text, which reports show.
+        objects: Where copies of the `s3://` addresses of presets are kept; None fetches none.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Resolver:
         *,
         path: Path = Path("MANIFEST"),
         text: str = "",
+        objects: ObjectCache | None = None,
     ) -> None:
         self._document = document
         self._presets = presets
@@ -81,6 +85,7 @@ class Resolver:
         self._folder = path.parent
         self._name = path.name if path.is_absolute() else str(path)
         self._text = text
+        self._objects = objects
         self._tables: dict[str, ModelTable | None] = {}
         self._backends: dict[str, Backend | None] = {}
         self._models: dict[tuple[str, str], Model | None] = {}
@@ -405,6 +410,9 @@ class Resolver:
             return None
         sampling = self._sampling(choice, f"{where}.sampling")
         study = self._document.run.model_dump(exclude_unset=True)
+        for key in OF_STUDY & table.run.keys():
+            what = "is for the whole study: write it in `[run]`"
+            self._problems.add(f"models.{name}.run.{key}", what)
         run = self._valid(RunSettings, {**study, **table.run}, f"models.{name}.run")
         if sampling is None or run is None:
             return None
@@ -482,6 +490,8 @@ class Resolver:
             what = f"the backend `{table.backend.get('kind')}` has no such settings; {have} have"
             self._problems.add(f"{where}.{own}", what)
             del written[own]
+        if self._objects is not None:  # those of the manifest itself have their copies already
+            written = copied(written, self._objects, self._problems, f"{where}.backend")
         try:
             return BACKENDS.make(written)
         except ValidationError as error:

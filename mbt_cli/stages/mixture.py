@@ -19,7 +19,6 @@ from mbt_cli.stages.curriculum import Direction, in_order
 from mbt_cli.store.hub import HubRequest
 
 HUB = "hub:"
-_S3 = "s3://"
 _ON_HUB = re.compile(r"hub:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[^@]+)(@(?P<revision>.+))?")
 _SHOWN_IDS = 5
 KEY = ("source", "question_id")
@@ -38,8 +37,8 @@ class MixturePart(Settings):
     # what it holds counts: `TrainStage.files_read`, `TrainStage.hub_files_read`
     order: Annotated[str | None, RunOnly] = None
     """File with the ids of questions, one a line: they are asked in this order, and no others. A
-    path, or `hub:OWNER/NAME/FILE@REVISION` in a data set of the hub. By default all questions, in
-    an order drawn by the seed."""
+    path, `s3://BUCKET/FILE`, or `hub:OWNER/NAME/FILE@REVISION` in a data set of the hub. By default
+    all questions, in an order drawn by the seed."""
     sort: Annotated[Direction | None, AbsentByDefault] = None
     """Order by the pass rates in the stage's `scores`, in place of a file."""
 
@@ -62,11 +61,7 @@ def mixture_problems(parts: Sequence[MixturePart]) -> Iterator[tuple[str, str]]:
         path, is_on_hub = order_path(part), (part.order or "").startswith(HUB)
         if is_on_hub and order_request(part) is None:
             yield f"{where}.order", f"`{part.order}` is not a file: `hub:OWNER/NAME/FILE@REVISION`"
-        if part.order is not None and part.order.startswith(_S3):
-            name = Path(part.order).name or "ids.txt"
-            what = f"`{part.order}`: orders are not read from S3; copy the file"
-            yield f"{where}.order", f'{what} (`aws s3 cp {part.order} {name}`): `order = "{name}"`'
-        elif path is not None and not path.is_file():
+        if path is not None and not path.is_file():
             what = f"no file `{part.order}` (relative to {Path.cwd()}): one question id a line"
             yield f"{where}.order", what
     if any(part.weight for part in parts) and not all(p.weight or p.count for p in parts):

@@ -85,7 +85,7 @@ from mbt_cli.stages.training_data import (
     without_questions,
 )
 from mbt_cli.store.disk import write_atomically, writing_to
-from mbt_cli.store.hub import HubRequest, fetch_files
+from mbt_cli.store.hub import HubAccess, HubRequest, fetch_files, placed_folder
 from mbt_cli.store.locks import held_by_children
 
 _THINKING_SWITCHES = ("enable_thinking", "thinking")
@@ -698,7 +698,7 @@ def _write_job(
     job = TrainingJob(
         address=resolution.address,
         study=resolution.study,
-        weights=weights,
+        weights=_at_its_place(weights, work.hub),
         template=model.template_arguments(),
         recipe=recipe,
         method=trainer.model_dump(mode="json", exclude={"kind"}),
@@ -762,6 +762,14 @@ def _start_weights(work: Work) -> Weights:
             hint="use a backend that loads weights on this machine",
         )
     return weights
+
+
+def _at_its_place(weights: Weights, hub: HubAccess) -> Weights:
+    """The local copy of the weights, if they have a place."""
+    folder = placed_folder(weights.model, hub)
+    if folder is None:
+        return weights
+    return weights.model_copy(update={"model": str(folder), "revision": None})
 
 
 def _variables(work: Work, recipe: Recipe, logs: Path, folder: Path) -> dict[str, str]:

@@ -6,13 +6,14 @@ also be a local folder with the same files.
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from mbt_cli.errors import MbtError, MissingInputError, UsageError
+from mbt_cli.store.objects import ObjectCache, copy_of, listed, local_copy, parts_of
 
 RepoType = Literal["dataset", "model"]
 _FIRST_PAUSE_SECONDS = 1.0
@@ -31,12 +32,16 @@ class HubAccess:
         offline: Never use the network, only the cache.
         endpoint: URL of a hub other than huggingface.co (HF_ENDPOINT).
         token: Access token for private and gated repositories.
+        places: Repositories to the folder of objects where they are looked for first.
+        objects: Where copies of objects are kept; None uses no places.
     """
 
     cache: Path | None = None
     offline: bool = False
     endpoint: str | None = None
     token: str | None = field(default=None, repr=False)
+    places: Mapping[str, str] = field(default_factory=dict)
+    objects: ObjectCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,8 @@ def fetch_files(request: HubRequest, access: HubAccess, *, attempts: int = 3) ->
     folder = local_folder(request.repo)
     if folder is not None:
         return _found(request, folder, None)
+    if (placed := placed_folder(request.repo, access)) is not None:
+        return _found(request, placed, request.revision)
     for attempt in range(1, attempts + 1):
         try:
             snapshot = Path(_snapshot(request, access))
@@ -105,6 +112,22 @@ def fetch_files(request: HubRequest, access: HubAccess, *, attempts: int = 3) ->
                 raise
             time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
     raise AssertionError("the loop returns or raises")
+
+
+def placed_folder(repo: str, access: HubAccess) -> Path | None:
+    """The local copy of a repository's place; None if it has none, or nothing is there.
+
+    Raises:
+        UsageError: Access to the place is denied, or no package reads objects.
+        MbtError: Its store did not answer.
+    """
+    place = access.places.get(repo)
+    if place is None or access.objects is None:
+        return None
+    try:
+        return local_copy(place, access.objects)
+    except MissingInputError:
+        return None
 
 
 def size_of(request: HubRequest, access: HubAccess) -> HubSize:
@@ -118,6 +141,8 @@ def size_of(request: HubRequest, access: HubAccess) -> HubSize:
     if folder is not None:
         paths = _found(request, folder, None).paths
         return HubSize(None, len(paths), sum(path.stat().st_size for path in paths), 0, 0)
+    if (stored := placed_size(request, access)) is not None:
+        return stored
     if access.offline:
         raise _not_reached(request, access, None)
     from huggingface_hub import snapshot_download
@@ -132,6 +157,17 @@ def size_of(request: HubRequest, access: HubAccess) -> HubSize:
         missing_files=len(missing),
         missing_bytes=sum(file.file_size or 0 for file in missing),
     )
+
+
+def placed_size(request: HubRequest, access: HubAccess) -> HubSize | None:
+    """The size of what is in a repository's place; None if it has none, or nothing is there."""
+    place = access.places.get(request.repo)
+    if place is None or access.objects is None or access.offline:
+        return None
+    found = listed(*parts_of(place))
+    size = sum(one.bytes for one in found)
+    missing = 0 if copy_of(place, found, access.objects) else len(found)
+    return HubSize(None, len(found), size, missing, size if missing else 0) if found else None
 
 
 def cached_file(repo: str, name: str, revision: str | None, access: HubAccess) -> Path | None:

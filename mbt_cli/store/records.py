@@ -55,6 +55,10 @@ def data_files(pattern: str | Path) -> list[Path]:
     found = [path] if path.exists() else _matching(path)
     files = [path for path in found if path.is_file()]
     if not files:
+        if str(pattern).startswith("s3:/"):
+            what = f"no object `{str(pattern).replace('s3:/', 's3://').replace(':///', '://')}`"
+            hint = "correct the address, or upload it: `mbt data push PATH ADDRESS`"
+            raise MissingInputError(what, hint=hint)
         if re.match(r"\w+:/+\w", str(pattern)):
             what = f"`{pattern}` is an address, and data files are local"
             raise MissingInputError(what, hint="download the file, and name it here")

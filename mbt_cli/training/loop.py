@@ -35,6 +35,7 @@ from mbt_cli.core.training_job import (
     SUMMARY,
     TRAINED_GGUF,
     TRAINING_SET,
+    WHOLE_CHECKPOINT,
     TrainingJob,
     log_lines,
 )
@@ -45,8 +46,6 @@ from mbt_cli.training.tokenizer import gguf_of
 from mbt_cli.training.utilization import token_cost
 
 _KEPT_CHECKPOINTS = 2
-_COMPLETE = "mbt-whole"
-"""Marks a checkpoint that was written completely."""
 _LOGGED = ("epoch", "loss", "learning_rate", "grad_norm", "reward", "kl")
 _KIBIBYTE = 1024
 _PANELS_IN_A_COLUMN = 3
@@ -241,7 +240,7 @@ def last_checkpoint(folder: Path) -> Path | None:
     """The newest complete checkpoint; incomplete ones are removed."""
     found: dict[int, Path] = {}
     for path in folder.glob("checkpoint-*"):
-        if (path / _COMPLETE).is_file():
+        if (path / WHOLE_CHECKPOINT).is_file():
             found[int(path.name.rpartition("-")[2])] = path
         else:
             shutil.rmtree(path)
@@ -338,7 +337,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         path = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and path.is_dir():
-            (path / _COMPLETE).touch()
+            (path / WHOLE_CHECKPOINT).touch()
         if torch.distributed.is_initialized():
             # the first process to exit ends all others, so none exits before this is written
             torch.distributed.barrier()

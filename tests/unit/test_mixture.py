@@ -127,17 +127,6 @@ def test_an_order_on_the_hub_is_named_with_its_revision():
     )
 
 
-def test_an_order_on_s3_is_refused_with_the_command_that_copies_it():
-    part = MixturePart(benchmark="a", order="s3://bucket/orders/easy.txt")
-    assert list(mixture_problems([part])) == [
-        (
-            "mixture.0.order",
-            "`s3://bucket/orders/easy.txt`: orders are not read from S3; copy the file "
-            '(`aws s3 cp s3://bucket/orders/easy.txt easy.txt`): `order = "easy.txt"`',
-        )
-    ]
-
-
 def test_an_order_may_come_from_elsewhere(tmp_path):
     (tmp_path / "fetched").write_text("a-2\na-1\n")
     part = MixturePart(benchmark="a", order="hub:org/curricula/easy.txt")

@@ -1,0 +1,83 @@
+"""`mbt pull`: what running and finished jobs of a study have put into its mirror."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.core.addresses import matches
+from mbt_cli.core.names import NAME_PATTERN
+from mbt_cli.engine.mirroring import came_text
+from mbt_cli.errors import MissingInputError, UsageError
+from mbt_cli.manifest.load import Manifest
+from mbt_cli.settings import Machine, read_machine
+from mbt_cli.store.lineage import LINEAGE
+from mbt_cli.store.mirror import Mirror
+
+
+def pull(study: str, only: list[str] | None, source: str | None, *, follow: bool) -> None:
+    """Fetch finished cells, replies and logs; with `follow`, again and again.
+
+    Raises:
+        UsageError: The study has no mirror.
+        MissingInputError: The mirror has nothing of the study.
+        MbtError: The mirror did not answer.
+    """
+    manifest, machine = _opened(study)
+    name = manifest.study if manifest else study
+    place = source or machine.mirror
+    if place is None:
+        raise UsageError(
+            f"the study `{name}` has no mirror",
+            hint='name it: `--from s3://BUCKET/FOLDER`, `[run] mirror = "s3://..."` in its '
+            "manifest, or MBT_MIRROR",
+        )
+    mirror = Mirror(place, machine.runs, name)
+    patterns = only or ()
+    taken = [p for p in patterns if not p.startswith("!")]
+    left_out = [p.removeprefix("!") for p in patterns if p.startswith("!")]
+
+    def wanted(address: str) -> bool:
+        is_taken = not taken or any(matches(p, address) for p in taken)
+        return is_taken and not any(matches(p, address) for p in left_out)
+
+    seconds = manifest.document.run.mirror_seconds if manifest else 5.0
+    while True:
+        came = mirror.pull(wanted, logs=True)
+        for address in (*came.cells, *(f"{a} (unfinished)" for a in came.journals)):
+            typer.echo(address)
+        if came:
+            typer.echo(came_text(came, place), err=True)
+        if not follow or (manifest and _is_whole(manifest, machine, wanted)):
+            break
+        time.sleep(seconds)
+    if not came and not (machine.runs / name).is_dir():
+        raise MissingInputError(
+            f"`{place}` has nothing of the study `{name}`",
+            hint="check the name and the address; a run puts something there within seconds",
+        )
+    typer.echo(f"{machine.runs / name}/", err=True)
+
+
+def _opened(study: str) -> tuple[Manifest | None, Machine]:
+    """The manifest of a study, where there is one of that name, and the machine."""
+    names = [study] if study.endswith(".toml") else [f"{study}.toml", f"manifests/{study}.toml"]
+    for name in names:
+        if Path(name).is_file():
+            return open_manifest(Path(name), None, None)
+    if study.endswith(".toml") or not re.fullmatch(NAME_PATTERN, study):
+        raise UsageError(f"no study or manifest `{study}`", hint="mbt pull STUDY, or its manifest")
+    return None, read_machine()
+
+
+def _is_whole(manifest: Manifest, machine: Machine, wanted: Callable[[str], bool]) -> bool:
+    """Whether every chosen cell of the study is finished here."""
+    if manifest.load is not None and manifest.has_open_steps:
+        manifest = manifest.load()
+    folder = machine.runs / manifest.study
+    return not manifest.waiting and all(
+        (folder / address / LINEAGE).is_file() for address in manifest.cells if wanted(address)
+    )

@@ -1,0 +1,278 @@
+"""The mirror: a lost machine loses only what was in flight."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from mbt_cli.store.mirror import Mirror
+from tests import object_store
+from tests.cli.chat_server import ChatServer
+
+STUDY = """
+[study]
+name = "lost"
+seed = 1
+max_failed_share = 0
+
+[run]
+mirror = "PLACE"
+mirror_seconds = 0.2
+concurrency = 4
+
+[sampling.plain]
+temperature = 0.7
+max_tokens = 16
+
+[models.student]
+backend = { kind = "openai", base_url = "URL" }
+id = "student"
+sampling = "plain"
+
+[benchmarks.b]
+kind = "tinyhop"
+limit = 20
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = "b", split = "validation", model = "student", prompt = ["answer", "metacognitive"] }
+samples = 2
+
+[[stage]]
+kind = "score"
+name = "scores"
+rollouts = "base"
+metrics = ["exact_match", "tokens"]
+
+[[stage]]
+kind = "report"
+name = "tables"
+scores = "scores"
+tables = ["main_results"]
+"""  # noqa: E501  TOML keeps an inline table on one line
+REQUESTS = 80
+
+
+@pytest.fixture(scope="module")
+def objects():
+    with object_store.running() as store:
+        yield store
+
+
+@pytest.fixture
+def bucket(objects):
+    return objects.bucket()
+
+
+@pytest.fixture
+def server():
+    with ChatServer(delay_seconds=0.05) as server:
+        yield server
+
+
+class Place:
+    """A folder with the study: a machine of its own."""
+
+    def __init__(self, folder, objects, warm, text):
+        folder.mkdir()
+        self.warm = warm
+        (folder / "study.toml").write_text(text)
+        self.folder, self.runs = folder, folder / "runs"
+        self.environment = {**os.environ, **objects.environment, "NO_COLOR": "1"}
+        self.environment |= {"MBT_CACHE": str(folder / "cache"), "COLUMNS": "200"}
+
+    def start(self, *arguments):
+        command = [sys.executable, "-m", "mbt_cli", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, start_new_session=True, **pipes
+        )
+
+    def run(self, *arguments):
+        done = self.warm.run(arguments, self.folder, self.environment, timeout=120)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def place(tmp_path, objects, bucket, server, warm):
+    text = STUDY.replace("PLACE", f"{bucket.url}/mbt").replace("URL", server.base_url)
+    return lambda name: Place(tmp_path / name, objects, warm, text)
+
+
+def mirrored_replies(bucket):
+    segments = [key for key in bucket.names() if "/~journal/" in key]
+    found = 0
+    for key in segments:
+        with suppress(FileNotFoundError):  # its cell was finished since
+            found += bucket.get(key).count(b"\n")
+    return found
+
+
+def wait_until(is_so, process=None):
+    for _ in range(1200):
+        if is_so():
+            return
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    pytest.fail("it did not happen within a minute")
+
+
+def table(runs):
+    found = {p.relative_to(runs): p.read_text() for p in runs.rglob("main_results.csv")}
+    assert found
+    return found
+
+
+def test_a_killed_run_resumes_elsewhere_and_asks_nothing_twice(place, bucket, server):
+    server.delay_seconds = 0.4
+    first = place("first")
+    process = first.start("run", "study.toml")
+    # one cell is finished, and of the other some replies are in the mirror
+    wait_until(
+        lambda: (
+            mirrored_replies(bucket)
+            and any("/~done/" in k for k in bucket.names())
+            and any("prompt=metacognitive/~journal" in k for k in bucket.names())
+        ),
+        process,
+    )
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: sum(server.asked.values()) == sum(server.answered.values()))
+    kept, asked = mirrored_replies(bucket), sum(server.asked.values())
+    assert 40 < asked < REQUESTS
+    shutil.rmtree(first.runs)
+    before = dict(server.asked)
+    server.delay_seconds = 0.05
+
+    second = place("second")
+    code, _, err = second.run("run", "study.toml")
+
+    assert code == 0, err
+    assert "from s3://" in err
+    # each request that the mirror has is asked once; only what was in flight, or came within the
+    # last look, is asked again: at most four at once, for 0.2 seconds and their replies
+    twice = sum(count - 1 for count in server.asked.values())
+    assert twice == asked - 40 - kept
+    assert twice <= 4 * 12
+    assert len(server.asked) == REQUESTS
+    assert all(server.asked[key] >= before[key] for key in before)
+    # an unbroken run on a third machine has the same table, and asks nothing
+    sent = sum(server.asked.values())
+    third = place("third")
+    code, _, err = third.run("run", "study.toml")
+    assert code == 0, err
+    assert sum(server.asked.values()) == sent
+    assert table(third.runs) == table(second.runs)
+    apart = place("apart")
+    code, _, err = apart.run("run", "study.toml", "--set", 'run.mirror="off"')
+    assert code == 0, err
+    assert table(apart.runs) == table(second.runs)
+    # nothing of unfinished cells is left in the mirror
+    assert not [key for key in bucket.names() if "/~journal/" in key]
+
+
+def test_a_reply_that_is_in_the_mirror_is_never_asked_again(place, bucket, server):
+    """The same, with every reply in the mirror before the kill."""
+    first = place("first")
+    server.answers = 50  # then every request fails, and the run ends
+    code, _, err = first.run("run", "study.toml")
+    assert code == 1
+    assert mirrored_replies(bucket) >= 10
+    server.answers = float("inf")
+    before = dict(server.answered)
+    assert sum(before.values()) == 50
+    shutil.rmtree(first.runs)
+
+    code, _, err = place("second").run("run", "study.toml", "--retry-failed")
+
+    assert code == 0, err
+    assert all(server.answered[key] == 1 for key in server.answered)
+    assert len(server.answered) == REQUESTS
+
+
+def test_pull_follows_to_the_end_and_takes_only_what_is_chosen(place, bucket, server):
+    far, here = place("far"), place("here")
+    running = far.start("run", "study.toml")
+    wait_until(lambda: bucket.names(), running)
+    following = here.start("pull", "study.toml", "--follow", "--only", "base/prompt=answer")
+
+    _, err = following.communicate(timeout=120)
+    assert following.returncode == 0, err
+    assert running.communicate(timeout=120)
+    assert running.returncode == 0
+
+    cells = {p.parent.name for p in here.runs.rglob("lineage.json")}
+    assert cells == {"prompt=answer"}
+    rows = next(here.runs.rglob("rows.parquet"))
+    assert rows.read_bytes() == (far.folder / rows.relative_to(here.folder)).read_bytes()
+    code, _, err = here.run("pull", "lost", "--from", f"{bucket.url}/mbt")
+    assert code == 0, err
+    assert table(here.runs) == table(far.runs)
+    asked = sum(server.asked.values())
+    code, _, err = here.run("run", "study.toml", "--set", 'run.mirror="off"')
+    assert code == 0, err
+    assert sum(server.asked.values()) == asked
+    code, _, err = here.run("pull", "other", "--from", f"{bucket.url}/mbt")
+    assert code == 2
+    assert "has nothing of the study `other`" in err
+
+
+def test_a_damaged_mirror_is_refused_and_a_lost_one_does_not_stop_a_run(place, bucket, server):
+    first = place("first")
+    assert first.run("run", "study.toml")[0] == 0
+    key = next(k for k in bucket.names() if k.endswith("rows.parquet") and "/base/" in k)
+    content = bucket.get(key)
+    bucket.put(key, content[:-9] + b"\0" * 9)
+
+    second = place("second")
+    code, _, err = second.run("run", "study.toml")
+    assert code == 1
+    assert "differs from its lineage in the mirror" in err
+    assert not list(second.runs.rglob("base/**/lineage.json"))
+
+    for one in bucket.names():
+        bucket.delete(one)
+    third = place("third")
+    server.delay_seconds = 0.3
+    process = third.start("run", "study.toml")
+    wait_until(lambda: sum(server.asked.values()) > REQUESTS + 4, process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert mirrored_replies(bucket) > 0
+
+
+def test_machines_do_not_overwrite_each_others_replies(tmp_path, objects, bucket, monkeypatch):
+    for name, value in objects.environment.items():
+        monkeypatch.setenv(name, value)
+    line = b'{"key":"%d"}\n'
+    one, two = (Mirror(f"{bucket.url}/m", tmp_path / name / "runs", "s") for name in "ab")
+    journals = [tmp_path / name / "runs" / "s" / "base" / "x=1" / "journal" for name in "ab"]
+    for number, journal in enumerate(journals):
+        journal.mkdir(parents=True)
+        (journal / "replies-0.jsonl").write_bytes(line % number + b'{"torn')
+    one.push(), two.push()
+
+    one.pull(), two.pull()
+    with (journals[0] / "replies-0.jsonl").open("ab") as file:
+        file.write(b'":1}\n')
+    one.push(), two.pull(), one.pull()
+
+    both = [b"".join(p.read_bytes() for p in j.glob("replies-mirrored-*")) for j in journals]
+    assert both == [line % 1, line % 0 + b'{"torn":1}\n']
+    # what came from another machine does not go up again
+    one.push(), two.push()
+    assert mirrored_replies(bucket) == 3
+    # a process that starts anew knows what went up
+    one.close()
+    Mirror(f"{bucket.url}/m", tmp_path / "a" / "runs", "s").push()
+    assert mirrored_replies(bucket) == 3
+    assert json.loads(next((tmp_path / "a").rglob(".mirror/*.json")).read_text())
