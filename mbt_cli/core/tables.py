@@ -22,6 +22,7 @@ CELLS = pl.Schema(
         "failed_requests": pl.Int64(),
         "seconds": pl.Float64(),
         "notes": pl.String(),  # the stage's notes, a JSON object
+        "published": pl.List(pl.Int64()),  # steps whose checkpoints a training has published
     }
 )
 """Facts from the lineages of finished cells, one row per cell of any kind."""

@@ -475,7 +475,8 @@ class TrainingCurves(Figure):
                     axis.plot(steps, values, color=one["color"], linestyle=one["linestyle"])
                 for line, (steps, values) in panel.points.items():
                     color = style.look(labels, panel.label(line, runs))["color"]
-                    axis.plot(steps, values, color=color, linewidth=0.8, **_EVALUATED)
+                    width = 0.0 if panel.is_marked else 0.8
+                    axis.plot(steps, values, color=color, linewidth=width, **_EVALUATED)
                 axis.set(xlabel="step", ylabel=panel.title)
             handles = style.line_handles(labels)
             style.legend(figure, handles, columns=self.columns)
@@ -485,19 +486,20 @@ class TrainingCurves(Figure):
         """The panels of a metric: one, or one more for each benchmark if several cells have it."""
         title = metric.replace("_", " ")
         whole = curves(inputs.cells, metric)
-        held_out = curves(inputs.cells, f"eval_{metric}") or _at_scored_steps(inputs, whole)
-        points = {(cell, ""): xy for cell, xy in held_out.items() if cell in whole}
+        held_out = curves(inputs.cells, f"eval_{metric}")
+        found = held_out or _at_scored_steps(inputs, whole)
+        points = {(cell, ""): xy for cell, xy in found.items() if cell in whole}
         sources = curves_of_sources(inputs.cells, metric) if self.by_source else {}
         lines = {(cell, ""): xy for cell, xy in whole.items()}
         if len(whole) == 1:
             for source, of_cells in sources.items():
                 lines |= {(cell, source): xy for cell, xy in of_cells.items()}
-            return [_Curves(title, lines, points)]
+            return [_Curves(title, lines, points, is_marked=not held_out)]
         more = [
             _Curves(f"{title}: {source}", {(cell, ""): xy for cell, xy in of_cells.items()}, {})
             for source, of_cells in sources.items()
         ]
-        return [_Curves(title, lines, points), *more]
+        return [_Curves(title, lines, points, is_marked=not held_out), *more]
 
 
 _XY = tuple[list[float], list[float]]
@@ -508,12 +510,12 @@ def _at_scored_steps(inputs: ReportInputs, lines: Mapping[str, _XY]) -> dict[str
     if STEP not in inputs.axes:
         return {}
     scored = inputs.summary.filter(pl.col(STEP).is_not_null()).select(inputs.axes).unique()
-    published = set(inputs.cells["address"])
+    published = dict(inputs.cells.select("address", "published").iter_rows())
     found = {}
     for address, (steps, values) in lines.items():
         axes = {axis: name for axis, name in axes_of(address).items() if axis in inputs.axes}
         own = scored.filter(**axes)[STEP].unique().to_list()
-        at = sorted(int(step) for step in own if f"{address}/{STEP}={step}" in published)
+        at = sorted({int(step) for step in own} & set(published[address] or ()))
         if at:
             found[address] = ([float(step) for step in at], np.interp(at, steps, values).tolist())
     return found
@@ -532,11 +534,13 @@ class _Curves:
         lines: Steps and values of what is logged at every step.
         points: Steps and values of evaluations: of held-out questions while the model trains, or
             the places on the line at which checkpoints are scored.
+        is_marked: Whether they are such places.
     """
 
     title: str
     lines: Mapping[_Line, _XY]
     points: Mapping[_Line, _XY]
+    is_marked: bool = False
 
     @staticmethod
     def label(line: _Line, runs: Mapping[str, str]) -> str:

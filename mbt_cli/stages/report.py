@@ -40,6 +40,7 @@ from mbt_cli.report.references import (
 from mbt_cli.report.seeds import merged_seeds
 from mbt_cli.stages.base import InputRule, LoadedInput, Resolution, Stage, StageInput, Work
 from mbt_cli.stages.contamination import shared_questions
+from mbt_cli.store.cells import published_steps
 from mbt_cli.store.reading import finished_cells, read_parquet_file
 from mbt_cli.store.spending import SpendingReader, Spent, earlier_spending
 
@@ -342,6 +343,7 @@ def study_cells(study_folder: Path) -> pl.DataFrame:
             "failed_requests": lineage.requests.failed,
             "seconds": lineage.seconds,
             "notes": orjson.dumps(lineage.notes).decode(),
+            "published": published_steps(study_folder.parent, study_folder.name, lineage.address),
         }
         for lineage in lineages
     ]

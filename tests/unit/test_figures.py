@@ -194,15 +194,15 @@ def scored_steps(inputs):
     texts = dict.fromkeys(("address", *axes), pl.String())
     curve = [{"step": n, "entropy": 1.0 / n, "reward": n if n % 2 else None} for n in (1, 2, 3, 4)]
     told = json.dumps({"training": {"curve": curve}})
-    steps = [{"address": f"rl/model=x/step={n}", "kind": "train"} for n in (1, 2, 3)]
     cells = [
-        {"address": f"{stage}/model=x", "kind": "train", "notes": told} for stage in ["rl", "sft"]
+        {"address": f"{stage}/model=x", "kind": "train", "notes": told, "published": published}
+        for stage, published in (("rl", [1, 2, 3]), ("sft", []))
     ]
     return replace(
         inputs,
         summary=pl.DataFrame(found, schema={**rows.SUMMARY, **texts}),
         axes=axes,
-        cells=pl.DataFrame([*cells, *steps], schema=CELLS),
+        cells=pl.DataFrame(cells, schema=CELLS),
     )
 
 
