@@ -134,6 +134,7 @@ class PageInputs:
         captions: Name of a figure to its title and what it shows.
         comparisons: The paired differences of every two methods.
         traces: Most traces of each rollout cell; `auto` shares 10,000 among the cells.
+        money: What the study's requests have cost, as text; empty if no price is known.
     """
 
     study: str
@@ -147,6 +148,7 @@ class PageInputs:
     captions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     comparisons: Comparisons | None = None
     traces: int | Literal["all", "auto"] = "auto"
+    money: str = ""
 
 
 def write_page(folder: Path, inputs: PageInputs) -> Path:
@@ -180,6 +182,7 @@ def write_page(folder: Path, inputs: PageInputs) -> Path:
         "notes": f"{inputs.study}/{NOTES}" if (inputs.study_folder / NOTES).is_file() else None,
         # of the newest cell, so that the same cells give the same page
         "made": max((f"{c.started_at:%Y-%m-%d %H:%M}" for c in found.cells.values()), default=""),
+        "money": inputs.money,
         "graph": _graph(inputs, found),
         "compare": _write_comparisons(page, inputs.comparisons),
         "rollouts_of": _rollouts_of(found),

@@ -13,7 +13,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.addresses import axes_of
 from mbt_cli.core.chat import Json
 from mbt_cli.core.plugin import Grows
-from mbt_cli.core.prices import PICOS, Price
+from mbt_cli.core.prices import PICOS, Price, money_text
 from mbt_cli.core.tables import (
     CELLS,
     SPENDING,
@@ -125,6 +125,7 @@ class ReportStage(Stage):
             manifest_name=found.manifest_name,
             comparisons=_comparisons(work, inputs, tables),
             traces=self.traces,
+            money=_spent(inputs),
         )
 
     def _beside_reference(
@@ -272,6 +273,12 @@ def report_inputs(work: Work) -> ReportInputs:
         spending=study_spending(work.study_folder, work.resolution.prices),
         currency=work.resolution.currency,
     )
+
+
+def _spent(inputs: ReportInputs) -> str:
+    """What the requests of the study have cost, as text; empty where no price is known."""
+    money = inputs.spending["money"].drop_nulls()
+    return money_text(round(money.sum() * PICOS), inputs.currency) if len(money) else ""
 
 
 def _scores(cell: LoadedInput) -> pl.LazyFrame:

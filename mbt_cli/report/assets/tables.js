@@ -39,6 +39,7 @@
       mbt.some("judge", names(of("judge"))),
       replies.length ? `${mbt.count(total(replies, "rows"))} replies, ${mbt.count(failed)} failed` : null,
       replies.length ? `${mbt.count(total(made, "tokens"))} tokens written` : null,
+      overview.money ? `${overview.money} spent` : null,
     ].filter(Boolean);
     return parts.length ? el("p", { class: "head" }, parts.join(" · ")) : null;
   };
