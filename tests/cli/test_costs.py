@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
@@ -109,7 +108,9 @@ def spending(mbt):
     return json.loads(done.out)["spending"]
 
 
-def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(mbt, study, server):
+def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
+    mbt, study, server, workplace
+):
     study(0.1)
 
     stopped = mbt("run", "study.toml", "-q")
@@ -129,7 +130,7 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(m
     assert done.code == 0, done.err
     assert len(server.bodies) == QUESTIONS
     assert set(server.asked.values()) == {1}  # none was paid for twice
-    (overview,) = Path("runs").rglob("report/data/overview.js")
+    (overview,) = (workplace / "runs").rglob("report/data/overview.js")
     assert f'"money":"{QUESTIONS * EACH:.2f} USD"' in overview.read_text()
     assert spending(mbt)["money"] == pytest.approx(QUESTIONS * EACH)
 
