@@ -494,6 +494,8 @@ class Trainer(Plugin):
     prepares: ClassVar[str | None] = None
     """Module of a process that prepares the job's data, `python -m PREPARES JOB`: it ends before
     the processes of the training start, and may use every processor."""
+    packages: ClassVar[Collection[str]] = ()
+    """Packages without which its process cannot start."""
     learns_from: ClassVar[Mapping[str, str]]
     """Inputs that a train stage of this method needs (`data` or `questions`), each described."""
     held_out_loss: ClassVar[bool] = True

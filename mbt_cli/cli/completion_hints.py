@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from mbt_cli.cli.completion import Hints
-from mbt_cli.core.model_settings import RunSettings, Sampling
+from mbt_cli.core.model_settings import OF_STUDY, RunSettings, Sampling
 from mbt_cli.errors import MbtError
 from mbt_cli.manifest.expand import HUB
 from mbt_cli.manifest.load import Manifest, load_manifest
@@ -66,7 +66,7 @@ def set_keys(manifest: Manifest) -> Mapping[str, Sequence[str]]:
     keys: dict[str, list[str]] = {}
     for place, model in _tables_of(manifest):
         for name, info in model.model_fields.items():
-            if name not in _FIXED:
+            if name not in (*_FIXED, *(OF_STUDY if place.endswith(".run") else ())):
                 default = [] if info.is_required() else [info.get_default()]
                 values = [*default, *_choices(info.annotation)]
                 shown = (text for value in values for text in _shown(value))

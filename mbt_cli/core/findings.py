@@ -79,21 +79,19 @@ class Extra:
     purpose: str
 
 
+TRAINING = ("torch", "transformers", "trl", "accelerate", "datasets")
+"""Packages without which no training of mbt's own starts."""
+
 EXTRAS: Mapping[str, Extra] = {
     "embedded": Extra(("xllamacpp",), "the embedded model and GGUF files"),
     "math": Extra(("math-verify",), "comparing math answers in other forms"),
     "instructions": Extra(
         ("emoji", "langdetect", "nltk", "regex", "syllapy"), "checking instructions"
     ),
-    "train": Extra(
-        (
-            *("torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf"),
-            *("matplotlib", "wandb"),
-        ),
-        "training",
-    ),
+    "train": Extra((*TRAINING, "peft", "gguf", "matplotlib", "wandb"), "training"),
     "vllm": Extra(("vllm",), "serving models on GPUs"),
     "ray": Extra(("ray",), "vLLM over several nodes through Ray, for versions without --nnodes"),
+    "s3": Extra(("obstore",), "files and mirrors on S3"),
     "sky": Extra(("skypilot",), "clouds and Kubernetes"),
     "qlora": Extra(("bitsandbytes",), "training in four bits, 8-bit optimizers"),
     "kernels": Extra(("kernels",), "attention and layer kernels of the Hugging Face hub"),

@@ -114,8 +114,6 @@ _SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=1")
 _CURVE = ("step", "loss", "reward", "kl", "grad_norm", "learning_rate", "completion_length")
 """Columns of the log that figures draw, besides those of the method."""
 _EVALUATED = ("step", "eval_loss", "eval_score")
-_NEEDED = ("torch", "transformers", "trl", "accelerate", "datasets")
-"""Packages without which no training starts."""
 _OTHER_PYTHON = ", or name the Python of another environment in `launch.python`"
 _MISSING_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _MEMORY_KILL = 137
@@ -924,28 +922,19 @@ def check_training_packages(resolution: Resolution) -> None:
     recipe, trainer = resolution.recipe, resolution.trainer
     if recipe is None or trainer is None:
         return
-    check_packages(recipe)
-    if missing := trainer.missing(recipe, training_python(recipe.launch)):
-        raise UsageError(f"`{resolution.address}`: {missing.what}", hint=missing.do)
-
-
-def check_packages(recipe: Recipe) -> None:
-    """Refuse a training whose Python lacks a package, before anything is loaded.
-
-    Raises:
-        UsageError: A package is not installed; the hint is what to type.
-    """
     python = training_python(recipe.launch)
     for setting, package in lacking_packages(recipe, python):
         raise UsageError(
             f"`{setting}` needs the package `{package}`, which the Python that trains lacks",
             hint=install_line(package, python),
         )
-    if missing := not_installed(_NEEDED, python):
+    if absent := not_installed(trainer.packages, python):
         raise UsageError(
-            f"the Python that trains has no package {', '.join(f'`{one}`' for one in missing)}",
-            hint=f"{install_line(missing[0], python)}{_OTHER_PYTHON}",
+            f"the Python that trains has no package {', '.join(f'`{one}`' for one in absent)}",
+            hint=f"{install_line(absent[0], python)}{_OTHER_PYTHON}",
         )
+    if missing := trainer.missing(recipe, python):
+        raise UsageError(f"`{resolution.address}`: {missing.what}", hint=missing.do)
 
 
 def lacking_packages(recipe: Recipe, python: str) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ import orjson
 from pydantic import Field
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.findings import answer_of
+from mbt_cli.core.findings import TRAINING, answer_of
 from mbt_cli.core.names import nearest
 from mbt_cli.core.plugin import RunOnly
 from mbt_cli.core.recipe import Recipe, generation_round
@@ -80,6 +80,7 @@ class GRPO(Trainer):
     version: ClassVar[int] = 2
     module: ClassVar[str] = "mbt_cli.training.grpo"
     prepares: ClassVar[str | None] = "mbt_cli.training.grpo_rows"
+    packages: ClassVar[Collection[str]] = TRAINING
     learns_from: ClassVar[Mapping[str, str]] = {
         "questions": 'the questions to ask, such as { benchmark = "NAME", split = "train" }'
     }

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import ClassVar, Literal
 
 from mbt_cli.core.chat import Json
+from mbt_cli.core.findings import TRAINING
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.interfaces import Trainer
 from mbt_cli.trainers.known_keys import KEEPS_WEIGHTS, known_keys
@@ -14,6 +15,7 @@ class SFT(Trainer):
 
     module: ClassVar[str] = "mbt_cli.training.sft"
     prepares: ClassVar[str | None] = "mbt_cli.training.sft_rows"
+    packages: ClassVar[Collection[str]] = TRAINING
     learns_from: ClassVar[Mapping[str, str]] = {"data": "the stages to train on"}
 
     kind: Literal["sft"] = "sft"

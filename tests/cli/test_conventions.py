@@ -22,6 +22,7 @@ OWN_WORDS = {
     "--benchmark": "",
     "--preset": "Settings of the cluster",  # `plan` takes its GPUs alone
     "--schema": "Print the JSON Schema of",  # of manifests, or of plans
+    "--follow": "Keep",  # printing lines, or fetching cells
     "--verbose": "",  # of a run every detail, of `serve` what its server prints
     "--dry-run": "",  # what is shown differs, that nothing is done does not
 }

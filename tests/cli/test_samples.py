@@ -8,7 +8,7 @@ from polars.testing import assert_frame_equal
 
 from mbt_cli.api import scan
 from mbt_cli.core import rows
-from mbt_cli.core.judge_scales import BELIEF, LIKELIHOOD, POINTS
+from mbt_cli.core.judge_scales import BELIEF, LIKELIHOOD, POINTS, UPLIFT
 from mbt_cli.registry import SCORES
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
@@ -62,7 +62,7 @@ def scored(mbt, workplace):
         'verdicts = ["answers", "answer_hit", "phases", "redundancy", "rule"]',
     )
     # points, beliefs and likelihoods need judges and questions of their own, which their tests have
-    others = {POINTS, BELIEF, LIKELIHOOD}
+    others = {POINTS, BELIEF, LIKELIHOOD, UPLIFT}
     kinds = [k for k, score in SCORES.kinds().items() if not others & {*needs_first(score)}]
     metrics = ", ".join(f'"{kind}"' for kind in kinds)
     study = re.sub("metrics = .*", f"metrics = [{metrics}]", study)
