@@ -48,11 +48,14 @@ def undecorated(text: str) -> str:
 def json_objects(text: str) -> Iterator[Mapping[str, Any]]:
     r"""Every outermost JSON object in a text that is not empty, keys in lower case.
 
-    The search ends after 500,000 characters, or 256 objects, that are not JSON.
+    The search ends after 500,000 characters, or 256 objects, that are not JSON, and at an object
+    that the end of the text cuts: what is inside of it is not outermost.
 
     Example:
         >>> list(json_objects('Sure: ```json\n{"Grade": "A"}\n``` done {not json}'))
         [{'grade': 'A'}]
+        >>> list(json_objects('{"items": [{"points": 6}, {"po'))
+        []
     """
     decoder, place, in_vain = json.JSONDecoder(), 0, 0
     while in_vain < _MOST_READ_IN_VAIN and (found := _OBJECT_BEGINS.search(text, place)):
@@ -60,11 +63,20 @@ def json_objects(text: str) -> Iterator[Mapping[str, Any]]:
         try:
             value, place = decoder.raw_decode(text, start)
         except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
+            if isinstance(error, json.JSONDecodeError) and _is_cut(error):
+                return
             end = error.pos if isinstance(error, json.JSONDecodeError) else len(text)
             in_vain += max(end - start, _LEAST_READ)
             place = start + 1
         else:
             yield {str(key).lower(): item for key, item in value.items()}
+
+
+def _is_cut(error: json.JSONDecodeError) -> bool:
+    """Whether JSON is wrong only because its text ends too soon, perhaps within a word."""
+    rest = error.doc[error.pos :].strip()
+    is_word = len(rest) < len("false") and "}" not in rest
+    return is_word or error.msg.startswith("Unterminated string")
 
 
 def json_verdict(text: str, keys: Sequence[str]) -> Mapping[str, Any] | None:

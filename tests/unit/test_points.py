@@ -127,6 +127,10 @@ UNREAD = [
     "<points>.5 out of 7</points>",
     '{"points": 6.5}',
     r"<points>$\frac{13}{2}$ out of 7</points>",
+    # cut within its JSON: the points of an item are not those of the proof
+    '{"assessment": "Fine.", "items": [{"name": "a", "points": 6}, {"name": "b", "po',
+    '{"items": [{"name": "a", "points": 6}, {"name": "b", "points":',
+    '{"items": [{"name": "a", "points": 6}], "assessment": "It goes',
     # two different ones
     "<points>6 out of 7</points> or <points>7 out of 7</points>",
     "<points>1 out of 7</points>\n\nOn reflection:\n<points>6 out of 7</points>",
