@@ -1,6 +1,6 @@
 """`manifests/rlvr-eval.toml` and the other verified benchmarks, small, on SmolLM2-135M.
 
-    python -m tests.bench.verified_benchmarks FOLDER --data DATA [--limit 5] [--tokens 96]
+    python -m tests.bench.verified_benchmarks FOLDER --data DATA [--limit 8] [--tokens 96]
     mbt run FOLDER/study.toml
 
 DATA has the official files of gsm8k, math, ifeval, ifbench, mbpp and humaneval, one folder each.
@@ -193,7 +193,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--data", type=Path, required=True)
-    arguments.add_argument("--limit", type=int, default=5)
+    arguments.add_argument("--limit", type=int, default=8)
     arguments.add_argument("--tokens", type=int, default=96)
     options = arguments.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
