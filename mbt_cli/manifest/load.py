@@ -353,10 +353,11 @@ def _warn_of_samples(document: Document, warnings: Problems) -> None:
 
 def _warn_of_shots(document: Document, cells: Sequence[Cell], warnings: Problems) -> None:
     """Benchmarks with examples that no prompt shows."""
-    for name, benchmark in document.benchmarks.items():
+    with_shots = [name for name, one in document.benchmarks.items() if one.shots is not None]
+    for name in with_shots:
         own = [cell.resolution for cell in cells if cell.resolution.axes.get("benchmark") == name]
         shown = {place for one in own for t in one.templates.values() for place in t.placeholders}
-        if benchmark.shots is not None and own and EXAMPLES not in shown:
+        if own and EXAMPLES not in shown:
             what = "no prompt of this benchmark shows examples: use one with `{{ examples }}`"
             warnings.add(f"benchmarks.{name}.shots", f"{what}, such as `gsm8k_shots`")
 

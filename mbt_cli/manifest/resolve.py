@@ -366,12 +366,14 @@ class Resolver:
 
     def _check_investigations(self, judge: Judge, draft: CellDraft, where: str) -> None:
         read = draft.inputs.get("investigations", ())
+        if not read and not judge.reads_investigations():
+            return
         kinds = [k for k, cls in JUDGES.kinds().items() if cls.quantity == INVESTIGATIONS]
         wanted = "the judge " + " or ".join(f"`{kind}`" for kind in kinds)
-        if judge.reads_investigations() and not read:
+        if not read:
             what = f"the judge `{judge.kind}` reads what was investigated: name the stage with"
             self._problems.add(where, f'{what} {wanted}, as in `investigations = "investigated"`')
-        elif read and not judge.reads_investigations():
+        elif not judge.reads_investigations():
             what = f"the judge `{judge.kind}` reads no investigations: leave it out"
             self._problems.add(f"{where}.investigations", what)
         for other in read:

@@ -41,6 +41,7 @@ from mbt_cli.report.seeds import merged_seeds
 from mbt_cli.stages.base import InputRule, LoadedInput, Resolution, Stage, StageInput, Work
 from mbt_cli.stages.contamination import shared_questions
 from mbt_cli.store.cells import published_steps
+from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.reading import finished_cells, read_parquet_file
 from mbt_cli.store.spending import SpendingReader, Spent, earlier_spending
 
@@ -326,6 +327,12 @@ def _with_axes(frame: pl.LazyFrame, cell: LoadedInput, axes: list[str]) -> pl.La
     return frame.with_columns(pl.lit(cell.address).alias("address"), *columns)
 
 
+def _published(study_folder: Path, lineage: Lineage) -> Sequence[int]:
+    if lineage.kind != "train":  # others have no checkpoints: their folders are not listed
+        return ()
+    return published_steps(study_folder.parent, study_folder.name, lineage.address)
+
+
 def study_cells(study_folder: Path) -> pl.DataFrame:
     """`CELLS` of every finished cell below `runs/<study>`, stages in the order they ran.
 
@@ -350,7 +357,7 @@ def study_cells(study_folder: Path) -> pl.DataFrame:
             "failed_requests": lineage.requests.failed,
             "seconds": lineage.seconds,
             "notes": orjson.dumps(lineage.notes).decode(),
-            "published": published_steps(study_folder.parent, study_folder.name, lineage.address),
+            "published": _published(study_folder, lineage),
         }
         for lineage in lineages
     ]
