@@ -8,9 +8,9 @@ from pathlib import Path
 import typer
 
 from mbt_cli.cli.manifests import open_manifest
-from mbt_cli.core.addresses import matches
 from mbt_cli.core.names import NAME_PATTERN
 from mbt_cli.engine.mirroring import came_text
+from mbt_cli.engine.select import taken
 from mbt_cli.errors import MissingInputError, UsageError
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.settings import Machine, read_machine
@@ -36,14 +36,7 @@ def pull(study: str, only: list[str] | None, source: str | None, *, follow: bool
             "manifest, or MBT_MIRROR",
         )
     mirror = Mirror(place, machine.runs, name)
-    patterns = only or ()
-    taken = [p for p in patterns if not p.startswith("!")]
-    left_out = [p.removeprefix("!") for p in patterns if p.startswith("!")]
-
-    def wanted(address: str) -> bool:
-        is_taken = not taken or any(matches(p, address) for p in taken)
-        return is_taken and not any(matches(p, address) for p in left_out)
-
+    wanted = taken(only or ())
     seconds = manifest.document.run.mirror_seconds if manifest else 5.0
     while True:
         came = mirror.pull(wanted, logs=True)

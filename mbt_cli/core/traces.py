@@ -84,6 +84,16 @@ def answering_text(reply: str, finish_reason: str | None) -> str:
     return "\n".join(_split_at_thinking(reply)[0]).strip()
 
 
+def said(text: str) -> str | None:
+    """What a reply says outside its thinking; None if that is nothing.
+
+    Example:
+        >>> said("<think>Oslo?</think> Oslo"), said("<think>Oslo?")
+        ('Oslo', None)
+    """
+    return answering_text(text, "length").strip() or None
+
+
 def with_answering_text(rollouts: pl.DataFrame) -> pl.DataFrame:
     """Rollouts with `answering_text` in place of `reply`, if they have a `finish_reason`."""
     if "finish_reason" not in rollouts.columns:

@@ -1,7 +1,8 @@
 """`--only`: which cells of a study a command takes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 
 from mbt_cli.core.addresses import matches
 from mbt_cli.engine.states import States
@@ -46,17 +47,22 @@ def select(manifest: Manifest, *, kind: str | None, only: Sequence[str]) -> list
             f"`--only {pattern}` matches cells of kind {other}, which `mbt {kind}` does not make",
             hint=f"mbt {verb} {manifest.path} --only {pattern}",
         )
-    chosen = {
-        address
-        for address in of_kind
-        if (not included or any(matches(p, address) for p in included))
-        and not any(matches(p, address) for p in excluded)
-    }
+    chosen = {address for address in of_kind if _is_taken(included, excluded, address)}
     if not chosen:
         raise UsageError("`--only` selects no cell", hint="the patterns with `!` exclude all cells")
     needed = {a for c in chosen for a in manifest.cells[c].needs if a.startswith("questions/")}
     wanted = chosen | needed
     return [address for address in manifest.cells if address in wanted]
+
+
+def taken(only: Sequence[str]) -> Callable[[str], bool]:
+    """Whether `--only` takes an address, whatever cells a study has."""
+    return partial(_is_taken, *_split(only))
+
+
+def _is_taken(included: Sequence[str], excluded: Sequence[str], address: str) -> bool:
+    named = not included or any(matches(p, address) for p in included)
+    return named and not any(matches(p, address) for p in excluded)
 
 
 class WaitingError(UsageError):

@@ -17,7 +17,7 @@ from mbt_cli.core.plugin import AbsentByDefault
 from mbt_cli.core.programs import Ask, Steps, read_reply
 from mbt_cli.core.rows import UNREADABLE
 from mbt_cli.core.templates import Template
-from mbt_cli.core.traces import answering_text, steps_of
+from mbt_cli.core.traces import answering_text, said, steps_of
 from mbt_cli.errors import JudgeReplyError
 from mbt_cli.interfaces import Judge
 
@@ -79,8 +79,8 @@ class Investigation(Judge):
 
     @classmethod
     def usual_templates(cls, given: Mapping[str, Any]) -> Mapping[str, str]:
-        is_said_again = given.get("rephrase") is True
-        return {"rephrase_prompt": "investigation_rephrase"} if is_said_again else {}
+        issaid_again = given.get("rephrase") is True
+        return {"rephrase_prompt": "investigation_rephrase"} if issaid_again else {}
 
     def expected_requests(self) -> int:
         return 1 + self.count * (1 + self.rephrase)
@@ -125,12 +125,12 @@ class Investigation(Judge):
         values = {"question": row["question"], "task": task, "report": report}
         messages = asking.templates["investigate_prompt"].fill(values)
         built_on = (proposal,)
-        asked = Ask("investigate", messages, built_on=built_on, reads=_said, trainable=False)
+        asked = Ask("investigate", messages, built_on=built_on, reads=said, trainable=False)
         reply, text = yield from read_reply(asked)
         if text is None or not self.rephrase:
             return text
         messages = asking.templates["rephrase_prompt"].fill({"task": task, "finding": text})
-        asked = Ask("rephrase", messages, built_on=(reply,), reads=_said, trainable=False)
+        asked = Ask("rephrase", messages, built_on=(reply,), reads=said, trainable=False)
         _, again = yield from read_reply(asked)
         return again
 
@@ -184,7 +184,3 @@ def tasks_in(reply: str, *, most: int) -> Sequence[str] | None:
         return None
     tasks = [task.strip() for task in found if isinstance(task, str) and task.strip()]
     return list(dict.fromkeys(tasks))[:most] or None
-
-
-def _said(text: str) -> str | None:
-    return answering_text(text, "length").strip() or None

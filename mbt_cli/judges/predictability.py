@@ -5,17 +5,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-import orjson
 import polars as pl
 from pydantic import Field
 
 from mbt_cli.core.answered import Answered, Others
-from mbt_cli.core.chat import Json, Likelihood, Message, Wants
+from mbt_cli.core.chat import Json, Message, Wants
 from mbt_cli.core.judge_scales import LIKELIHOOD, Points, Scale
 from mbt_cli.core.random_draws import Draws
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import outside_thinking
 from mbt_cli.interfaces import Judge
+from mbt_cli.judges.scored_texts import PLACE, SCORE, scored_text
 
 _CONSISTENT, _INCONSISTENT = "Yes", "No"
 _CONSISTENCY = "judge_consistency"
@@ -40,15 +40,11 @@ class Predictability(Judge):
         {"behavior", "context", "question", "answer"}
     )
     columns: ClassVar[Mapping[str, pl.DataType]] = {
-        "step": pl.Int64(),  # number of the scored text
-        "trial": pl.Int64(),
-        "texts": pl.Int64(),  # scored texts of the trial
-        "sign": pl.Int64(),  # of the text in the value of its trial
+        **PLACE,
         "scoring": pl.String(),
         "target_question": pl.String(),  # id
         "target_policy": pl.String(),  # model whose answer is predicted
-        "logprob": pl.Float64(),  # nats, of the whole text
-        "tokens": pl.Int64(),  # of the text
+        **SCORE,
     }
     reply_schema: ClassVar[Mapping[str, Json]] = {}
 
@@ -135,15 +131,12 @@ class Predictability(Judge):
         return [*template.fill(values), reply]
 
     def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        scores: Likelihood = orjson.loads(reply)
         target: Answered = row["target"]
         return {
-            **{name: row[name] for name in ("step", "trial", "texts", "sign")},
+            **scored_text(reply, row),
             "scoring": self.scoring,
             "target_question": target.question_id,
             "target_policy": target.policy,
-            "logprob": math.fsum(scores["logprobs"]),
-            "tokens": len(scores["logprobs"]),
         }
 
     def _parts(

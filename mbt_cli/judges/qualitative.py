@@ -15,7 +15,7 @@ from mbt_cli.core.plugin import AbsentByDefault, Settings
 from mbt_cli.core.programs import Ask, Steps, one_request, read_reply
 from mbt_cli.core.rows import UNREADABLE
 from mbt_cli.core.templates import Template
-from mbt_cli.core.traces import answering_text, steps_of
+from mbt_cli.core.traces import said, steps_of
 from mbt_cli.interfaces import Judge
 from mbt_cli.judges.points import PointScale, read_points
 
@@ -188,7 +188,7 @@ class Qualitative(Judge):
                         name,
                         asking.templates[f"{name}_prompt"].fill(filled),
                         built_on=built_on,
-                        reads=_said,
+                        reads=said,
                         trainable=False,
                     )
                 )
@@ -199,8 +199,8 @@ class Qualitative(Judge):
                     what = f"{UNREADABLE}: the request `{name}` had no text"
                     return replace(reply, failure=reply.failure or what)
                 replies[name], heard[name] = reply, text
-        said = "\n\n".join(f"{_HEADINGS[name]}:\n{heard[name]}" for name in wanted)
-        messages = self._filled(row, asking.templates["judge"], order, heard=said)
+        spoken = "\n\n".join(f"{_HEADINGS[name]}:\n{heard[name]}" for name in wanted)
+        messages = self._filled(row, asking.templates["judge"], order, heard=spoken)
         last = Ask(self.kind, messages, asking.body, built_on=tuple(replies.values()))
         (reply,) = yield [last]
         return reply
@@ -265,8 +265,3 @@ def _requests(sides: str, self_answer: bool) -> tuple[str, ...]:
     """The requests before the judge's."""
     names = {"none": (), "red": ("red",)}.get(sides, ("red", "blue"))
     return (*(("answer",) if self_answer else ()), *names)
-
-
-def _said(text: str) -> str | None:
-    """What a reply says outside its thinking; None if that is nothing."""
-    return answering_text(text, "length").strip() or None

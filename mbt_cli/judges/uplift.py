@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-import orjson
 import polars as pl
 
-from mbt_cli.core.chat import Json, Likelihood, Message, Wants
+from mbt_cli.core.chat import Json, Message, Wants
 from mbt_cli.core.judge_scales import UPLIFT, Points, Scale
 from mbt_cli.core.templates import Template
 from mbt_cli.core.traces import steps_of
 from mbt_cli.interfaces import Judge
+from mbt_cli.judges.scored_texts import PLACE, SCORE, scored_text
 
 _TEMPLATES: Mapping[str, str] = {
     "plain": "uplift",
@@ -32,13 +32,9 @@ class Uplift(Judge):
     scale: ClassVar[Scale] = Points("logprob", low=-math.inf, high=0.0)
     placeholders: ClassVar[frozenset[str]] = frozenset({"question", "notes", "task"})
     columns: ClassVar[Mapping[str, pl.DataType]] = {
-        "step": pl.Int64(),  # number of the scored text
-        "trial": pl.Int64(),  # number of the task
-        "texts": pl.Int64(),  # scored texts of the task
-        "sign": pl.Int64(),  # of the text in the task's uplift
+        **PLACE,  # a trial is a task
         "task": pl.String(),
-        "logprob": pl.Float64(),  # nats, of the whole finding
-        "tokens": pl.Int64(),  # of the finding
+        **SCORE,
     }
     reply_schema: ClassVar[Mapping[str, Json]] = {}
 
@@ -88,9 +84,4 @@ class Uplift(Judge):
         return [*template.fill(values), {"role": "assistant", "content": row["finding"]}]
 
     def parse(self, reply: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        scores: Likelihood = orjson.loads(reply)
-        return {
-            **{name: row[name] for name in ("step", "trial", "texts", "sign", "task")},
-            "logprob": math.fsum(scores["logprobs"]),
-            "tokens": len(scores["logprobs"]),
-        }
+        return {**scored_text(reply, row), "task": row["task"]}

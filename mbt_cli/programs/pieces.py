@@ -14,7 +14,7 @@ from typing import ClassVar
 from mbt_cli.core.chat import Message, Reply
 from mbt_cli.core.programs import Ask, Problem, Steps, read_reply
 from mbt_cli.core.random_draws import Draws
-from mbt_cli.core.traces import answering_text
+from mbt_cli.core.traces import said as said
 from mbt_cli.interfaces import Program
 
 _BOXED = re.compile(r"\\boxed\s*\{\s*(?:\\text\s*\{)?\s*([^{}]*?)\s*\}")
@@ -47,16 +47,6 @@ class SolutionPrompts(Program):
         "merge_prompt": frozenset({"task", "solutions"}),
         "select_prompt": frozenset({"task", "solutions"}),
     }
-
-
-def said(text: str) -> str | None:
-    """What a reply says outside its thinking; None if that is nothing.
-
-    Example:
-        >>> said("<think>Oslo?</think> Oslo"), said("<think>Oslo?")
-        ('Oslo', None)
-    """
-    return answering_text(text, "length").strip() or None
 
 
 def saying(reply: Reply) -> str:
