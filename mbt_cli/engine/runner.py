@@ -925,7 +925,7 @@ def _lineage(
         if asked.reused and (pace := _pace(work.journal, asked)).completion_tokens:
             notes[PACE] = {
                 "completion_tokens": pace.completion_tokens,
-                "seconds": round(pace.seconds, 1),
+                "seconds": round(pace.seconds, 3),
             }
         server = ServerRecord(version=asked.version, flags=asked.flags, origin=asked.origin)
         requests = Requests(
