@@ -8,10 +8,10 @@ from abc import ABC
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import PydanticCustomError, core_schema
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.findings import Finding
@@ -93,6 +93,26 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         defer_build=True,  # most commands validate only a few
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        schema = handler(source)
+        _make_exact(schema)
+        return schema
+
+
+def _make_exact(schema: Any) -> None:
+    """Let numbers and booleans be what they are in TOML: no `true` for 1, no `"yes"` for `true`."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("bool", "int", "float"):
+            schema["strict"] = True
+        schema = schema.values()
+    elif not isinstance(schema, list):
+        return
+    for part in schema:
+        _make_exact(part)
 
 
 class Plugin(Settings, ABC):

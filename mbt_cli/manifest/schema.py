@@ -75,7 +75,7 @@ class StudyTable(Settings):
     """Another manifest that this one changes, relative to this one's folder."""
     plugins: list[str] = Field(default_factory=list)
     """Python files with plug-ins for this study, relative to the manifest's folder."""
-    budget: float | None = Field(default=None, gt=0, le=1_000_000_000, strict=True)
+    budget: float | None = Field(default=None, gt=0, le=1_000_000_000)
     """The most that the requests of the study may cost, in `currency`; a run stops before it is
     passed. Never changes fingerprints, as prices do not."""
     currency: str = Field(default="USD", pattern=CURRENCY_PATTERN)

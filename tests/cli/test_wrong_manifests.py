@@ -160,6 +160,14 @@ VALUES = (
     edited(
         "a switch for a number", "samples = 2", "samples = true", "`true`: must be a whole number"
     ),
+    edited("a switch for a limit of rows", "limit = 6", "limit = true", "whole number or a table"),
+    edited("a switch for a share", "max_failed_share = 0", "max_failed_share = true", "a number"),
+    edited(
+        "a word for a switch",
+        'rollouts = "base"\nmatrix',
+        'rollouts = "base"\nconstrained = "yes"\nmatrix',
+        "`yes`: must be true or false",
+    ),
     edited("more than 64 bits", "max_tokens = ", f"max_tokens = 1{'0' * 30}\nx = ", "most 64 bits"),
     edited(
         "a date", "max_tokens = ", "x = 2000-01-01\nmax_tokens = ", "x`: put dates and times in q"
