@@ -23,6 +23,9 @@ Clusters = npt.NDArray[np.int64]
 
 _CELLS = 1 << 21  # counts in memory at a time: twice 16 MiB
 _ROUNDING = 1e-9
+_LEAST_ERROR = 0.1
+"""Standard error of a resample relative to that of the data: below, a few equal values without the
+one that is far from them would put an end of the interval anywhere."""
 NORMAL_95 = NormalDist().inv_cdf(0.975)
 _POWER = 0.8
 _EXACT_UP_TO = 12
@@ -231,7 +234,8 @@ class Resampled:
         has_spread = errors > _ROUNDING * self.error
         ratios = np.where(apart > 0, np.inf, -np.inf)
         ratios[np.abs(apart) <= _ROUNDING * self.error] = 0.0
-        ratios[has_spread] = apart[has_spread] / errors[has_spread]
+        least = _LEAST_ERROR * self.error
+        ratios[has_spread] = apart[has_spread] / np.maximum(errors[has_spread], least)
         tail = round(50 * (1 - level), 10)
         low, high = np.percentile(ratios, [tail, 100 - tail], method="closest_observation")
         t = t_quantile(self.size - 1, (1 + level) / 2)

@@ -1,5 +1,6 @@
 """Rows of `rows.SUMMARY` from measures: the number, its interval, the paired difference."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ _LIMITS = {
     "share": (0.0, 1.0),
     "kappa": (-1.0, 1.0),
     "correlation": (-1.0, 1.0),
+    **dict.fromkeys(("tokens", "sentences", "requests"), (0.0, math.inf)),
 }
 """Units of numbers with limits, to these limits."""
 _NO_WIDTH = 1e-6

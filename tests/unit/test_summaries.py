@@ -50,6 +50,17 @@ def test_a_summary_has_the_columns_and_counts_of_its_schema():
     assert row["baseline"] is None
 
 
+def test_an_interval_of_tokens_begins_at_none():
+    tokens = replace(measure([40.0, 40.0, 41.0, 40.0, 40.0, 39.0, 40.0, 2.0]), unit="tokens")
+
+    row = summarise(tokens, resamples=2_000, seed=1)
+    free = summarise(replace(tokens, unit="points"), resamples=2_000, seed=1)
+
+    # resamples without the 2 have nearly no spread: without a floor their t is millions
+    assert -150 < free["low"] < 0
+    assert (row["low"], row["high"]) == (0, free["high"])
+
+
 def test_the_difference_is_over_common_questions_whatever_their_order():
     own = measure([1.0, 1.0, 0.0, 1.0], ids=["a", "b", "c", "only own"])
     base = measure([0.0, 0.0, 1.0, 0.0], ids=["c", "b", "a", "only base"])
