@@ -38,6 +38,7 @@ def test_every_shipped_manifest_is_right(path, monkeypatch):
     manifest = load_manifest(path, presets=PresetFolders((REPOSITORY / "presets",)))
 
     assert manifest.cells
+    assert not manifest.warnings
 
 
 def test_the_schema_beside_the_manifests_is_fresh():
