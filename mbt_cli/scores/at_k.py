@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -216,8 +216,12 @@ class _AtK(Score):
         if scores is None:
             return []
         rows = samples(inputs)
+        is_right_or_wrong = bool(np.isin(scores[~np.isnan(scores)], (0, 1)).all())
         return [
-            _measure(inputs, at_k_name(name, k, self.of), values, scores, among, self.of)
+            replace(
+                _measure(inputs, at_k_name(name, k, self.of), values, scores, among, self.of),
+                binary=k == 1 and is_right_or_wrong,  # the share of right samples
+            )
             for k in checked_k(rows, self.k)
             for name, values, among in self.numbers(inputs, rows, scores, k)
         ]

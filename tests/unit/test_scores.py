@@ -145,6 +145,21 @@ def test_a_share_of_questions_has_wilsons_interval():
     assert json.loads(row["settings"])["interval"] == "wilson"
 
 
+def test_the_interval_of_pass_at_1_is_that_of_the_share_of_right_samples():
+    frame = rollouts({}, {"answer": "x"}, {}, {}, {"answer": "x"}, {"answer": "x"})
+    frame = frame.with_columns(
+        question_id=pl.Series(["q0", "q0", "q1", "q1", "q2", "q2"]),
+        sample=pl.Series([0, 1] * 3),
+    )
+    inputs = ScoreInputs(frame, WORDS)
+    both = [measured(ExactMatch(), inputs)["exact_match"], measured(PassAtK(), inputs)["pass@1"]]
+
+    ends = [[summarise(one, resamples=10, seed=0)[end] for end in ("low", "high")] for one in both]
+
+    assert ends[0] == ends[1]
+    assert 0 < ends[0][0] < ends[0][1] < 1
+
+
 def test_judge_accuracy_leaves_unread_verdicts_out_and_says_what_they_could_change():
     inputs = ScoreInputs(
         rollouts({}, {}, {}, {}, FAILED),
