@@ -118,8 +118,8 @@ class OpenAIBackend(Backend):
     `max_tokens` for others."""
     client: Annotated[Literal["own", "sdk", "batch"], RunOnly] = "own"
     """`own` is fast and works almost everywhere. `sdk` sends through the package `openai`, for
-    hosted endpoints that require its headers; it is ten times slower. `batch` sends through the batch API, which
-    answers within a day at half the price."""
+    hosted endpoints that require its headers; it is ten times slower. `batch` sends through the
+    batch API, which answers within a day at half the price."""
     supports_schema: bool = True
     """Whether the endpoint can constrain replies by a JSON schema."""
     sends_seed: bool = True
