@@ -216,9 +216,11 @@ class BatchClient(Client):
 
     async def _find(self, one: SentBatch) -> None:
         """Go on with a batch whose beginning a kill cut; forget it if the provider has nothing."""
-        while not one.id:
+        while True:
             await self._look_for(one)
-            if not one.id and not one.file:
+            if one.id:
+                return
+            if not one.file:
                 self._open.remove(one)
                 self._sent.difference_update(one.ids)
                 self._keep({"name": one.name, "is_done": True})
@@ -228,8 +230,7 @@ class BatchClient(Client):
                         found.set_exception(_NotAnsweredError("batch_lost", words, can_retry=True))
                 await asyncio.sleep(0)
                 return
-            if not one.id:
-                await self._begin(one)
+            await self._begin(one)
 
     async def _look_for(self, one: SentBatch) -> None:
         """Find a batch or its file at the provider by its name."""

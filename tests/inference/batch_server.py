@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import sys
 
 from aiohttp import web
 from openai.types import Batch, FileObject
@@ -26,6 +27,12 @@ class Api:
         self.options = options
         self.files, self.contents, self.batches = {}, {}, {}
         self.polls, self.problems, self.answered = {}, [], []
+        self.calls = 0
+
+    @web.middleware
+    async def count(self, request, handler):
+        self.calls += request.path != "/stats"
+        return await handler(request)
 
     def refuse(self, message):
         self.problems.append(message)
@@ -83,7 +90,7 @@ class Api:
         self.polls[batch["id"]] = polls = self.polls.get(batch["id"], 0) + 1
         if polls == 2:
             batch["status"] = "in_progress"
-        if polls == 3:
+        if polls == (self.options.polls if batch["id"] == "batch-0" else 3):
             self.finish(batch)
         return web.json_response(batch)
 
@@ -130,7 +137,7 @@ class Api:
             {
                 "uploads": len(sent),
                 "batches": len(self.batches),
-                "polls": sum(self.polls.values()),
+                "calls": self.calls,
                 "problems": self.problems,
                 "answered": len(self.answered),
                 "distinct": len(set(self.answered)),
@@ -142,8 +149,9 @@ async def serve():
     parser = argparse.ArgumentParser()
     parser.add_argument("--expire", action="store_true")
     parser.add_argument("--slow", type=float, default=0.0)
+    parser.add_argument("--polls", type=int, default=3, help="of the first batch until it ends")
     api = Api(parser.parse_args())
-    app = web.Application(client_max_size=300_000_000)
+    app = web.Application(client_max_size=300_000_000, middlewares=[api.count])
     app.router.add_post("/v1/files", api.upload)
     app.router.add_get("/v1/files", api.listed)
     app.router.add_get("/v1/files/{id}/content", api.content)
@@ -155,7 +163,8 @@ async def serve():
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    print(runner.addresses[0][1], flush=True)
+    sys.stdout.write(f"{runner.addresses[0][1]}\n")
+    sys.stdout.flush()
     await asyncio.Event().wait()
 
 

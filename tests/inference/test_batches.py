@@ -37,7 +37,8 @@ def test_a_cell_is_one_batch_and_what_expires_is_asked_again(batch_of, progress,
         found = server.stats()
 
     texts = [reply.text for _, reply in replies(plan, tmp_path / "journal")]
-    assert len(set(texts)) == len(PROMPTS) and None not in texts
+    assert len(set(texts)) == len(PROMPTS)
+    assert None not in texts
     assert found["problems"] == []
     assert (found["uploads"], found["answered"], asked.retried) == (2, 30, 10)
     assert [len(one.ids) for one in sent_batches(tmp_path / "journal")] == [30, 10]
