@@ -14,10 +14,11 @@ import sys
 from aiohttp import web
 from openai.types import Batch, FileObject
 from openai.types.batch_create_params import BatchCreateParams
-from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming as Chat
+from openai.types.completion_create_params import CompletionCreateParamsNonStreaming as Completion
 from pydantic import TypeAdapter
 
-_CHAT = TypeAdapter(CompletionCreateParamsNonStreaming)
+_BODIES = {"/v1/chat/completions": Chat, "/v1/completions": Completion}
 _CREATE = TypeAdapter(BatchCreateParams)
 _LINE = {"custom_id", "method", "url", "body"}
 
@@ -27,12 +28,7 @@ class Api:
         self.options = options
         self.files, self.contents, self.batches = {}, {}, {}
         self.polls, self.problems, self.answered = {}, [], []
-        self.calls = 0
-
-    @web.middleware
-    async def count(self, request, handler):
-        self.calls += request.path != "/stats"
-        return await handler(request)
+        self.downloads = 0
 
     def refuse(self, message):
         self.problems.append(message)
@@ -54,10 +50,13 @@ class Api:
         if form["purpose"] != "batch" or len(lines) > 50_000 or len(content) > 200_000_000:
             return self.refuse("not a batch, or too large")
         for line in lines:
-            if set(line) != _LINE or line["method"] != "POST":
-                return self.refuse(f"fields {sorted(line)}")
+            if set(line) != _LINE or line["method"] != "POST" or line["url"] not in _BODIES:
+                return self.refuse(f"fields {sorted(line)} of {line.get('url')}")
+            kind = _BODIES[line["url"]]
+            if unknown := set(line["body"]) - kind.__required_keys__ - kind.__optional_keys__:
+                return self.refuse(f"unknown fields {sorted(unknown)}")
             try:
-                _CHAT.validate_python(line["body"])
+                TypeAdapter(kind).validate_python(line["body"])
             except ValueError as error:
                 return self.refuse(str(error))
         if len({line["custom_id"] for line in lines}) < len(lines):
@@ -90,7 +89,7 @@ class Api:
         self.polls[batch["id"]] = polls = self.polls.get(batch["id"], 0) + 1
         if polls == 2:
             batch["status"] = "in_progress"
-        if polls == (self.options.polls if batch["id"] == "batch-0" else 3):
+        if polls == 3:
             self.finish(batch)
         return web.json_response(batch)
 
@@ -118,6 +117,7 @@ class Api:
         batch["request_counts"] |= {"completed": len(good), "failed": len(bad)}
 
     async def content(self, request):
+        self.downloads += 1
         response = web.StreamResponse()
         await response.prepare(request)
         content = self.contents[request.match_info["id"]]
@@ -137,7 +137,8 @@ class Api:
             {
                 "uploads": len(sent),
                 "batches": len(self.batches),
-                "calls": self.calls,
+                "polls": sum(self.polls.values()),
+                "downloads": self.downloads,
                 "problems": self.problems,
                 "answered": len(self.answered),
                 "distinct": len(set(self.answered)),
@@ -149,9 +150,8 @@ async def serve():
     parser = argparse.ArgumentParser()
     parser.add_argument("--expire", action="store_true")
     parser.add_argument("--slow", type=float, default=0.0)
-    parser.add_argument("--polls", type=int, default=3, help="of the first batch until it ends")
     api = Api(parser.parse_args())
-    app = web.Application(client_max_size=300_000_000, middlewares=[api.count])
+    app = web.Application(client_max_size=300_000_000)
     app.router.add_post("/v1/files", api.upload)
     app.router.add_get("/v1/files", api.listed)
     app.router.add_get("/v1/files/{id}/content", api.content)
