@@ -187,6 +187,10 @@ class Backend(Plugin):
         """GPUs that the manifest makes share each layer of a model that one could hold; else 1."""
         return 1
 
+    def price_share(self) -> float:
+        """The share of the model's price that its requests cost."""
+        return 1.0
+
     def key_variable(self) -> str | None:
         """Environment variable with the API key; None if it needs none."""
         return None

@@ -116,9 +116,10 @@ class OpenAIBackend(Backend):
     )
     """Request field of the token limit. Default: `max_completion_tokens` for OpenAI's own hosts,
     `max_tokens` for others."""
-    client: Annotated[Literal["own", "sdk"], RunOnly] = "own"
+    client: Annotated[Literal["own", "sdk", "batch"], RunOnly] = "own"
     """`own` is fast and works almost everywhere. `sdk` sends through the package `openai`, for
-    hosted endpoints that require its headers; it is ten times slower."""
+    hosted endpoints that require its headers; it is ten times slower. `batch` sends through the
+    batch API, which answers within a day at half the price."""
     supports_schema: bool = True
     """Whether the endpoint can constrain replies by a JSON schema."""
     sends_seed: bool = True
@@ -133,7 +134,7 @@ class OpenAIBackend(Backend):
 
     @model_validator(mode="after")
     def _scores_by_its_own_client(self) -> Self:
-        if self.gives_likelihoods and self.client == "sdk":
+        if self.gives_likelihoods and self.client != "own":
             raise ValueError('`gives_likelihoods` needs `client = "own"`')
         return self
 
@@ -214,6 +215,9 @@ class OpenAIBackend(Backend):
             url = self.base_url
             yield f"`{url}` has no path; most servers answer at `{url}/v1`"
 
+    def price_share(self) -> float:
+        return 0.5 if self.client == "batch" else 1.0
+
     def key_variable(self) -> str | None:
         return self.api_key_env
 
@@ -241,6 +245,7 @@ class OpenAIBackend(Backend):
             else None,
             models=partial(listed_models, self.base_url, key, headers, place.environment),
             has_identity=self.declared is not None,
+            batches=self.client == "batch",
         )
 
     def _key(self, environment: Mapping[str, str]) -> str | None:

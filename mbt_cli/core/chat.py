@@ -182,6 +182,7 @@ class Endpoint:
         vitals: Shows whether the server hangs; null if mbt did not start it.
         models: Asks what it lists at `/models`, if mbt did not start it.
         has_identity: Whether the manifest gives it an `identity`.
+        batches: Whether requests go through its batch API.
         replicas: Copies of the model behind it; concurrency that is unsaid follows them.
         note: How it was placed on GPUs, for the user.
     """
@@ -205,6 +206,7 @@ class Endpoint:
     vitals: Vitals | None = None
     models: Callable[[], Sequence[Mapping[str, Json]]] = tuple
     has_identity: bool = False
+    batches: bool = False
     replicas: int = 1
     note: str = ""
 

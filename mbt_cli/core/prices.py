@@ -64,6 +64,16 @@ class Price(Settings):
         """Whether no request costs anything."""
         return not (self.input or self.output or self.cached)
 
+    def shared(self, share: float) -> "Price":
+        """A share of this price.
+
+        Example:
+            >>> Price(input=2.0, output=8.0).shared(0.5)
+            Price(input=1.0, output=4.0, cached=None)
+        """
+        cached = None if self.cached is None else self.cached * share
+        return Price(input=self.input * share, output=self.output * share, cached=cached)
+
     def rates(self) -> tuple[int, int, int]:
         """Picos for a token of the prompt, of its cached part, and of the reply."""
         cached = self.input if self.cached is None else self.cached

@@ -35,6 +35,7 @@ from mbt_cli.engine.submit import (
     studies_with_submissions,
 )
 from mbt_cli.errors import MbtError, UsageError
+from mbt_cli.inference.batches import sent_batches
 from mbt_cli.interfaces import Launcher
 from mbt_cli.registry import LAUNCHERS
 from mbt_cli.store.cells import FAILURE, JOURNAL, cell_folder, read_failure
@@ -319,7 +320,7 @@ class _Status:
             living_and_dead(folder, self._jobs.runs, now=self._now) if is_locked else ([], [])
         )
         if living:
-            return replace(status, doing="running")
+            return replace(status, doing="running", why=_batches_waited_for(folder / JOURNAL))
         if queued := self._jobs.queued.get(number):
             why = "its job is running" if queued.is_running else queued.reason
             return replace(status, doing="pending", why=why, is_stuck=queued.is_stuck)
@@ -356,6 +357,12 @@ class _Status:
         submitted = (self._jobs.of[address][0] / "plan.json").stat().st_mtime
         is_older = datetime.fromisoformat(failure["failed_at"]).timestamp() < submitted
         return None if is_older else failure
+
+
+def _batches_waited_for(journal: Path) -> str:
+    """The provider's batches that a cell waits for, in words; empty if there are none."""
+    ids = [one.id for one in sent_batches(journal) if one.id and not one.is_done]
+    return f"waits for {', '.join(ids)} of the batch API" if ids else ""
 
 
 def _names_in(folder: Path) -> frozenset[str]:

@@ -18,6 +18,7 @@ from mbt_cli.core.memory import return_freed_memory
 from mbt_cli.core.origin import Origin
 from mbt_cli.core.progress import Progress
 from mbt_cli.errors import BackendError, MbtError, VerificationError
+from mbt_cli.inference.batches import MOST_REQUESTS, open_batches
 from mbt_cli.inference.client import Client, open_client
 from mbt_cli.inference.hangs import HangWatch
 from mbt_cli.inference.journal import JournalIndex, JournalWriter
@@ -160,7 +161,7 @@ def _send_all(loop: ProgramLoop, stop: StopRequest, journal: Path, writer: str) 
             _answer_in_process(loop, source)
             return
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_send_over_http(loop, channels, stop))
+            runner.run(_send_over_http(loop, channels, stop, journal, writer))
         for channel in channels:
             _check_unchanged(channel, journal, writer)
         return_freed_memory()
@@ -322,7 +323,11 @@ def _answer_in_threads(
 
 
 async def _send_over_http(
-    loop: ProgramLoop, channels: Sequence[_Channel], stop: StopRequest
+    loop: ProgramLoop,
+    channels: Sequence[_Channel],
+    stop: StopRequest,
+    journal: Path,
+    writer: str,
 ) -> None:
     """Send everything to the models, each by its own channel.
 
@@ -342,6 +347,13 @@ async def _send_over_http(
                 run = batch.run.model_copy(update={"concurrency": source.threads})
                 batch = replace(batch, run=run)
                 alive: Callable[[], None] | None = None
+            elif source.batches:
+                most = min(MOST_REQUESTS, (batch.total or MOST_REQUESTS) * _ASKED_PER_TASK)
+                run = batch.run.model_copy(update={"concurrency": most})
+                batch, alive = replace(batch, run=run), None
+                client = await opened.enter_async_context(
+                    open_batches(source, batch, journal, writer, channel.name)
+                )
             else:
                 client = await opened.enter_async_context(open_client(source, batch))
                 alive = source.alive
@@ -387,6 +399,10 @@ class _InProcess:
     def address(self) -> str:
         """For messages."""
         return "this process"
+
+    @property
+    def waits_for(self) -> str:
+        return ""
 
     @property
     def vitals(self) -> None:
@@ -440,6 +456,8 @@ async def _in_thread(answer: Callable[[], SendResult]) -> SendResult:
     return await found
 
 
+_ASKED_PER_TASK = 8
+"""Requests of one task that may wait for a batch at once, on average."""
 _TASKS_AT_ONCE = 256
 """Number of tasks to start before other coroutines run."""
 _WATCH_SECONDS = 1.0
@@ -624,6 +642,8 @@ class _Dispatcher:
         if self._failed_openings and not self._in_flight:
             tried = f"{self._failed_openings} of {self._run.max_attempts} attempts"
             return f"{self._unreachable}; {tried} to connect failed"
+        if waits := self._client.waits_for:
+            return waits
         if silence := self._hangs.why(len(self._in_flight)):
             return silence
         if self._meter is not None and self._meter.waits and not self._in_flight:

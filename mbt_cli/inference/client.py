@@ -84,6 +84,11 @@ class Client:
         return self._endpoint.base_url
 
     @property
+    def waits_for(self) -> str:
+        """What it waits for besides replies, in words; empty if nothing."""
+        return ""
+
+    @property
     def vitals(self) -> Vitals | None:
         """Shows whether the server hangs; null if mbt did not start it."""
         return self._endpoint.vitals
@@ -142,7 +147,7 @@ class Client:
             if request.wants == "likelihood":
                 (status, headers, content), scored = await self._likelihood(request)
             else:
-                status, headers, content = await self._post(self.body(pending))
+                status, headers, content = await self.post_of(pending)
         except TimeoutError:
             # not retried in this run: a limit below a slow reply's length multiplies the load
             return failed("timeout", "", sending(), can_retry=False)
@@ -174,6 +179,10 @@ class Client:
             address=self._endpoint.base_url,
             key_name=self._endpoint.key_name,
         )
+
+    async def post_of(self, pending: PendingRequest) -> "_Answer":
+        """Post the body of a request."""
+        return await self._post(self.body(pending))
 
     async def _likelihood(self, request: Request) -> tuple["_Answer", int]:
         """Have a text scored after its prompt; returns the answer and the tokens of the text.

@@ -23,7 +23,7 @@ _TOKENS_OF_CHAT = 512
 _UNKNOWN_LIMIT = 1 << 17
 _POLL_SECONDS = 0.5
 _SCHEMAS = ("response_format", "tools")
-_NOT_BILLED = ("http_", PROMPT_TOO_LONG, "no_reply", "no_verdict")
+_NOT_BILLED = ("http_", "batch_", PROMPT_TOO_LONG, "no_reply", "no_verdict")
 """How failures begin that no provider bills."""
 
 

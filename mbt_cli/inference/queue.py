@@ -20,7 +20,7 @@ STOPPED_EARLY = "stopped_early"
 """Begins the failure of a request that is sent again because the run stopped early."""
 TRANSIENT = (
     STOPPED_EARLY,
-    *("timeout", "connection", "malformed_reply", "no_verdict"),
+    *("timeout", "connection", "malformed_reply", "no_verdict", "batch_"),
     *("http_408", "http_409", "http_425", "http_429", "http_5"),
 )
 """Prefixes of failures that may not recur when the same request is sent later."""

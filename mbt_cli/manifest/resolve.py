@@ -289,7 +289,14 @@ class Resolver:
     def prices(self) -> dict[str, Price]:
         """Model to its price, for the models that have one."""
         tables = {name: self._table(name) for name in self._document.models}
-        return {name: t.price for name, t in tables.items() if t is not None and t.price}
+        found = {name: t.price for name, t in tables.items() if t is not None and t.price}
+        backends = {name: self.backend(name) for name in found}
+        return {
+            name: price.shared(backend.price_share())
+            if (backend := backends[name]) is not None
+            else price
+            for name, price in found.items()
+        }
 
     def model(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
         """A model with its own sampling, or the one of the stage at key path `where`."""

@@ -233,6 +233,18 @@ VALUES = (
         "write it as `http://localhost:8000/v1`",
     ),
     edited(
+        "a client that is none",
+        CANNED,
+        'backend = { kind = "openai", base_url = "http://localhost:8000/v1", client = "bach" }',
+        *("`models.parrot.backend.client`: `bach`", "did you mean `batch`?", "has 1 problem"),
+    ),
+    edited(
+        "batches of a backend that has none",
+        CANNED,
+        'backend = { kind = "canned", replies = ["no"], client = "batch" }',
+        *("`models.parrot.backend.client`: unknown key", "has 1 problem"),
+    ),
+    edited(
         "an endpoint without its address",
         CANNED,
         'backend = { kind = "openai" }',

@@ -36,7 +36,10 @@ class FaultServer:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def stats(self) -> dict:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/stats") as answer:
+        return self.told("stats")
+
+    def told(self, path: str) -> dict:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}") as answer:
             return json.load(answer)
 
 

@@ -1,0 +1,104 @@
+"""Requests that go through a batch API: one upload, no reply lost, expired ones asked again."""
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from pydantic import ValidationError
+
+from mbt_cli.backends.openai import OpenAIBackend
+from mbt_cli.errors import BackendError
+from mbt_cli.inference import batches
+from mbt_cli.inference.ask import ask
+from mbt_cli.inference.batches import sent_batches
+from tests.inference.conftest import HERE, FaultServer, replies
+
+PROMPTS = [f"question {n}" for n in range(30)]
+STUDY = """
+[study]
+name = "small"
+seed = 1
+
+[models.student]
+backend = { kind = "openai", base_url = "OWN", id = "student", client = "batch" }
+price = { input = 2, output = 8 }
+sampling = { temperature = 0.6, max_tokens = 64 }
+
+[benchmarks.tiny]
+kind = "tinyhop"
+limit = 20
+
+[[stage]]
+kind = "rollout"
+name = "base"
+matrix = { benchmark = "tiny", split = "validation", model = "student" }
+prompt = "answer"
+"""
+
+
+@contextmanager
+def batch_server(*options):
+    command = [sys.executable, str(HERE / "batch_server.py"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield FaultServer(process, int(process.stdout.readline()))
+        finally:
+            process.kill()
+
+
+def backend_of(server):
+    return OpenAIBackend(base_url=server.base_url, id="stub", client="batch")
+
+
+def test_a_cell_is_one_batch_and_what_expires_is_asked_again(batch_of, progress, tmp_path):
+    with batch_server("--expire") as server:
+        plan = batch_of(None, PROMPTS, backend=backend_of(server))
+        asked = ask(plan, tmp_path / "journal", progress)
+        found = server.stats()
+
+    texts = [reply.text for _, reply in replies(plan, tmp_path / "journal")]
+    assert len(set(texts)) == len(PROMPTS)
+    assert None not in texts
+    assert found["problems"] == []
+    assert (found["uploads"], found["answered"], asked.retried) == (2, 30, 10)
+    assert [len(one.ids) for one in sent_batches(tmp_path / "journal")] == [30, 10]
+    assert all(one.is_done for one in sent_batches(tmp_path / "journal"))
+
+
+def test_more_than_a_batch_takes_is_several(batch_of, progress, tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "MOST_REQUESTS", 12)
+    with batch_server() as server:
+        plan = batch_of(None, PROMPTS, backend=backend_of(server))
+        ask(plan, tmp_path / "journal", progress)
+        found = server.stats()
+
+    assert [len(one.ids) for one in sent_batches(tmp_path / "journal")] == [12, 12, 6]
+    assert (found["batches"], found["distinct"], found["problems"]) == (3, 30, [])
+
+
+def test_a_batch_gives_no_likelihoods():
+    with pytest.raises(ValidationError, match='needs `client = "own"`'):
+        OpenAIBackend(base_url="http://x/v1", client="batch", gives_likelihoods=True)
+
+
+def test_an_endpoint_without_batches_refuses_at_once(batch_of, progress, tmp_path):
+    with batch_server() as server:
+        elsewhere = OpenAIBackend(base_url=f"{server.base_url}/x", id="stub", client="batch")
+        plan = batch_of(None, PROMPTS, backend=elsewhere)
+        with pytest.raises(BackendError, match="answered 404"):
+            ask(plan, tmp_path / "journal", progress)
+
+
+def test_a_batch_costs_half(tmp_path):
+    with batch_server() as server:
+        (tmp_path / "study.toml").write_text(STUDY.replace("OWN", server.base_url))
+        mbt = [sys.executable, "-m", "mbt_cli"]
+        told = [
+            subprocess.run([*mbt, *words], cwd=tmp_path, capture_output=True, check=True)
+            for words in (["run", "study.toml", "-q"], ["status", "study.toml", "--json"])
+        ]
+
+    # 20 replies of 10 tokens for 2 a million, and 5 for 8 a million: half of 20 * 60 millionths
+    assert json.loads(told[1].stdout)["spending"]["money"] == pytest.approx(600e-6)
