@@ -1,23 +1,31 @@
 """The Python API: load a manifest, run a study, read its results.
 
-`from mbt_cli import load_manifest, run, scan, table, compare`
+`from mbt_cli import ask, load_manifest, run, scan, table, compare`
 """
 
 import asyncio
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import orjson
 import polars as pl
+import tomli_w
 
 from mbt_cli.cli.compare import cells_of
 from mbt_cli.cli.manifests import open_manifest
+from mbt_cli.core.chat import Json
 from mbt_cli.core.names import nearest
 from mbt_cli.core.progress import Progress, Silent
 from mbt_cli.core.tables import TableData
+from mbt_cli.core.written_secrets import masked_keys, written_secrets
 from mbt_cli.engine.compare import pairs, pooled
 from mbt_cli.engine.mirroring import brought_down, mirroring
 from mbt_cli.engine.run_records import recording
@@ -36,9 +44,13 @@ from mbt_cli.store.reading import finished_cells, scan_study
 __all__ = [
     "ComparedCells",
     "Manifest",
+    "Questions",
     "StudyReport",
     "StudyTable",
+    "ask",
+    "ask_async",
     "compare",
+    "from_benchmark",
     "load_manifest",
     "run",
     "scan",
@@ -155,6 +167,144 @@ def run(
     states = {state.cell.address: state.status for state in runner.states.all()}
     folder = machine.runs / study.study
     return StudyReport(study.study, folder, states, did.made, did.done, did.sent, did.reused)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions of a benchmark that `ask` asks: from `from_benchmark`."""
+
+    benchmark: Mapping[str, Json]
+    split: str
+
+
+def from_benchmark(kind: str, split: str = "test", **settings: Json) -> Questions:
+    """Questions for `ask`: those of a `[benchmarks.NAME]` with this kind and these settings.
+
+    Example:
+        >>> from_benchmark("tinyhop", "validation", limit=2).split
+        'validation'
+    """
+    return Questions({"kind": kind, **settings}, split)
+
+
+def ask(
+    model: str | Mapping[str, Json],
+    prompts: Sequence[str] | Questions,
+    *,
+    sampling: Mapping[str, Json] | None = None,
+    samples: int = 1,
+    prompt: str | None = None,
+    seed: int = 0,
+    presets: str | Path | None = None,
+    progress: Progress | None = None,
+) -> pl.DataFrame:
+    """Ask a model, with everything that a study has: a journal, retries, and no reply paid twice.
+
+    What is asked is a study of its own, `ask-HASH` in the runs folder: the same call sends nothing,
+    one that was stopped goes on, and replies are reused when further prompts are asked.
+
+    Args:
+        model: A model preset (also `auto:NAME`), or a table as `[models.NAME]` has it.
+        prompts: Texts, each sent as a user's message; or questions of a benchmark.
+        sampling: Keys of a `[sampling.NAME]`, such as `temperature` and `max_tokens`. Default:
+            what the model's preset recommends.
+        samples: Replies to each prompt.
+        prompt: Name or path of the template. Default: `as_is` for texts, `answer` for a benchmark.
+        seed: The seeds of the requests are derived from it.
+        presets: Folder whose presets take precedence over all others.
+        progress: Receives progress; nothing is printed.
+
+    Returns:
+        A row per prompt and sample, in their order: `prompt` (texts only), `question_id`, `sample`
+        and the columns of a rollout, such as `reply`, `reasoning`, `finish_reason`,
+        `completion_tokens` and `failure`, which is null where a reply came.
+
+    Raises:
+        UsageError: The model, the sampling or the benchmark is wrong.
+        MbtError: The model cannot be asked at all; replies that came are kept.
+
+    Example:
+        >>> asked = ask("smollm2-135m", ["Name a river."])  # doctest: +SKIP
+        >>> asked["reply"][0]  # doctest: +SKIP
+        'The Nile.'
+    """
+    table = {"preset": model} if isinstance(model, str) else dict(model)
+    spelled = model if isinstance(model, str) else "model"
+    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", spelled)[:64]
+    texts = None if isinstance(prompts, Questions) else list(prompts)
+    ids = _ids(texts or ())
+    records = [{"id": own, "question": text} for own, text in zip(ids, texts or (), strict=True)]
+    lines = b"".join(orjson.dumps(record) + b"\n" for record in records)
+    if isinstance(prompts, Questions):
+        benchmark, split = dict(prompts.benchmark), prompts.split
+    else:
+        if not texts:
+            raise UsageError("`ask` got no prompts", hint='ask(model, ["Name a river."])')
+        benchmark, split = {"kind": "conceptual", "files": {"test": "prompts.jsonl"}}, "test"
+    base: dict[str, Json] = {
+        "kind": "rollout",
+        "name": "asked",
+        "matrix": {"benchmark": "prompts", "split": split, "model": name},
+        "prompt": prompt or ("answer" if texts is None else "as_is"),
+        "samples": samples,
+    }
+    if sampling is not None:
+        base["sampling"] = dict(sampling)
+    document: dict[str, Any] = {
+        "models": {name: table},
+        "benchmarks": {"prompts": benchmark},
+        "stage": [base],
+    }
+    own = {"seed": seed, "max_failed_share": 1}
+    whole = orjson.dumps({**document, "study": own}, option=orjson.OPT_SORT_KEYS)
+    study = f"ask-{sha256(whole + lines).hexdigest()[:12]}"
+    document["study"] = {"name": study, **own}
+    written = tomli_w.dumps(document)
+    _refuse_secrets(table, written)
+    folder = read_machine().cache / "asked" / study
+    folder.mkdir(parents=True, exist_ok=True)
+    if texts is not None:
+        (folder / "prompts.jsonl").write_bytes(lines)
+    (folder / "study.toml").write_text(written, encoding="utf-8")
+    manifest = load_manifest(folder / "study.toml", presets=presets)
+    done = run(manifest, progress=progress)
+    found = scan(done.folder, "asked").drop("stage", "address", "benchmark", "split", "model")
+    if texts is None:
+        return found.collect()
+    order = pl.LazyFrame({"prompt": texts, "question_id": ids}).with_row_index("place")
+    joined = order.join(found, on="question_id", how="left", maintain_order="left")
+    return joined.sort("place", "sample").drop("place").collect()
+
+
+async def ask_async(
+    model: str | Mapping[str, Json], prompts: Sequence[str] | Questions, **settings: Any
+) -> pl.DataFrame:
+    """Ask beside other coroutines, with the arguments of `ask`."""
+    return await asyncio.to_thread(partial(ask, model, prompts, **settings))
+
+
+def _refuse_secrets(model: Mapping[str, Json], written: str) -> None:
+    """Refuse a key in the table of a model, before it reaches a file."""
+    backend = model.get("backend")
+    backend = dict(backend) if isinstance(backend, Mapping) else {}
+    values = {name: value for name, value in backend.items() if not name.endswith("_env")}
+    for key in (*written_secrets(values), *written_secrets({**model, "backend": None})):
+        raise UsageError(
+            f"`{key}` would be stored: name the variable that holds it",
+            hint='api_key_env = "MY_KEY", or headers_env = { "X-Api-Key" = "MY_KEY" }',
+        )
+    if masked_keys(written, "") != written:
+        raise UsageError("the table of the model holds what looks like a key of a host of models")
+
+
+def _ids(texts: Sequence[str]) -> list[str]:
+    """An id for each text that does not depend on the others, but for equal ones before it."""
+    before: Counter[str] = Counter()
+    ids = []
+    for text in texts:
+        ids.append(f"{sha256(text.encode()).hexdigest()[:16]}-{before[text]}")
+        before[text] += 1
+    return ids
 
 
 def scan(

@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 
 import mbt_cli
-from mbt_cli import load_manifest, run, scan
+from mbt_cli import ask, ask_async, from_benchmark, load_manifest, run, scan
 from mbt_cli.core.progress import Silent
 from mbt_cli.errors import ManifestError, MissingInputError, StaleError, UsageError
+from tests.cli.chat_server import ChatServer
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
 AXES = ("benchmark", "split", "model", "prompt")
@@ -271,3 +272,78 @@ def test_a_table_and_a_comparison_are_read_and_shown_in_a_notebook(here):
     row = both.metrics.filter(metric="exact_match").to_dicts()[0]
     assert row["difference"] == row["first"] - row["second"]
     assert "exact_match" in both._repr_html_()
+
+
+@pytest.fixture
+def empty_cache(here, monkeypatch):
+    monkeypatch.setenv("MBT_CACHE", str(here / "cache"))
+    monkeypatch.setenv("MBT_REUSE", "machine")
+
+
+CANNED = {
+    "backend": {"kind": "canned", "replies": ["<answer>Oslo</answer>"]},
+    "sampling": {"temperature": 0.5, "max_tokens": 16},
+}
+
+
+def test_prompts_are_answered_in_their_order_and_equal_ones_are_two(empty_cache):
+    prompts = ["Name a river.", "{{ not a place }}", "Name a river."]
+
+    asked = ask(CANNED, prompts, samples=2)
+
+    assert asked["prompt"].to_list() == [text for text in prompts for _ in range(2)]
+    assert asked["sample"].to_list() == [0, 1] * 3
+    assert asked["question_id"].n_unique() == 3
+    assert set(asked["reply"]) == {"<answer>Oslo</answer>"}
+    sent = [messages[0]["content"] for messages in asked["messages"]]
+    assert sent == asked["prompt"].to_list()
+
+
+def test_what_was_asked_is_not_asked_again(empty_cache):
+    """A longer list reuses the replies of a shorter one, and the same one its whole study."""
+    with ChatServer("a reply") as server:
+        model = {
+            "backend": {"kind": "openai", "base_url": server.base_url, "id": "m"},
+            "sampling": CANNED["sampling"],
+        }
+        first = ask(model, ["a", "b"])
+        longer = ask(model, ["c", "a", "b"])
+        again = asyncio.run(ask_async(model, ["c", "a", "b"]))
+        sent = len(server.bodies)
+
+    assert sent == 3
+    assert longer["reply"].to_list() == ["a reply"] * 3
+    assert longer.equals(again)
+    assert first["request_key"].to_list() == longer["request_key"].to_list()[1:]
+
+
+def test_questions_of_a_benchmark_are_asked_with_their_template(empty_cache):
+    asked = ask(CANNED, from_benchmark("tinyhop", "validation", limit=3))
+
+    assert asked["answer"].to_list() == ["Oslo"] * 3
+    assert asked["question_id"].n_unique() == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "prompts", "words"),
+    [
+        ("smollm2-13", ["a"], "did you mean `smollm2-135m`?"),
+        (CANNED, [], "no prompts"),
+        ({"backend": {"kind": "openai", "api_key": "k-1"}}, ["a"], "`api_key` would be stored"),
+        ({"backend": {"kind": "openai", "base_url": "http://u:pw@h/v1"}}, ["a"], "would be stored"),
+        ({**CANNED, "request": {"token": "abc"}}, ["a"], "`token` would be stored"),
+        (
+            {"backend": {"kind": "openai", "api_key_env": "sk-" + "abc1" * 8}},
+            ["a"],
+            "looks like a key",
+        ),
+    ],
+)
+def test_a_wrong_model_is_refused_and_a_key_reaches_no_file(
+    here, empty_cache, model, prompts, words
+):
+    with pytest.raises((UsageError, ManifestError), match=re.escape(words)):
+        ask(model, prompts)
+
+    files = [path.read_text() for path in here.rglob("*.toml")]
+    assert not any(key in text for text in files for key in ("k-1", "u:pw", "abc"))

@@ -170,3 +170,22 @@ def test_doctor_starts_the_embedded_model_and_asks_it(tmp_path):
         if (finding["group"], finding["what"]) == ("replies", "smollm2-135m")
     )
     assert "answered within" in found
+
+
+def test_the_notebook_cell_of_the_python_topic_asks_the_model(tmp_path):
+    topic = (REPOSITORY / "mbt_cli/help/python.md").read_text(encoding="utf-8")
+    (code,) = [text for text in re.findall(r"```py\n(.*?)```", topic, re.DOTALL) if "ask(" in text]
+
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(rivers.height, hop.height)"],
+        cwd=tmp_path,
+        env={**os.environ, "MBT_RUNS": "runs"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "4 4"
+    assert len(list((tmp_path / "runs").glob("ask-*"))) == 2
