@@ -362,7 +362,8 @@ class SlurmLauncher(Launcher):
         fewer = "`launch.processes`" if job.trains else "`place.tensor_parallel_size`"
         on_nodes = f" on {resources.nodes} nodes each" if resources.nodes > 1 else ""
         raise MbtError(
-            f"job `{job.id}` needs {counted(job.gpus, 'GPU')} and the preset gives {resources.gpus}{on_nodes}",
+            f"job `{job.id}` needs {counted(job.gpus, 'GPU')} and the preset gives "
+            f"{resources.gpus}{on_nodes}",
             hint=f"raise `[{table}] gpus` or `nodes`, or lower the model's {fewer}",
         )
 
