@@ -500,7 +500,8 @@ class VLLMBackend(Backend):
                 command = over_nodes(
                     (executable, "serve", self.model, *flags, *_MEETING),
                     first=address,
-                    others=("--headless",),
+                    # they have no API server, and vLLM refuses one that is asked for
+                    others=("--headless", "--api-server-count", "0"),
                     nodes=int(spread[1]),
                     environment={"VLLM_HOST_IP": "{own_address}", **each},
                     place=place,

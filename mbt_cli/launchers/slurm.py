@@ -21,6 +21,7 @@ from mbt_cli.core.findings import Finding, absent, answer_of, ok
 from mbt_cli.core.gpus import GPUs, stated_gpus
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.names import nearest
+from mbt_cli.core.number_text import counted
 from mbt_cli.core.plugin import Settings, Variable
 from mbt_cli.errors import MbtError, QueueFullError
 from mbt_cli.interfaces import Launcher
@@ -115,11 +116,23 @@ class SlurmResources(Settings):
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
-        found = _GPUS_OF_GRES.search(self.gres or "")
+        if self.gres is None or self.gres == _NO_GRES:
+            return self
+        found = _GPUS_OF_GRES.search(self.gres)
         if found and int(found[2]) != self.gpus:
             raise ValueError(
                 f"`gres` requests {found[2]} GPUs and `gpus` says {self.gpus}: "
                 f"write `gpus = {found[2]}` too"
+            )
+        one = _UNCOUNTED_GPU.search(self.gres)
+        if one and self.gpus != 1:
+            raise ValueError(
+                f"`{one[0]}` of `gres` requests one GPU and `gpus` says {self.gpus}: "
+                f"write `{one[0]}:{self.gpus or 1}` and `gpus = {self.gpus or 1}`"
+            )
+        if self.gpus and not _ANY_GPU.search(self.gres):
+            raise ValueError(
+                f"`gres` requests no GPU and `gpus` says {self.gpus}: add `gpu:{self.gpus}` to it"
             )
         return self
 
@@ -161,7 +174,10 @@ class SlurmResources(Settings):
         yield from self.directives
 
 
-_GPUS_OF_GRES = re.compile(r"\b(gpu(?::[^:,]+)?:)(\d+)")
+_GPUS_OF_GRES = re.compile(r"\b(gpu(?::[^:,(]+)?:)(\d+)(?=[,(]|$)")
+_UNCOUNTED_GPU = re.compile(r"\bgpu(?::(?!\d+(?:[,(]|$))[^:,(]+)?(?=[,(]|$)")
+"""As `gpu:h100`, which Slurm reads as one."""
+_ANY_GPU = re.compile(r"\b(?:gpu|shard|mps)(?=[:,(]|$)")
 _MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -346,7 +362,8 @@ class SlurmLauncher(Launcher):
         fewer = "`launch.processes`" if job.trains else "`place.tensor_parallel_size`"
         on_nodes = f" on {resources.nodes} nodes each" if resources.nodes > 1 else ""
         raise MbtError(
-            f"job `{job.id}` needs {job.gpus} GPUs and the preset gives {resources.gpus}{on_nodes}",
+            f"job `{job.id}` needs {counted(job.gpus, 'GPU')} and the preset gives "
+            f"{resources.gpus}{on_nodes}",
             hint=f"raise `[{table}] gpus` or `nodes`, or lower the model's {fewer}",
         )
 

@@ -130,6 +130,22 @@ def test_each_node_runs_one_process_of_the_server(executable, place, tmp_path):
 
 
 @pytest.mark.usefixtures("node")
+def test_only_the_first_node_has_servers_of_the_interface(executable, place):
+    # vLLM refuses `--headless` with more than none, and takes what is said last
+    with backend(executable, flags={"api_server_count": 2}).open(place):
+        other = place.log.with_name(f"{place.log.name}.1")
+        wait_until(lambda: other.is_file() and "keys" in other.read_text())
+        first, second = (path.read_text().split() for path in (place.log, other))
+
+    assert said_last(first, "--api-server-count") == "2"
+    assert said_last(second, "--api-server-count") == "0"
+
+
+def said_last(words: list[str], flag: str) -> str:
+    return words[len(words) - words[::-1].index(flag)]
+
+
+@pytest.mark.usefixtures("node")
 def test_a_server_takes_no_more_nodes_than_it_needs(executable, place):
     three = replace(place, environment={**place.environment, "MBT_NODES": "3"})
 
@@ -194,7 +210,7 @@ def test_a_node_that_is_gone_ends_the_server_everywhere(executable, place, node,
 
 
 def test_a_server_says_that_it_waits_for_the_other_nodes(executable, place):
-    impatient = replace(place, ready_timeout_seconds=1)
+    impatient = replace(place, ready_timeout_seconds=4)
 
     with pytest.raises(BackendError, match="waiting for 1 other node") as raised:
         backend(executable).open(impatient).__enter__()

@@ -230,6 +230,13 @@ def test_gpus_of_a_kind_are_shared_like_others(own):
     assert "#SBATCH --gres=gpu:h100:2,nvme:100\n" in launcher.render(job(gpus=2))
 
 
+@pytest.mark.parametrize("gres", ["gpu:3g.40gb", "gpu:2080ti", "gpu", "gpu:a100(S:0),nvme:300"])
+def test_one_gpu_of_a_kind_needs_no_number(own, gres):
+    launcher = own(f"[gpu_job]\ngpus = 1\ngres = '{gres}'\n[small_job]\n")
+
+    assert f"#SBATCH --gres={gres}\n" in launcher.render(job(gpus=1))
+
+
 def test_a_training_over_several_nodes_is_not_started_from_inside_a_container(own):
     with pytest.raises(ManifestError, match="use one node, or no container"):
         own("container = ['podman']\n[gpu_job]\n[small_job]\n[train_job]\nnodes = 2\n")
@@ -366,6 +373,8 @@ def test_a_record_whose_path_no_directive_can_contain_is_refused(preset):
         ('directives = ["--gpus=1"]', "has its own key: write `gpus = ...`"),
         ('directives = ["--wait"]', "`--wait` is set by mbt"),
         ('gpus = 4\ngres = "gpu:h100:8"', "`gres` requests 8 GPUs and `gpus` says 4"),
+        ('gpus = 4\ngres = "gpu:h100"', "requests one GPU and `gpus` says 4: write `gpu:h100:4`"),
+        ('gpus = 4\ngres = "nvme:300"', "`gres` requests no GPU and `gpus` says 4: add `gpu:4`"),
         ("gpuz = 1", "unknown key; did you mean `gpus`?"),
     ],
 )
@@ -537,6 +546,20 @@ def test_the_nodes_of_a_job_share_no_compiled_kernels(own, tmp_path, node):
     found = environment_of(own(ENVIRONMENT % ""), tmp_path, environment)
 
     assert found["TRITON_CACHE_DIR"] == f"{found['TMPDIR']}/compiled/triton"
+
+
+def test_compiled_kernels_are_kept_by_the_versions_of_an_mbt_on_the_search_path(own, tmp_path):
+    environment = {**stand_in(tmp_path), "HOSTNAME": "gpu7.cluster"}
+    for name, does in (("mbt", "env > environment.txt"), ("python", "echo vllm0.33.0-torch2.13.0")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    found = environment_of(
+        own("mbt = ['mbt']\n[gpu_job]\ngpus = 1\n[small_job]\n"), tmp_path, environment
+    )
+
+    kept = tmp_path / "cache/compiled/gpu7/vllm0.33.0-torch2.13.0"
+    assert found["VLLM_CACHE_ROOT"] == f"{kept}/vllm"
 
 
 def test_the_processes_of_a_training_share_the_processors(own, tmp_path):

@@ -105,7 +105,8 @@ scratch_in() {
 
 # Temporary files are on the node, in a folder that allows execution and has a short path: names of
 # sockets have at most 107 characters. Compiled kernels are kept for each node and version.
-scratch='' versions=any python="${command[0]%/*}/python"
+scratch='' versions=any python="$(command -v -- "${command[0]}" || true)"
+python="${python%/*}/python"
 trap 'if [ -n "$scratch" ]; then rm -rf -- "$scratch" "$scratch.lock"; fi' EXIT
 mkdir -p -- "$cache/jobs" || true  # nodes may see a home that only login nodes write to
 for place in "$first_tmpdir" "${SLURM_TMPDIR:-}" "${TMPDIR:-}" /tmp /var/tmp "$cache/jobs"; do
