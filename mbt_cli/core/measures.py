@@ -94,6 +94,9 @@ class Measure:
         binary: Values are 0 or 1 per sample, so that the number is a share and has Wilson's
             interval.
         by_log: The number is a positive ratio, and its interval that of its logarithm.
+        items: The columns with the right items of each question and with all of them, where the
+            number is their share, as of instructions: its interval is Wilson's, with a question's
+            items as a cluster.
         values: One value per rollout, in the order of the rollouts, NaN for no value; the column
             `value` is their mean over each question's samples. None if samples have no value.
         interval: Computes low and high of the 95 % interval, or why there is none, if the score
@@ -108,6 +111,7 @@ class Measure:
     settings: Mapping[str, Json] = field(default_factory=dict)
     binary: bool = False
     by_log: bool = False
+    items: tuple[str, str] | None = None
     values: npt.NDArray[np.float64] | None = None
     interval: Callable[[npt.NDArray[np.int64] | None], tuple[float, float] | str] | None = None
 

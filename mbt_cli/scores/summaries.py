@@ -206,6 +206,9 @@ class _Part:
         if self._is_share():
             settings["interval"] = "wilson"
             return share_interval(self.own.columns["value"], self.samples, self.own.clusters)
+        if self.measure.items is not None:
+            settings["interval"] = "wilson"
+            return self._interval_of_items(*self.measure.items)
         if "no_interval" in settings or not resampled:
             return None
         drawn = resampled[0]
@@ -216,6 +219,15 @@ class _Part:
             settings["no_interval"] = why_no_interval(drawn, self._unit())
         limits = _LIMITS.get(self.measure.unit) or _own_limits(self.measure)
         return interval.within(*limits) if interval and limits else interval
+
+    def _interval_of_items(self, right: str, whole: str) -> Interval:
+        assert self.own is not None
+        items = self.own.columns[whole]
+        counts = np.rint(items).astype(np.int64)
+        clusters = self.own.clusters
+        of = np.arange(len(items)) if clusters is None else clusters
+        shares = np.repeat(self.own.columns[right] / items, counts)
+        return share_interval(shares, np.repeat(self.samples, counts), np.repeat(of, counts))
 
     def _difference(
         self, drawn: Sequence[Resampled], settings: dict[str, Any], seed: int

@@ -81,7 +81,8 @@ class InstructionAccuracy(_OfVerdicts):
     followed to the letter, `instruction_accuracy_loose` also those that are followed once
     formatting is removed. With `types = true` also a number for each type of instruction, such as
     `instruction_accuracy_length_constraints`.
-    Unit: per cent of instructions; the interval resamples questions.
+    Unit: per cent of instructions; the interval is Wilson's, with the instructions of a question
+    as a cluster.
     Reads: verdicts of `verifier`: `parts`.
     Empty reply: follows none. No reply, no verdict: no value, counted.
     Known holes: prompts with more instructions weigh more; `verified` counts prompts.
@@ -131,6 +132,7 @@ class InstructionAccuracy(_OfVerdicts):
             unit="percent",
             questions=samples(inputs).per_question(live, counted=_OF),
             estimate=_ratio,
+            items=(_PASSED, _OF),
         )
 
 

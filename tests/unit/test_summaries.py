@@ -61,6 +61,36 @@ def test_an_interval_of_tokens_begins_at_none():
     assert (row["low"], row["high"]) == (0, free["high"])
 
 
+def test_the_interval_of_a_share_of_items_counts_questions_as_clusters():
+    """4 of 34 instructions, as 2 prompts of 3 and 3, and 14 of 1 and 7 of 2 follow none."""
+    of = [3.0, 3.0] + [1.0] * 14 + [2.0] * 7
+    right = [2.0, 2.0] + [0.0] * 21
+    questions = pl.DataFrame(
+        {
+            "question_id": [f"q{n}" for n in range(23)],
+            "n": [1] * 23,
+            "failed": [0] * 23,
+            "right": right,
+            "of": of,
+        }
+    )
+    share = Measure(
+        "followed", "percent", questions, lambda m: m["right"] / m["of"], items=("right", "of")
+    )
+
+    row = summarise(share, resamples=500, seed=1)
+    base = share.questions.with_columns(right=pl.Series([3.0] + [0.0] * 22))
+    paired = summarise(share, baseline=replace(share, questions=base), resamples=500, seed=1)
+
+    assert row["value"] == pytest.approx(4 / 34)
+    # by Wilson, 34 independent instructions would give 4.7 to 26.6 %
+    assert 0 < row["low"] < 0.047
+    assert 0.266 < row["high"] < 0.5
+    assert json.loads(row["settings"])["interval"] == "wilson"
+    assert paired["difference"] == pytest.approx(1 / 34)
+    assert paired["difference_low"] < 0 < paired["difference_high"]
+
+
 def test_the_difference_is_over_common_questions_whatever_their_order():
     own = measure([1.0, 1.0, 0.0, 1.0], ids=["a", "b", "c", "only own"])
     base = measure([0.0, 0.0, 1.0, 0.0], ids=["c", "b", "a", "only base"])
