@@ -107,7 +107,7 @@ if [ "$shards" != 1 ]; then command+=(--shard "$((before + ${task:-1}))/$shards"
 say "started on ${SLURM_JOB_NODELIST:-$(hostname)}, job ${SLURM_JOB_ID:-none}, attempt $((${SLURM_RESTART_COUNT:-0} + 1))"
 "${command[@]}" &
 child=$!
-code=0
+code=127  # as of a command that is not found
 while :; do
   signalled=0
   got=0

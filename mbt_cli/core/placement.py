@@ -20,7 +20,8 @@ heads than queries: more GPUs than such heads hold copies.
 The smallest T is chosen whose cache holds one request of the whole context (vLLM does not start
 otherwise) and 16 requests of usual length, 4,096 tokens; if there is none, the T with
 the largest cache that holds one request. The other GPUs of the node get further replicas. A model
-that one node cannot hold is divided by pipeline parallelism over as few nodes as hold it.
+that T GPUs cannot hold is divided by pipeline parallelism, into stages of T GPUs each, over the
+others of the node and then over as few nodes as hold it.
 """
 
 from collections.abc import Iterator
@@ -103,7 +104,7 @@ class Placement:
     Args:
         gpus: The GPUs to choose from.
         tensor_parallel: GPUs of a node that share a replica.
-        pipeline_parallel: Nodes that share a replica.
+        pipeline_parallel: Stages of a replica, each on as many GPUs.
         replicas: Copies of the model on a node.
         memory_gib: Memory of a GPU that was reckoned with.
         weights_gib: Weights on each GPU.
@@ -124,9 +125,16 @@ class Placement:
     requests: float
     experts: bool = False
 
+    @property
+    def nodes(self) -> int:
+        """Nodes that share a replica."""
+        shares = self.tensor_parallel * self.pipeline_parallel
+        return -(-shares // (self.gpus.count or _MOST_PER_NODE))
+
     def __str__(self) -> str:
         """The choice and its numbers, such as `mbt show` prints them."""
-        nodes = f" x {self.pipeline_parallel} nodes" if self.pipeline_parallel > 1 else ""
+        stages = "" if self.pipeline_parallel == 1 else f" x {self.pipeline_parallel} stages"
+        nodes = f"{stages} on {self.nodes} nodes" if self.nodes > 1 else stages
         replicas = f"{self.replicas} replica{'' if self.replicas == 1 else 's'}"
         size = f"{self.memory_gib:.4g} GiB"
         taken = "" if self.gpus.memory_gib else " (unknown, taken as this)"
@@ -148,7 +156,7 @@ def choose_placement(size: ModelSize, serving: Serving, gpus: GPUs) -> Placement
     roomy = next((p for p in found if p.requests >= 1 and _has_room(p, size, serving)), None)
     if roomy is not None:
         return roomy
-    one_node = [p for p in found if p.requests >= 1 and p.pipeline_parallel == 1]
+    one_node = [p for p in found if p.requests >= 1 and p.nodes == 1]
     if one_node:
         return max(one_node, key=lambda p: p.requests)
     chosen = next((p for p in found if p.requests >= 1), None)
@@ -168,7 +176,10 @@ def _placements(size: ModelSize, serving: Serving, gpus: GPUs) -> Iterator[Place
     widths = [w for w in _powers_of_two(most) if _divides(w, size)]
     nodes = gpus.nodes if gpus.count else _MOST_NODES
     divisions = [(w, 1) for w in widths]
-    divisions += [(widths[-1], n) for n in range(2, nodes + 1)] if widths else []
+    if widths:
+        own = most // widths[-1]  # stages of a whole node
+        stages = [*range(2, own + 1), *(own * n for n in range(2, nodes + 1))]
+        divisions += [(widths[-1], n) for n in stages]
     for width, stages in divisions:
         weights = size.weights_gb * 1e9 / (width * stages) / _GIB
         cache = usable - weights
@@ -176,7 +187,7 @@ def _placements(size: ModelSize, serving: Serving, gpus: GPUs) -> Iterator[Place
             gpus=gpus,
             tensor_parallel=width,
             pipeline_parallel=stages,
-            replicas=gpus.count // width if gpus.count and stages == 1 else 1,
+            replicas=max(1, (gpus.count or 1) // (width * stages)),
             memory_gib=memory,
             weights_gib=weights,
             overhead_gib=overhead,

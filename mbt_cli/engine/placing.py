@@ -23,7 +23,7 @@ class PlannedPlacement(Settings):
     tensor_parallel: int
     """GPUs of a node that share a replica."""
     pipeline_parallel: int = 1
-    """Nodes that share a replica."""
+    """Stages of a replica, each on as many GPUs."""
     replicas: int = 1
     """Replicas on a node."""
     free_gib: float

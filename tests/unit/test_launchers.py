@@ -465,6 +465,7 @@ def ran(launcher: SlurmLauncher, folder: Path, environment: dict[str, str]):
     [
         pytest.param(0, "done", id="success"),
         pytest.param(3, "failed with exit code 3", id="failure"),
+        pytest.param(127, "failed with exit code 127", id="command not found"),
         pytest.param(75, "stopped from outside with everything kept", id="cancelled"),
         pytest.param(
             STOPPED,

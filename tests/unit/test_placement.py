@@ -24,6 +24,7 @@ HARDWARE = {
     "2x8x80": GPUs(8, 80, nodes=2),
     "8x141": GPUs(8, 141),
 }
+SERVING = Serving("org/model", 8_192)
 SMALL = ModelSize(weights_gb=16, attention_heads=32, kv_heads=8, kv_bytes_per_token=147_456)
 
 
@@ -59,7 +60,7 @@ def cell(backend, gpus):
         return "does not fit"
     if found is None:
         return "no GPU"
-    nodes = f" N{found.pipeline_parallel}" if found.pipeline_parallel > 1 else ""
+    nodes = f" N{found.nodes}" if found.nodes > 1 else ""
     return f"T{found.tensor_parallel} R{found.replicas}{nodes} {found.cache_gib:.1f}"
 
 
@@ -92,8 +93,24 @@ def test_tensor_parallel_divides_heads_and_quantized_blocks():
 
     assert choose_placement(heads, serving, GPUs(8, 80)).tensor_parallel == 4
     assert choose_placement(blocks, serving, GPUs(8, 80)).tensor_parallel == 4
-    with pytest.raises(UsageError, match="divided over 4"):
-        choose_placement(blocks.model_copy(update={"weights_gb": 400}), serving, GPUs(8, 80))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "weights_gb", "stages", "nodes"),
+    [(GPUs(8, 80), 400, 2, 1), (GPUs(8, 80, nodes=2), 800, 4, 2), (GPUs(8, 40), 230, 2, 1)],
+)
+def test_what_tensor_parallel_cannot_divide_further_is_divided_into_stages(
+    gpus, weights_gb, stages, nodes
+):
+    blocks = SMALL.model_copy(update={"weight_blocks": 12, "weights_gb": weights_gb})
+
+    found = choose_placement(blocks, SERVING, gpus)
+
+    assert (found.tensor_parallel, found.pipeline_parallel) == (4, stages)
+    assert (found.nodes, found.replicas) == (nodes, 1)
+    assert f"tensor parallel 4 x {stages} stages" in str(found)
+    with pytest.raises(UsageError, match=f"divided over {4 * stages}, "):
+        choose_placement(blocks.model_copy(update={"weights_gb": 1_500}), SERVING, gpus)
 
 
 def test_the_cache_of_latent_attention_is_not_divided():
