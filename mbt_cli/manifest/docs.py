@@ -39,6 +39,7 @@ from mbt_cli.stages.base import InputReference, Stage
 from mbt_cli.stages.curriculum import PassRates
 from mbt_cli.stages.gates import Gates
 from mbt_cli.stages.kinds import STAGES
+from mbt_cli.stages.pick import Pick
 from mbt_cli.stages.rollout import RoleModel
 from mbt_cli.verifiers.rewards import REWARDS
 
@@ -200,6 +201,7 @@ _ELSEWHERE = {
     "InputReference": "input",
     "Gates": "gates",
     "PassRates": "keep",
+    "Pick": "pick",
     "MetricTable": "harnesses.metrics",
     "RoleModel": "roles",
 } | {
@@ -281,6 +283,7 @@ def _stages() -> Iterator[str]:
     yield _section("gates", "checks of a teacher's text", Gates)
     yield _section("roles", "a model that plays a role of a program, as a table", RoleModel)
     yield _section("keep", "which questions a `train` stage asks, by pass rate", PassRates)
+    yield _section("pick", "which samples a `train` stage learns from, by their scores", Pick)
 
 
 def _kinds_of_tables() -> Iterator[str]:

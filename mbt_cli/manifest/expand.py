@@ -12,7 +12,7 @@ from mbt_cli.errors import MissingInputError
 from mbt_cli.interfaces import Benchmark
 from mbt_cli.manifest.match import TRAIN, CellDraft, InputMatching, Reference, StepsOf
 from mbt_cli.manifest.problems import Problems
-from mbt_cli.manifest.schema import Block, Document, ordered_axes
+from mbt_cli.manifest.schema import Block, Document, ordered_axes, written_input
 from mbt_cli.stages.checkpoints import ALL_STEPS
 from mbt_cli.stages.kinds import STAGES
 from mbt_cli.stages.questions import QUESTIONS, SHOTS
@@ -90,8 +90,8 @@ class _Expansion:
         if not drafts:  # its inputs are still checked
             for _, fields in block.variants():
                 for name, rule in block.kind.inputs.items():
-                    if fields.get(name):
-                        self.matching.reference(block, name, rule, fields[name])
+                    if written := written_input(fields, name):
+                        self.matching.reference(block, name, rule, written)
         for draft in kept:
             for axis in block.kind.axes:
                 # the axes of an input that is wrong are not known
@@ -126,9 +126,10 @@ class _Expansion:
         """Whether an input has no cells until a training publishes its first checkpoint."""
         for _, fields in block.variants():
             for name, rule in block.kind.inputs.items():
-                if not fields.get(name) or rule.kinds == (QUESTIONS,):
+                written = written_input(fields, name)
+                if not written or rule.kinds == (QUESTIONS,):
                     continue
-                reference = self.matching.reference(block, name, rule, fields[name])
+                reference = self.matching.reference(block, name, rule, written)
                 if reference is None or not self.matching.waits(reference):
                     continue
                 if not self.matching.all_of(block, name, reference):
@@ -249,7 +250,7 @@ class _Expansion:
 
     def _look_up_inputs(self, block: Block, draft: CellDraft) -> None:
         for name, rule in block.kind.inputs.items():
-            written = draft.fields.get(name)
+            written = written_input(draft.fields, name)
             if rule.leading or not written:
                 continue
             reference = self.matching.reference(block, name, rule, written)
@@ -349,7 +350,7 @@ def _stages_read(block: Block) -> set[str]:
     names: set[str] = set()
     for _, fields in block.variants():
         for name in block.kind.inputs:
-            written = fields.get(name)
+            written = written_input(fields, name)
             table = written if isinstance(written, dict) else {"stage": written}
             stages = table.get("stage") or ()
             names |= {stages} if isinstance(stages, str) else set(stages)

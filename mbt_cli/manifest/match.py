@@ -17,6 +17,11 @@ from mbt_cli.stages.questions import QUESTIONS
 
 _TABLES = {"model": "models", "benchmark": "benchmarks", "harness": "harnesses"}
 """Axis to the table of the manifest that holds its values."""
+_ABOUT_ROLLOUTS: Mapping[tuple[str, ...], tuple[str, str, str]] = {
+    ("judge",): ("judges", "judge", "choose a value of `judge` in `where`"),
+    ("score",): ("scores", "score", "choose one with `where`, or name one stage"),
+}
+"""Kinds of stages about rollouts to what one and several of them do, and how to choose one."""
 TRAIN = "train"
 StepsOf = Callable[[str], Sequence[int]]
 """The steps whose checkpoints a train cell has published, by its address."""
@@ -405,11 +410,12 @@ class InputMatching:
         judged = [cell for other in rule.judges for cell in draft.inputs.get(other, ())]
         for cell in dict.fromkeys(judged):
             matches = self.made_from(block, name, reference, cell)
+            does, do, by = _ABOUT_ROLLOUTS[rule.kinds]
             if not matches:
-                self._problems.add(where, f"no cell of {reference} judges `{cell.address}`")
+                self._problems.add(where, f"no cell of {reference} {does} `{cell.address}`")
             elif len(matches) > 1:
-                what = f"{len(matches)} cells of {reference} judge `{cell.address}`"
-                self._problems.add(where, f"{what}; choose a value of `judge` in `where`")
+                what = f"{len(matches)} cells of {reference} {do} `{cell.address}`"
+                self._problems.add(where, f"{what}; {by}")
             found.extend(matches)
         return tuple(found)
 

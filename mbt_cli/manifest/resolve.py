@@ -26,7 +26,7 @@ from mbt_cli.manifest.objects import copied
 from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
 from mbt_cli.manifest.problems import Problems, required
 from mbt_cli.manifest.schema import Block, Document, ModelTable
-from mbt_cli.manifest.shown import shown_problems
+from mbt_cli.manifest.shown import shown_problems, unmade
 from mbt_cli.manifest.toml import merged, read_toml
 from mbt_cli.programs.single import Single
 from mbt_cli.registry import BACKENDS, JUDGES, PROGRAMS, TRAINERS
@@ -34,6 +34,8 @@ from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage, axis_t
 from mbt_cli.stages.harness import HarnessStage, no_folder
 from mbt_cli.stages.judge import SELF
 from mbt_cli.stages.kinds import IMPLICIT
+from mbt_cli.stages.pick import SCORES as PICKED
+from mbt_cli.stages.pick import Pick
 from mbt_cli.stages.questions import QUESTIONS, SHOTS
 from mbt_cli.stages.report import ReportStage
 from mbt_cli.stages.rollout import NO_SYSTEM_PROMPT, RolloutStage
@@ -171,6 +173,8 @@ class Resolver:
                 axes_of_scores.add(STEP)
             for field, what in shown_problems(stage, scores, found, axes_of_scores):
                 self._problems.add(f"{where}.{field}", what)
+        if isinstance(stage, TrainStage) and stage.pick is not None:
+            self._check_pick(stage.pick, draft, where)
         harness = self._harness(draft, models, where)
         if isinstance(stage, HarnessStage) and harness is None:
             return None
@@ -748,6 +752,16 @@ class Resolver:
         what = f"`{prompt.name}` shows documents, and the questions of `{benchmark}` have none"
         shipped = " or ".join(f"`{name}`" for name in dict.fromkeys((kind.prompt, "question")))
         self._problems.add(f"{where}.prompt", f"{what}; use {shipped}")
+
+    def _check_pick(self, pick: Pick, draft: CellDraft, where: str) -> None:
+        """The metric by which samples are picked must be made, and say which value is better."""
+        stages = {(d.stage, d.axes.get("variant")): d for d in draft.inputs.get(PICKED, ())}
+        read = [self._stage(d) for d in stages.values()]
+        made = [m for score in read if isinstance(score, ScoreStage) for m in score.metrics]
+        what = unmade(pick.metric, made, "training") if made else None
+        problems = pick.problems() if what is None else [("metric", f"`{pick.metric}`: {what}")]
+        for key, message in problems:
+            self._problems.add(f"{where}.pick.{key}", message)
 
     def _check_samples(self, stage: ScoreStage, draft: CellDraft, where: str) -> None:
         """A metric at k needs k samples of each question."""

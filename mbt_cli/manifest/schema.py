@@ -428,13 +428,22 @@ def _unknown_axis(key: str, kind: type[Stage], axes: Collection[str]) -> str:
     return f"unknown axis; {nearest(key, set(axes) - set(kind.swept))}"
 
 
+def written_input(fields: Mapping[str, Any], name: str) -> Any:
+    """What a stage writes for an input; `pick.scores` is the key `scores` of its table `pick`."""
+    found: Any = fields
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
 def _has_wrong_inputs(
     kind: type[Stage], fields: Mapping[str, Any], where: str, problems: Problems
 ) -> bool:
     """Whether the fields that decide which cells a stage reads have other types than they need."""
     before = len(problems)
     for name in kind.inputs:
-        written = fields.get(name, {})
+        written = written_input(fields, name)
+        written = {} if written is None else written
         table = written if isinstance(written, dict) else {"stage": written}
         stages, cells = table.get("stage", ()), table.get("where", {})
         names = [stages] if isinstance(stages, str) else stages

@@ -49,7 +49,7 @@ def shown_problems(
     for field, one in _plugins(report):
         written = _written(one)
         for metric in written:
-            if (what := _unmade(metric, metrics)) is not None:
+            if (what := unmade(metric, metrics)) is not None:
                 yield field, f"`{metric}`: {what}"
         if not written and not _shows_any(one, metrics):
             shown = ", ".join(f"`{name}`" for name in list(one.reads())[:_NAMED])
@@ -166,7 +166,7 @@ def _shows_any(one: Table | Figure, metrics: Collection[Made]) -> bool:
     return not read or any(metric.makes(name) for metric in metrics for name in read)
 
 
-def _unmade(name: str, made: Collection[Made]) -> str | None:
+def unmade(name: str, made: Collection[Made], reader: str = "report") -> str | None:
     """What is wrong with a metric that no score makes; None if one makes it."""
     own = name.partition(JUDGED_BY)[0]
     if any(isinstance(one, Harness) and one.makes(name) for one in made):
@@ -178,5 +178,5 @@ def _unmade(name: str, made: Collection[Made]) -> str | None:
     numbers = [n for one in made if isinstance(one, Harness) for n in one.names() if "*" not in n]
     known = {*METRIC_NAMES, *kinds, *(metric.kind for metric in metrics), *numbers}
     if own in known or "@" in own:
-        return "no score of this report makes it: add it to `metrics` of the score stage"
+        return f"no score of this {reader} makes it: add it to `metrics` of the score stage"
     return f"no metric has this name; {nearest(own, known)}"

@@ -340,7 +340,7 @@ class InputRule:
         many: Any number of cells may match, including none; otherwise exactly one.
         several: One cell must match, and more may.
         same_rollouts: Only cells made from this cell's own rollouts match.
-        judges: Earlier inputs whose cells must each be judged by exactly one cell.
+        judges: Earlier inputs whose cells must each be judged, or scored, by exactly one cell.
         partial: Unfinished cells are left out.
         with_questions: The questions of its cells are read too, as `questions`.
         per_questions: One cell must match for each of the stage's `questions`, on benchmark and

@@ -77,6 +77,8 @@ from mbt_cli.stages.mixture import (
     order_path,
     order_request,
 )
+from mbt_cli.stages.pick import SCORES as PICKED
+from mbt_cli.stages.pick import Pick, picked_rows
 from mbt_cli.stages.training_data import (
     Examples,
     chosen_examples,
@@ -94,6 +96,8 @@ _TRACES = frozenset({"synthesize", "rewrite"})
 _ASKED = "questions"
 """The input with the questions of a training."""
 _HUB = "hub:"
+PICK = "pick"
+"""The note that says how many samples were picked of how many."""
 _POLL_SECONDS = 0.5
 _CHECKPOINT_SECONDS = 300.0
 """Time that the process has to write a checkpoint after a signal to stop."""
@@ -158,6 +162,9 @@ class TrainStage(Stage):
     """Template of the questions that the model learns to answer."""
     keep: Kept | None = None
     """Which rows are trained on; of questions, `{ pass_rate = [0.1, 0.9] }` by `scores`."""
+    pick: Annotated[Pick | None, AbsentByDefault] = None
+    """Which samples of `data` are trained on, by their values in a score stage:
+    `{ scores = "scores", metric = "brier", best = 0.25, per_question = 1 }`."""
     verdicts: StageInput | None = None
     """Verdicts of `answer_match` on `data` that decide what is correct, instead of the verifier."""
     scores: StageInput | None = None
@@ -208,6 +215,7 @@ class TrainStage(Stage):
         "validation": InputRule(kinds=("rollout", "synthesize", "rewrite"), with_questions=True),
         "verdicts": InputRule(kinds=("judge",), judges=("data", "validation")),
         "scores": InputRule(kinds=("score",), per_questions=True),
+        PICKED: InputRule(kinds=("score",), judges=("data",)),
     }
     models: ClassVar[tuple[str, ...]] = ("model",)
     prompts: ClassVar[tuple[str, ...]] = ("prompt",)
@@ -231,7 +239,11 @@ class TrainStage(Stage):
             if self.data is not None:
                 yield "mixture", "is for questions; shares of `data` are `weights`"
         if self.data is None:
+            if self.pick is not None:
+                yield "pick", "is for rows of `data`; `keep` and `mixture` choose questions"
             return
+        if self.pick is not None and set(read.get("data", ())) & _TRACES:
+            yield "pick", "applies to rollouts; traces are filtered by `gates`"
         if self.weights and _is_read(self.validation):
             yield "validation", "with `weights`, hold out a share: `validation = { share = 0.05 }`"
         kinds = set(read.get("data", ())) | set(read.get("validation", ()))
@@ -355,7 +367,10 @@ class TrainStage(Stage):
             max_samples=self.max_samples,
             max_traces=self.max_traces,
         )
-        examples = question_examples(work) if self.data is None else chosen(weights=self.weights)
+        if self.data is None:
+            examples = question_examples(work)
+        else:
+            examples = chosen(weights=self.weights, picked=self._picked(work))
         trained, held_out_rows = self._split(work, examples, chosen)
         trained, rates = self._by_pass_rate(work, trained)
         if self.mixture is None:
@@ -389,6 +404,16 @@ class TrainStage(Stage):
             for name, facts in mixture.facts.items()
         }
         return replace(trained, order=mixture.order), held_out_rows
+
+    def _picked(self, work: Work) -> pl.DataFrame | None:
+        """The samples that `pick` chooses; None without one."""
+        if self.pick is None:
+            return None
+        found, total = picked_rows(work.inputs[PICKED], work.inputs["data"], self.pick)
+        what = f"{found.height} of {total} samples"
+        work.progress.note(f"{work.resolution.address}: {what} are picked ({self.pick})")
+        work.result.notes[PICK] = {"samples": total, "picked": found.height, "by": str(self.pick)}
+        return found
 
     def _by_pass_rate(
         self, work: Work, asked: Examples
@@ -716,7 +741,9 @@ def _write_job(
     )
     write_atomically(folder / "job.json", job.model_dump_json(indent=2).encode())
     dropped = examples.index["dropped"]
-    return job, {"rows": len(dropped), "chosen": dropped.null_count()}
+    picked = work.result.notes.get(PICK)
+    own = {"picked": picked["picked"]} if isinstance(picked, dict) else {}
+    return job, {"rows": len(dropped), **own, "chosen": dropped.null_count()}
 
 
 def _write_examples(path: Path, examples: Examples, digests: Sequence["DataDigest"]) -> None:
@@ -1091,7 +1118,10 @@ def _result(work: Work, job: TrainingJob, funnel: Mapping[str, int]) -> list[dic
     work.result.notes[FUNNEL] = {**funnel, "trained": summary["rows"]}
     curve = [{name: line.get(name) for name in (*_CURVE, *job.logged)} for line in lines]
     curve += [{name: line.get(name) for name in _EVALUATED} for line in _log(folder, EVALUATIONS)]
-    work.result.notes[TRAINING_NOTE] = {**summary, "curve": curve}
+    facts = {**summary, "curve": curve}
+    if isinstance(picked := work.result.notes.get(PICK), dict):
+        facts["picked"] = "{picked} of {samples} samples: {by}".format(**picked)
+    work.result.notes[TRAINING_NOTE] = facts
     model = work.resolution.models["model"]
     work.result.model = {
         "name": model.name,

@@ -26,6 +26,7 @@ from mbt_cli.core.training_job import ROWS_PER_SHARD
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import Keep, LoadedInput, Work
 from mbt_cli.stages.inputs import gold_columns, kept, verdicts_on
+from mbt_cli.stages.pick import is_picked
 from mbt_cli.store.disk import writing_to
 
 Target = Literal["reply", "trace"]
@@ -199,6 +200,7 @@ def chosen_examples(
     max_samples: int | None = None,
     max_traces: int | None = None,
     weights: Mapping[str, float] | None = None,
+    picked: pl.DataFrame | None = None,
     field: str = "data",
 ) -> Examples:
     """Every row of an input; rows that are not trained on have a reason.
@@ -210,6 +212,7 @@ def chosen_examples(
         max_samples: Maximum number of samples per question.
         max_traces: Maximum number of traces per sample.
         weights: Stage to its share of the rows.
+        picked: `source`, `question_id` and `sample` of the only rows that are trained on.
         field: The input.
 
     Raises:
@@ -217,7 +220,12 @@ def chosen_examples(
     """
     cells = work.inputs[field]
     indexes = [_index_of(work, cell, target, keep) for cell in cells]
-    found = _limited(pl.concat(indexes).sort(_KEY), max_samples, max_traces)
+    found = pl.concat(indexes).sort(_KEY)
+    if picked is not None:
+        left_out = pl.col("dropped").is_null() & ~pl.lit(is_picked(found, picked))
+        reason = pl.when(left_out).then(pl.lit("not_picked")).otherwise("dropped")
+        found = found.with_columns(reason.alias("dropped"))
+    found = _limited(found, max_samples, max_traces)
     if weights:
         found = mixed(found, weights, work.resolution.seed)
     if not found["dropped"].is_null().any():

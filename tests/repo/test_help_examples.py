@@ -318,7 +318,7 @@ def lay_out(topic: str, folder: Path) -> None:
 WITH_EXAMPLES = sorted(t for t in TEXTS if any(b.language in ("python", "sh") for b in blocks(t)))
 
 
-FIRST = dict.fromkeys(("metrics", "troubleshooting"), "mbt run study.toml -q")
+FIRST = dict.fromkeys(("metrics", "training", "troubleshooting"), "mbt run study.toml -q")
 """Commands to run before those of the topic."""
 
 
