@@ -173,4 +173,5 @@ async def serve():
     await asyncio.Event().wait()
 
 
-asyncio.run(serve())
+if __name__ == "__main__":
+    asyncio.run(serve())
