@@ -21,14 +21,18 @@ _SWAPS = {
 }  # fmt: skip
 
 
-def mutants(program: str, count: int, seed: str) -> list[str]:
-    """Up to `count` different programs that differ from a program in one place."""
+def mutants(program: str, count: int, seed: str, function: str | None = None) -> list[str]:
+    """Up to `count` different programs that differ from a program in one place.
+
+    With a function, that place is in it: imports and functions beside it are the prompt's own,
+    which tests have as the prompt gives them.
+    """
     draws = random.Random(seed)
-    places = len(list(_changes(ast.parse(program))))
+    places = len(list(_changes(_part(ast.parse(program), function))))
     found: dict[str, None] = {}
     for number in draws.sample(range(places), places):
         tree = ast.parse(program)
-        change = list(_changes(tree))[number]
+        change = list(_changes(_part(tree, function)))[number]
         change()
         text = ast.unparse(ast.fix_missing_locations(tree))
         if text != ast.unparse(ast.parse(program)):
@@ -36,6 +40,12 @@ def mutants(program: str, count: int, seed: str) -> list[str]:
         if len(found) == count:
             break
     return list(found)
+
+
+def _part(tree: ast.Module, function: str | None) -> ast.AST:
+    """The function of this name; None is all."""
+    named = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
+    return tree if function is None else next(named)
 
 
 def _changes(tree: ast.AST) -> Iterator:

@@ -69,6 +69,7 @@ def made(humaneval, mbpp):
             HumanEval().question(record),
             record["prompt"] + record["canonical_solution"],
             f"{record['test']}\ncheck({record['entry_point']})",
+            record["entry_point"],
         )
         for record in humaneval
     ]
@@ -77,6 +78,7 @@ def made(humaneval, mbpp):
             MBPP().question(record),
             record["code"],
             "\n".join([record["test_setup_code"], *record["test_list"]]),
+            None,
         )
         for record in mbpp
     ]
@@ -87,8 +89,8 @@ def made(humaneval, mbpp):
         sources = random.Random(24).sample(sources, number)
     return [
         (question, program, tests)
-        for question, source, tests in sources
-        for program in mutants.mutants(source, each, question.question_id)
+        for question, source, tests, function in sources
+        for program in mutants.mutants(source, each, question.question_id, function)
     ]
 
 
