@@ -61,7 +61,7 @@ def plan(
         kind = _kind_with(on, folders)
         launcher = load_launcher(kind, on, folders, {})
         placing = Placing(launcher.gpus() or UNKNOWN, environment)
-        place = f"{_SUBMITTED_BY.get(kind, f'--launcher {kind}')} --preset {shlex.quote(on)}"
+        place = f"{launcher.option or f'--launcher {kind}'} --preset {shlex.quote(on)}"
     made = make_plan(
         *(manifest, States(manifest, machine.runs)),
         only=only or (),
@@ -91,10 +91,6 @@ def plan(
         out.print(trainings_table(made.trainings))
     for line in _notes(made, place):
         out.print(line)
-
-
-_SUBMITTED_BY = {"slurm": "--slurm", "ssh": "--ssh", "skypilot": "--sky"}
-"""Kind of launcher to the option of `mbt submit` that chooses it."""
 
 
 def _kind_with(preset: str, folders: PresetFolders) -> str:
