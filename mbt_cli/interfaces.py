@@ -559,6 +559,8 @@ class Launcher(Plugin):
     """Whether `--preset` selects a file with its settings."""
     job_id_variable: ClassVar[str | None] = None
     """Environment variable that holds the id of a job within that job."""
+    option: ClassVar[str] = ""
+    """Option of `mbt submit` that chooses it, where `--launcher KIND` is not the only one."""
     places: ClassVar[str] = "places"
     """What its presets describe, for `mbt help presets`."""
     tables: ClassVar[Mapping[str, type[Settings]]] = {}

@@ -1,5 +1,6 @@
 """`mbt plan`: the work that is left, as a table or as JSON for `mbt submit`."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,11 +55,13 @@ def plan(
         raise UsageError("no manifest given", hint="mbt plan manifests/paper.toml")
     manifest, machine = open_manifest(path, overrides, presets)
     environment = machine.environment
-    placing = placing_here(environment)
+    placing, place = placing_here(environment), "--slurm"
     if on is not None:
         folders = PresetFolders.usual(extra=machine.presets, config=machine.config)
-        launcher = load_launcher(_kind_with(on, folders), on, folders, {})
+        kind = _kind_with(on, folders)
+        launcher = load_launcher(kind, on, folders, {})
         placing = Placing(launcher.gpus() or UNKNOWN, environment)
+        place = f"{launcher.option or f'--launcher {kind}'} --preset {shlex.quote(on)}"
     made = make_plan(
         *(manifest, States(manifest, machine.runs)),
         only=only or (),
@@ -86,7 +89,7 @@ def plan(
         out.print(placements_table(made.placements))
     if made.trainings:
         out.print(trainings_table(made.trainings))
-    for line in _notes(made):
+    for line in _notes(made, place):
         out.print(line)
 
 
@@ -225,7 +228,7 @@ def _money_lines(plan: Plan) -> list[str]:
     return lines
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: Plan, place: str) -> list[str]:
     lines = [f"{counted(len(plan.jobs), 'job')}, {counted(plan.boots, 'server start')}"]
     stale = sum(cell.status == "stale" for cell in plan.cells)
     if plan.only:
@@ -246,5 +249,5 @@ def _notes(plan: Plan) -> list[str]:
     lines += _money_lines(plan)
     lines += plan.advice
     if plan.jobs:
-        lines.append(f"submit: {plan.command()} | mbt submit --slurm")
+        lines.append(f"submit: {plan.command()} | mbt submit {place}")
     return lines

@@ -178,8 +178,8 @@ def _placements(size: ModelSize, serving: Serving, gpus: GPUs) -> Iterator[Place
     divisions = [(w, 1) for w in widths]
     if widths:
         own = most // widths[-1]  # stages of a whole node
-        several = [*range(2, own + 1), *(own * n for n in range(2, nodes + 1))]
-        divisions += [(widths[-1], n) for n in several]
+        counts = [*range(2, own + 1), *(own * n for n in range(2, nodes + 1))]
+        divisions += [(widths[-1], count) for count in counts]
     for width, stages in divisions:
         weights = size.weights_gb * 1e9 / (width * stages) / _GIB
         cache = usable - weights

@@ -46,7 +46,7 @@ from mbt_cli.errors import (
 )
 from mbt_cli.interfaces import Launcher
 from mbt_cli.manifest.load import Manifest
-from mbt_cli.manifest.presets import PresetFolders
+from mbt_cli.manifest.presets import ADAPTERS, PresetFolders
 from mbt_cli.manifest.problems import Problems
 from mbt_cli.manifest.toml import merged, read_toml, with_lines
 from mbt_cli.registry import LAUNCHERS
@@ -269,10 +269,13 @@ class NewSubmission:
             ArtifactError: The folder cannot be written.
         """
         copies: dict[Path, Path] = {}
+        left_out = {*LAUNCHERS.kinds(), ADAPTERS}
         for folder in self.presets.folders:  # the first one takes precedence
             for path in sorted(folder.glob("*/*")):
-                if path.is_file() and path.parent.name not in LAUNCHERS.kinds():
+                if path.is_file() and path.parent.name not in left_out:
                     copies.setdefault(Path("presets", path.parent.name, path.name), path)
+        for path in self._adapters():
+            copies[Path("presets", ADAPTERS, path.name)] = path
         home = self.manifest.path.parent
         for cell in self.manifest.cells.values():
             found = cell.resolution
@@ -297,8 +300,8 @@ class NewSubmission:
         with writing_to(self.record):
             for folder_name in ("scripts", "logs", "events", "presets"):
                 (self.record / folder_name).mkdir(parents=True, exist_ok=True)
-            # without white space: a third of the bytes of a large plan
-            plan = orjson.dumps(self.plan.model_dump(mode="json"))
+            # without white space and nulls: less than half of the bytes of a large plan
+            plan = orjson.dumps(self.plan.model_dump(mode="json", exclude_none=True))
             write_atomically(self.record / "plan.json", plan)
             manifest = tomli_w.dumps(merged(self.manifest.tree, own))
             write_atomically(self.record / "manifest.toml", manifest.encode())
@@ -306,6 +309,17 @@ class NewSubmission:
                 (self.record / target).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, self.record / target)
             write_checkout(home, self.record, self.record.parents[2])
+
+    def _adapters(self) -> set[Path]:
+        """Files of presets/adapters/ that models of the study use: they may be large."""
+        models = {
+            id(model): model
+            for cell in self.manifest.cells.values()
+            for model in cell.resolution.models.values()
+        }
+        used = {getattr(model.backend, "adapter", None) for model in models.values()}
+        folders = {folder.absolute() / ADAPTERS for folder in self.presets.folders}
+        return {path for name in used if name and (path := Path(name).absolute()).parent in folders}
 
     def script(self, job: Job) -> str:
         """The script of a job.

@@ -258,6 +258,7 @@ class SlurmLauncher(Launcher):
 
     job_id_variable = "SLURM_JOB_ID"
     splits_arrays = True
+    option = "--slurm"
     places = "clusters"
     tables: ClassVar[Mapping[str, type[Settings]]] = {"job": SlurmResources}
 

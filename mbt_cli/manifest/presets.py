@@ -27,6 +27,10 @@ def manifest_file(path: Path) -> Path:
     return inside if inside.is_file() else path
 
 
+ADAPTERS = "adapters"
+"""The family of presets that are weights of LoRAs."""
+
+
 @dataclass(frozen=True, slots=True)
 class PresetFolders:
     """Folders with presets; earlier ones take precedence.

@@ -23,7 +23,7 @@ from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
 from mbt_cli.manifest.model_presets import preset_of
 from mbt_cli.manifest.objects import copied
-from mbt_cli.manifest.presets import PresetFolders, prompt_file, prompt_names
+from mbt_cli.manifest.presets import ADAPTERS, PresetFolders, prompt_file, prompt_names
 from mbt_cli.manifest.problems import Problems, required
 from mbt_cli.manifest.schema import Block, Document, ModelTable
 from mbt_cli.manifest.shown import shown_problems, unmade
@@ -530,12 +530,12 @@ class Resolver:
             self._problems.add(f"{where}.adapter", what)
             return None
         paths = [self._folder / name, Path(name).expanduser()]
-        shipped = self._presets.find("adapters", name, _ADAPTER)
+        shipped = self._presets.find(ADAPTERS, name, _ADAPTER)
         path = shipped or next((path for path in paths if path.exists()), None)
         try:
             return dict(kind.adapter_fields(path, name))
         except ValueError as error:
-            names = self._presets.names("adapters", _ADAPTER)
+            names = self._presets.names(ADAPTERS, _ADAPTER)
             what = f"no adapter `{name}`: {error}; {nearest(name, names)}"
             self._problems.add(f"{where}.adapter", what)
             return None

@@ -53,6 +53,8 @@ _ANY_LAYOUT = HubSource(repo="", pattern="{config}/{split}-*.parquet", licence="
 
 _CHECKED_BYTES = 4_000_000
 _CHECKED_RECORDS = 500
+_CHECKED_GENERATED = 50
+"""Generated questions of a split that each command makes: a study may have many splits."""
 
 
 def check_split(benchmark: BenchmarkFiles, split: str, *, generate: Generate) -> None:
@@ -234,7 +236,7 @@ class SplitReader:
         made = self.generate(self.benchmark.splits.get(self.split, self.split))
         if made is not None:
             self.metadata = set()
-            for one in islice(made, _CHECKED_RECORDS):
+            for one in islice(made, _CHECKED_GENERATED):
                 self.metadata.update(one.metadata)
                 self.has_options |= bool(one.options)
             return

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.cli.terminal import OnTerminal
+
 STUDY = """
 [study]
 name = "placed"
@@ -81,6 +83,16 @@ def test_a_plan_places_models_on_the_cluster_and_not_on_this_machine(mbt, path, 
     assert there["placements"][0]["tensor_parallel"] == 2
     assert there["placements"][0]["replicas"] == 4
     assert here["fingerprint"] == there["fingerprint"]
+
+
+def test_the_command_below_a_plan_submits_to_what_it_was_made_for(workplace, cluster):
+    (workplace / "study.toml").write_text(STUDY)
+    name = cluster("mine", "gpus = 8\ngpu_memory_gb = 80")
+
+    for preset, words in ((name, "--slurm --preset mine"), ("two-boxes", "--ssh --preset")):
+        plan = OnTerminal(workplace, "plan", "study.toml", "--preset", preset)
+        assert plan.finish() == 0
+        assert f"submit: mbt plan study.toml | mbt submit {words}" in plan.shown
 
 
 def test_a_small_gpu_of_this_machine_stops_no_plan(mbt, path):

@@ -12,8 +12,10 @@ from mbt_cli.benchmarks.hotpotqa import HotpotQA
 from mbt_cli.benchmarks.musique import MuSiQue
 from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
 from mbt_cli.core import rows
+from mbt_cli.core.questions import Question
 from mbt_cli.errors import ArtifactError, MissingInputError, StageError, UsageError
-from mbt_cli.store.questions import source_fingerprint
+from mbt_cli.store.hub import HubAccess
+from mbt_cli.store.questions import SplitReader, source_fingerprint
 from tests.unit.split_reading import read_split as read
 
 HERE = Path(__file__).parent / "data"
@@ -310,3 +312,19 @@ def test_packed_lines_are_read_and_a_torn_file_is_told(tmp_path):
         packed.write_bytes(damaged)
         with pytest.raises(ArtifactError, match="is not a complete gzip file"):
             read(MuSiQue(files={"validation": str(packed)}))
+
+
+def test_a_check_makes_few_of_many_generated_questions():
+    made = []
+
+    def generate(split):
+        for number in range(1_000):
+            made.append(number)
+            yield Question(f"q{number}", "Who?", "Oslo", metadata={"pick": number})
+
+    hop = TinyHop()
+    reader = SplitReader(hop, "validation", hop.question, generate, HubAccess())
+    reader.check()
+
+    assert reader.metadata == {"pick"}
+    assert 0 < len(made) <= 50  # every command that reads a manifest makes them, for every split

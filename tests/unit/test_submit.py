@@ -15,7 +15,7 @@ from mbt_cli.errors import MbtError, QueueFullError, StageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.local import LocalLauncher
 from mbt_cli.manifest.load import load_manifest
-from mbt_cli.registry import LAUNCHERS
+from mbt_cli.registry import BACKENDS, LAUNCHERS
 from mbt_cli.settings import Machine
 from tests.conftest import SMALL_STUDY
 
@@ -134,6 +134,22 @@ def test_the_copy_of_a_manifest_is_the_same_study(submission, load, presets):
     assert {a: c.spec for a, c in copy.cells.items()} == {
         a: c.spec for a, c in load().cells.items()
     }
+
+
+def test_a_submission_copies_no_adapter_that_its_study_does_not_use(submission, presets):
+    ready = submission(Shelf())
+    (file, *_) = sorted(presets.folders[-1].glob("adapters/*.gguf"))
+    (cell, *_) = [one for one in ready.manifest.cells.values() if one.resolution.models]
+    ((role, model),) = cell.resolution.models.items()
+    llama = BACKENDS.make({"kind": "llamacpp", "model": "smollm2-135m", "adapter": str(file)})
+    copied = ready.record / "presets" / "adapters" / file.name
+
+    ready.write_copy()
+    assert not copied.exists()
+    assert (ready.record / "presets" / "models").is_dir()
+    cell.resolution.models[role] = replace(model, backend=llama)
+    ready.write_copy()
+    assert copied.read_bytes() == file.read_bytes()
 
 
 def test_local_jobs_run_in_order_and_after_a_failure_too(submission):
