@@ -59,7 +59,7 @@ def test_the_random_state_of_the_process_decides_the_replies(hub_layout):
         env={**os.environ, **one, "VLLM_CPU_KVCACHE_SPACE": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 
