@@ -177,6 +177,11 @@ class Questions:
     split: str
 
 
+_PROMPTS = "prompts.jsonl"
+_TEXTS = Questions({"kind": "conceptual", "files": {"test": _PROMPTS}}, "test")
+"""The texts that `ask` is given, as questions without answers."""
+
+
 def from_benchmark(kind: str, split: str = "test", **settings: Json) -> Questions:
     """Questions for `ask`: those of a `[benchmarks.NAME]` with this kind and these settings.
 
@@ -231,28 +236,28 @@ def ask(
     table = {"preset": model} if isinstance(model, str) else dict(model)
     spelled = model if isinstance(model, str) else "model"
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", spelled)[:64]
-    texts = None if isinstance(prompts, Questions) else list(prompts)
-    ids = _ids(texts or ())
-    records = [{"id": own, "question": text} for own, text in zip(ids, texts or (), strict=True)]
-    lines = b"".join(orjson.dumps(record) + b"\n" for record in records)
+    texts: list[str] = []
     if isinstance(prompts, Questions):
-        benchmark, split = dict(prompts.benchmark), prompts.split
+        asked, template = prompts, "answer"
     else:
+        texts, asked, template = list(prompts), _TEXTS, "as_is"
         if not texts:
             raise UsageError("`ask` got no prompts", hint='ask(model, ["Name a river."])')
-        benchmark, split = {"kind": "conceptual", "files": {"test": "prompts.jsonl"}}, "test"
+    ids = _ids(texts)
+    records = ({"id": own, "question": text} for own, text in zip(ids, texts, strict=True))
+    lines = b"".join(orjson.dumps(record) + b"\n" for record in records)
     base: dict[str, Json] = {
         "kind": "rollout",
         "name": "asked",
-        "matrix": {"benchmark": "prompts", "split": split, "model": name},
-        "prompt": prompt or ("answer" if texts is None else "as_is"),
+        "matrix": {"benchmark": "prompts", "split": asked.split, "model": name},
+        "prompt": prompt or template,
         "samples": samples,
     }
     if sampling is not None:
         base["sampling"] = dict(sampling)
     document: dict[str, Any] = {
         "models": {name: table},
-        "benchmarks": {"prompts": benchmark},
+        "benchmarks": {"prompts": dict(asked.benchmark)},
         "stage": [base],
     }
     own = {"seed": seed, "max_failed_share": 1}
@@ -263,13 +268,13 @@ def ask(
     _refuse_secrets(table, written)
     folder = read_machine().cache / "asked" / study
     folder.mkdir(parents=True, exist_ok=True)
-    if texts is not None:
-        (folder / "prompts.jsonl").write_bytes(lines)
+    if texts:
+        (folder / _PROMPTS).write_bytes(lines)
     (folder / "study.toml").write_text(written, encoding="utf-8")
     manifest = load_manifest(folder / "study.toml", presets=presets)
     done = run(manifest, progress=progress)
     found = scan(done.folder, "asked").drop("stage", "address", "benchmark", "split", "model")
-    if texts is None:
+    if not texts:
         return found.collect()
     order = pl.LazyFrame({"prompt": texts, "question_id": ids}).with_row_index("place")
     joined = order.join(found, on="question_id", how="left", maintain_order="left")

@@ -127,6 +127,9 @@ SCORES = pl.Schema(  # and CLUSTER, if the score stage has `cluster`
     }
 )
 
+SAMPLES_FILE = "samples.parquet"
+"""Among the files of a score cell."""
+
 # files/samples.parquet of a score cell, for metrics that are means over samples
 SAMPLES = pl.Schema(
     {

@@ -100,7 +100,7 @@ class BatchClient(Client):
         writer: str,
         model: str,
     ) -> None:
-        super().__init__(endpoint, batch, self._never, Inflow(batch.run))
+        super().__init__(endpoint, batch, self._post_body, Inflow(batch.run))
         self._session = session
         self._path = journal / f"batches-{writer}.log"
         self._model = model
@@ -344,8 +344,9 @@ class BatchClient(Client):
         except OSError as error:
             raise unwritable(self._path, error) from error
 
-    async def _never(self, body: dict[str, Json]) -> _Answer:
-        raise NotImplementedError("a batch takes requests, not bodies")
+    async def _post_body(self, body: dict[str, Json]) -> _Answer:
+        """Refuse a body without a request, as of a likelihood; `OpenAIBackend` does so before."""
+        raise BackendError("a batch API gives no likelihoods")
 
 
 def _split(lines: Mapping[str, tuple[str, bytes]]) -> Iterator[tuple[str, dict[str, bytes]]]:

@@ -19,7 +19,7 @@ PLACE: Mapping[str, pl.DataType] = {
     "texts": pl.Int64(),  # scored texts of the trial
     "sign": pl.Int64(),  # of the text in the value of its trial
 }
-"""Columns that say which text it is."""
+"""Columns that identify the text."""
 SCORE: Mapping[str, pl.DataType] = {
     "logprob": pl.Float64(),  # nats, of the whole text
     "tokens": pl.Int64(),  # of the text

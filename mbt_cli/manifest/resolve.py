@@ -292,15 +292,14 @@ class Resolver:
 
     def prices(self) -> dict[str, Price]:
         """Model to its price, for the models that have one."""
-        tables = {name: self._table(name) for name in self._document.models}
-        found = {name: t.price for name, t in tables.items() if t is not None and t.price}
-        backends = {name: self.backend(name) for name in found}
-        return {
-            name: price.shared(backend.price_share())
-            if (backend := backends[name]) is not None
-            else price
-            for name, price in found.items()
-        }
+        found = {}
+        for name in self._document.models:
+            table = self._table(name)
+            if table is not None and table.price:
+                backend = self.backend(name)
+                share = 1.0 if backend is None else backend.price_share()
+                found[name] = table.price.shared(share)
+        return found
 
     def model(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
         """A model with its own sampling, or the one of the stage at key path `where`."""
@@ -754,7 +753,7 @@ class Resolver:
         self._problems.add(f"{where}.prompt", f"{what}; use {shipped}")
 
     def _check_pick(self, pick: Pick, draft: CellDraft, where: str) -> None:
-        """The metric by which samples are picked must be made, and say which value is better."""
+        """Samples are picked by a metric that a score makes, and by an end that it has."""
         stages = {(d.stage, d.axes.get("variant")): d for d in draft.inputs.get(PICKED, ())}
         read = [self._stage(d) for d in stages.values()]
         made = [m for score in read if isinstance(score, ScoreStage) for m in score.metrics]

@@ -25,6 +25,7 @@ from mbt_cli.scores.scoring import (
     verifier_behind,
     votes,
 )
+from mbt_cli.scores.statistics import is_binary
 
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -216,7 +217,7 @@ class _AtK(Score):
         if scores is None:
             return []
         rows = samples(inputs)
-        is_right_or_wrong = bool(np.isin(scores[~np.isnan(scores)], (0, 1)).all())
+        is_right_or_wrong = is_binary(scores[~np.isnan(scores)])
         return [
             replace(
                 _measure(inputs, at_k_name(name, k, self.of), values, scores, among, self.of),

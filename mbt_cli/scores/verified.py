@@ -14,6 +14,7 @@ from mbt_cli.core.measures import JUDGED_BY, Means, Measure, ScoreInputs, Verdic
 from mbt_cli.interfaces import Score
 from mbt_cli.scores.samples import Values
 from mbt_cli.scores.scoring import live_only, mean_measure, mean_votes, samples, verified_values
+from mbt_cli.scores.statistics import is_binary
 
 _PASSED, _OF = "passed", "parts"
 _FORMS: Mapping[str, str] = {"": "passed", "_loose": "passed_loose"}
@@ -64,8 +65,8 @@ class Verified(_OfVerdicts):
         values = None if chosen is None else verified_values(chosen)
         if chosen is None or values is None:
             return []
-        is_binary = bool(np.isin(values[~np.isnan(values)], (0.0, 1.0)).all())
-        shape: Literal["binary", "number"] = "binary" if is_binary else "number"
+        is_share = is_binary(values[~np.isnan(values)])
+        shape: Literal["binary", "number"] = "binary" if is_share else "number"
         found = [mean_measure(chosen, self.name(self.kind), values, shape=shape)]
         if chosen.verdicts[VERIFIED].rows["passed_loose"].is_not_null().any():
             loose = mean_votes(chosen, VERIFIED, pl.col("passed_loose").cast(pl.Float64))

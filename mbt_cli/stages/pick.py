@@ -6,18 +6,20 @@ from typing import Annotated, Self
 import polars as pl
 from pydantic import Field, model_validator
 
+from mbt_cli.core import rows
 from mbt_cli.core.names import nearest
 from mbt_cli.core.plugin import Settings
 from mbt_cli.errors import StageError
 from mbt_cli.report.metrics import display_of
 from mbt_cli.stages.base import LoadedInput, StageInput
+from mbt_cli.store.cells import FILES
 from mbt_cli.store.reading import read_parquet_file
 
 SCORES = "pick.scores"
 """The input with the score cells."""
-SAMPLES_FILE = "files/samples.parquet"
 KEY = ("source", "question_id", "sample")
 
+_SAMPLES = f"{FILES}/{rows.SAMPLES_FILE}"
 _RANGE = 2
 _DIGITS = 6
 """Decimals to which a share of the samples is exact, so that 7 % of 100 are 7."""
@@ -123,12 +125,12 @@ def picked_rows(
     }
     frames = []
     for cell in cells:
-        if cell.lineage is None or SAMPLES_FILE not in cell.lineage.files:
+        if cell.lineage is None or _SAMPLES not in cell.lineage.files:
             raise StageError(
                 f"`{cell.address}` has no values of samples: an earlier version made it",
                 hint=f"run it again: `mbt run MANIFEST --only '{cell.address}' --replace`",
             )
-        frame = read_parquet_file(cell.folder, SAMPLES_FILE, cell.lineage)
+        frame = read_parquet_file(cell.folder, _SAMPLES, cell.lineage)
         frame = frame.with_columns(pl.col("metric").cast(pl.String), address=pl.lit(cell.address))
         own = frame.filter(pl.col("metric") == pick.metric)
         if own.limit(1).collect().is_empty():

@@ -153,7 +153,7 @@ class ScoreStage(Stage):
                 summaries += [{**row, "by": by, "group": str(group)} for row in grouped]
         pl.DataFrame(summaries, schema=rows.SUMMARY).write_parquet(work.files / "summary.parquet")
         found = measures(self.metrics, views, clusters)
-        _sample_rows(found, own[0].rollouts).sink_parquet(work.files / "samples.parquet")
+        _sample_rows(found, own[0].rollouts).sink_parquet(work.files / rows.SAMPLES_FILE)
         work.result.notes.update(_models_behind(work))
         work.result.notes.update(_without_text(own[0].rollouts))
         work.result.notes["reads"] = {k: list(v) for k, v in read.items()}

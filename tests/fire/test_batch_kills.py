@@ -10,7 +10,8 @@ import time
 
 from tests.fire.conftest import KILLS
 from tests.fire.killing import Place, check_artifacts, what_is_left
-from tests.inference.test_batches import STUDY, batch_server
+from tests.inference.conftest import batch_server
+from tests.inference.test_batches import STUDY
 
 MOMENTS = ("uploads", "batches", "polls", "downloads")
 

@@ -131,10 +131,6 @@ class Api:
         found = self.batches if request.path.endswith("batches") else self.files
         return web.json_response({"object": "list", "data": list(found.values())})
 
-    async def release(self, request):
-        self.is_held = False
-        return web.json_response({})
-
     async def stats(self, request):
         sent = [f["id"] for f in self.files.values() if f["purpose"] == "batch"]
         return web.json_response(
@@ -163,7 +159,6 @@ async def serve():
     app.router.add_get("/v1/batches", api.listed)
     app.router.add_get("/v1/batches/{id}", api.poll)
     app.router.add_get("/stats", api.stats)
-    app.router.add_get("/release", api.release)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

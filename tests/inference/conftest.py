@@ -36,16 +36,21 @@ class FaultServer:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def stats(self) -> dict:
-        return self.told("stats")
-
-    def told(self, path: str) -> dict:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}") as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/stats") as answer:
             return json.load(answer)
 
 
-@contextmanager
 def fault_server(*options: str):
-    command = [sys.executable, str(HERE / "fault_server.py"), *options]
+    return running("fault_server.py", *options)
+
+
+def batch_server(*options: str):
+    return running("batch_server.py", *options)
+
+
+@contextmanager
+def running(script: str, *options: str):
+    command = [sys.executable, str(HERE / script), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield FaultServer(process, int(process.stdout.readline()))

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 from pydantic import ValidationError
@@ -13,7 +12,7 @@ from mbt_cli.errors import BackendError
 from mbt_cli.inference import batches
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.batches import sent_batches
-from tests.inference.conftest import HERE, FaultServer, replies
+from tests.inference.conftest import batch_server, replies
 
 PROMPTS = [f"question {n}" for n in range(30)]
 STUDY = """
@@ -36,16 +35,6 @@ name = "base"
 matrix = { benchmark = "tiny", split = "validation", model = "student" }
 prompt = "answer"
 """
-
-
-@contextmanager
-def batch_server(*options):
-    command = [sys.executable, str(HERE / "batch_server.py"), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield FaultServer(process, int(process.stdout.readline()))
-        finally:
-            process.kill()
 
 
 def backend_of(server):
