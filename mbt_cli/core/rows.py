@@ -231,7 +231,7 @@ TRAINING_SET = pl.Schema(
     }
 )
 
-# the same of a training on pairs: `completion` is the chosen reply, and tokens are those of both rows
+# the same of pairs: `completion` is the better reply, and tokens are those with either one
 TRAINING_PAIRS = pl.Schema({**TRAINING_SET, "rejected_sample": _COUNT, "rejected": _TEXT})
 
 # files/sampled_replies.parquet of a train cell, besides `reward` and a column for each reward;

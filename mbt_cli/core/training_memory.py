@@ -10,8 +10,8 @@ With P parameters, T of them trained, E of these in embeddings and head, in GPU 
     gathered      of FSDP: two layers, embeddings and head, with their gradients if trained
     reference     d P, for reinforcement learning of all weights with `beta`; w P for pairs of
                   replies (DPO) and all weights, without `precompute_ref_log_probs`
-    activations   per row of n tokens (two rows a pair), d n h for each layer (its input) and twice one layer whole
-                  with gradient checkpointing, else every layer whole
+    activations   per row of n tokens (two rows a pair), d n h for each layer (its input) and twice
+                  one layer whole with gradient checkpointing, else every layer whole
     logits        8 V for each of at most 1,024 tokens: TRL's loss is computed in pieces
     sampling      vLLM's share of the GPU; or the keys and values of the replies of a round
     reserve       1.5 GiB for CUDA and its libraries

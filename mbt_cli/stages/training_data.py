@@ -271,7 +271,7 @@ def _with_pairs(index: pl.DataFrame, pairs: Callable[[pl.DataFrame], pl.DataFram
     key = [*KEY]
     found = pairs(index.filter(pl.col("dropped").is_null()).select(key))
     worse = found.select("source", "question_id", pl.col("rejected_sample").alias("sample"))
-    numbers = index.select(key, pl.col("number").alias(REJECTED))
+    numbers = index.select(*KEY, pl.col("number").alias(REJECTED))
     found = found.join(
         numbers.rename({"sample": "rejected_sample"}),
         on=["source", "question_id", "rejected_sample"],
