@@ -153,14 +153,14 @@ def test_pairs_are_learned_published_and_resumed(fresh):
     ran = place.run("run", "study.toml", "--only", "base", "--only", "scores")
     assert ran.code == 0, ran.out
     stopped = place.run_until_step(3, signal.SIGTERM, "run", "study.toml", "--only", FULL)
-    assert stopped.code != 0, stopped.out
+    assert stopped.code == 75, stopped.out
 
     ran = place.run("run", "study.toml", "--only", "sft")
 
     assert ran.code == 0, ran.out
     assert "22 of 24 samples are picked (best and worst reply by `exact_match`)" in ran.out
-    logs = [path.read_text() for path in place.folder.rglob("train*.log")]
-    assert any("resuming from step" in log for log in logs)
+    log = "".join(path.read_text() for path in place.cell(FULL).glob("logs/*.train.log"))
+    assert "resuming from step" in log
     texts = pl.read_parquet(place.cell(FULL) / "files/training_set.parquet").sort("question_id")
     chosen = texts.filter(pl.col("dropped").is_null())
     ids = asked["question_id"].to_list()
@@ -186,4 +186,4 @@ def test_pairs_are_learned_published_and_resumed(fresh):
     ran = place.run("run", "study.toml", "--only", "base", "--only", "scores", "--only", FULL)
     assert ran.code == 0, ran.out
     whole = pl.read_parquet(place.folder / "runs/whole" / FULL / "rows.parquet")
-    assert whole["loss"].to_list() == curve(place, FULL, "loss")
+    assert whole["loss"].to_list() == pytest.approx(curve(place, FULL, "loss"), rel=1e-4)
