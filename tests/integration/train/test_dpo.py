@@ -173,11 +173,12 @@ def test_pairs_are_learned_published_and_resumed(fresh):
         ("not_picked", 2),
         ("rejected", 11),
     ]
-    for address in (FULL, LORA):
+    # an adapter of rank 4 begins at zero and learns more slowly; without learning all is log 2
+    for address, most in ((FULL, 0.4), (LORA, 0.6)):
         losses, margins = (curve(place, address, name) for name in ("loss", "reward_margin"))
         assert losses[0] == pytest.approx(0.6931, abs=1e-3)
-        assert sum(losses[-3:]) / 3 < 0.4
-        assert margins[-1] > margins[0]
+        assert sum(losses[-3:]) / 3 < most
+        assert margins[-1] > margins[0] == 0
         assert (place.cell(address) / "files/checkpoint/model.safetensors").is_file()
         assert place.lineage(address)["notes"]["funnel"] == {
             **{"rows": 24, "picked": 22, "chosen": 11, "trained": 11}
