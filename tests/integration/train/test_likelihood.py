@@ -1,3 +1,4 @@
+# ruff: noqa: TID253
 """Log-probabilities of given texts by transformers, against the model itself."""
 
 import json
@@ -33,6 +34,7 @@ rollouts = "base"
 verdicts = "predicted"
 metrics = ["mutual_predictability"]
 """
+PREDICTOR = "predicted/benchmark=tiny/split=train/model=teacher/judge=mutual/judge_model=predictor"
 
 
 def direct(tokenizer, model, messages):
