@@ -16,6 +16,7 @@ from mbt_cli.core.chat import Endpoint, Json, Message, Responder, Wants
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.gpus import GPUs
+from mbt_cli.core.hosted_job import JobsApi
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.judge_scales import Scale
 from mbt_cli.core.measures import Measure, ScoreInputs
@@ -256,6 +257,13 @@ class Backend(Plugin):
         raise BackendError(
             f"the backend `{self.kind}` cannot serve a trained checkpoint",
             hint="give the model a backend that serves weights; see `mbt help manifest`",
+        )
+
+    def naming(self, model: str) -> "Backend":
+        """The same endpoint with a model that its provider has trained; BackendError."""
+        raise BackendError(
+            f"the backend `{self.kind}` serves no model that a provider has trained",
+            hint="give the model the backend that it was trained with",
         )
 
 
@@ -547,6 +555,56 @@ class Trainer(Plugin):
         if self.version == 1:
             del own["version"]
         return {**recipe.spec(), **own}
+
+
+class HostedTrainer(Trainer):
+    """A training method that a provider runs, behind the endpoint of the model."""
+
+    decided: ClassVar[Mapping[str, Json]] = {
+        **{"tuning": "full", "dtype": "float32", "batch_size": 1, "max_length": 2},
+        **{"device_batch_size": 1, "save_every_steps": 1, "master_weights": None},
+        **{"float32_matmul": None, "lora": {}, "launch": {}, "tracking": {}, "kernels": {}},
+        "evaluation": {},
+    }
+    """Fields of the recipe that the provider decides, with values that stand for them; a manifest
+    has none of them."""
+    paid_by_tokens: ClassVar[bool] = True
+    """Whether the provider bills the trained tokens, of every epoch."""
+
+    @abstractmethod
+    def jobs_api(self) -> JobsApi:
+        """Where the provider has files and jobs."""
+
+    @abstractmethod
+    def example(self, row: Mapping[str, Any]) -> dict[str, Json]:
+        """A line of the provider's training file, for a row by `rows.EXAMPLES` or of a pair."""
+
+    @abstractmethod
+    def request(
+        self, recipe: Recipe, model: str, start: str | None, files: Sequence[str], seed: int
+    ) -> dict[str, Json]:
+        """The body that begins a job.
+
+        Args:
+            recipe: Its `trainer` has the provider's settings.
+            model: The provider's name of the model.
+            start: Its name of the trained model to begin with, if that is another one.
+            files: Its ids of the training file and, if there is one, of the file of held-out rows.
+            seed: By default the study's.
+        """
+
+    @abstractmethod
+    def measured(self, event: Mapping[str, Any]) -> dict[str, float | int | None] | None:
+        """`step` and values of the log, in an event of a job; None for other events."""
+
+    def epochs(self, recipe: Recipe) -> int:
+        """How often each row is trained."""
+        found = recipe.trainer.get("n_epochs", 1)
+        return found if isinstance(found, int) else 1
+
+    def spec(self, recipe: Recipe) -> dict[str, Json]:
+        every = super().spec(recipe)
+        return {name: value for name, value in every.items() if name not in self.decided}
 
 
 class Launcher(Plugin):

@@ -143,6 +143,7 @@ from mbt_cli.scores.uplift import UpliftScore
 from mbt_cli.scores.verified import InstructionAccuracy, Verified
 from mbt_cli.trainers.dpo import DPO
 from mbt_cli.trainers.grpo import GRPO
+from mbt_cli.trainers.provider import Provider, ProviderDPO, ProviderRL
 from mbt_cli.trainers.sft import SFT
 from mbt_cli.verifiers.by_row import ByRowVerifier
 from mbt_cli.verifiers.code_tests import CodeTestsVerifier
@@ -290,6 +291,9 @@ TRAINERS = Family[Trainer](
     DPO,
     GRPO,
     SFT,
+    Provider,
+    ProviderDPO,
+    ProviderRL,
 )
 LAUNCHERS = Family[Launcher](
     "launchers",

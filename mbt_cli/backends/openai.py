@@ -215,6 +215,9 @@ class OpenAIBackend(Backend):
             url = self.base_url
             yield f"`{url}` has no path; most servers answer at `{url}/v1`"
 
+    def naming(self, model: str) -> Backend:
+        return self.model_copy(update={"id": model})
+
     def price_share(self) -> float:
         return 0.5 if self.client == "batch" else 1.0
 

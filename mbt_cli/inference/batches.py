@@ -10,7 +10,6 @@ Source: https://platform.openai.com/docs/guides/batch
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,9 +22,9 @@ import orjson
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.errors import BackendError
 from mbt_cli.inference.client import Client, Inflow
-from mbt_cli.inference.journal import unwritable
 from mbt_cli.inference.queue import PendingRequest, RequestBatch
 from mbt_cli.inference.replies import Sending, SendResult, failed, result_of_status, server_words
+from mbt_cli.inference.sent_log import keep_record, kept_records
 
 MOST_REQUESTS = 50_000
 """Requests of one batch, at most."""
@@ -67,16 +66,13 @@ def sent_batches(journal: Path) -> list[SentBatch]:
     """The batches that a cell's journal names, each file's in their order."""
     found: dict[str, SentBatch] = {}
     for path in sorted(journal.glob("batches-*.log")):
-        with suppress(FileNotFoundError):
-            for line in path.read_bytes().splitlines():
-                with suppress(orjson.JSONDecodeError, TypeError):  # a kill tore it
-                    record = orjson.loads(line)
-                    name = record["name"]
-                    if name not in found:
-                        found[name] = SentBatch(**record)
-                    else:
-                        for key, value in record.items():
-                            setattr(found[name], key, value)
+        for record in kept_records(path):
+            name = record["name"]
+            if name not in found:
+                found[name] = SentBatch(**record)
+            else:
+                for key, value in record.items():
+                    setattr(found[name], key, value)
     return list(found.values())
 
 
@@ -336,13 +332,7 @@ class BatchClient(Client):
         return None
 
     def _keep(self, record: Mapping[str, Json]) -> None:
-        try:
-            with self._path.open("ab") as file:
-                file.write(b"\n" + orjson.dumps(record) + b"\n")  # a torn line ends here
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise unwritable(self._path, error) from error
+        keep_record(self._path, record)
 
     async def _post_body(self, body: dict[str, Json]) -> _Answer:
         """Refuse a body without a request, as of a likelihood; `OpenAIBackend` does so before."""

@@ -14,10 +14,10 @@ from mbt_cli.core.harness import Harness
 from mbt_cli.core.judge_scales import INVESTIGATIONS, POINTS
 from mbt_cli.core.model_settings import OF_STUDY, RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import NAME_PATTERN, nearest
-from mbt_cli.core.prices import Price
+from mbt_cli.core.prices import Price, training_of
 from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import EXAMPLES, Template, parse_template
-from mbt_cli.interfaces import Backend, Benchmark, Judge, Program, Trainer
+from mbt_cli.interfaces import Backend, Benchmark, HostedTrainer, Judge, Program, Trainer
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
@@ -181,7 +181,9 @@ class Resolver:
         if isinstance(stage, HarnessStage) and harness is None:
             return None
         if isinstance(stage, TrainStage) and "model" in models:
-            for field, what in stage.model_problems(models["model"], is_made=source is None):
+            trainer = training[1] if training else None
+            made = stage.model_problems(models["model"], trainer, is_made=source is None)
+            for field, what in made:
                 self._problems.add(f"models.{models['model'].name}.{field}", f"{what} ({where})")
         for field in stage.needed if source is None else ():
             if getattr(stage, field) is None:
@@ -217,6 +219,9 @@ class Resolver:
             currency=self._document.study.currency,
             prices=self.prices() if isinstance(stage, ReportStage) else {},
         )
+        if isinstance(stage, TrainStage) and isinstance(resolution.trainer, HostedTrainer):
+            for field, what in stage.hosted_problems(resolution.trainer, resolution):
+                self._problems.add(f"{where}.{field}", what)
         return Cell(stage, resolution)
 
     def _reads_steps(self) -> bool:
@@ -301,6 +306,8 @@ class Resolver:
                 backend = self.backend(name)
                 share = 1.0 if backend is None else backend.price_share()
                 found[name] = table.price.shared(share)
+                if (trained := table.price.of_training()) is not None:
+                    found[training_of(name)] = trained
         return found
 
     def model(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
@@ -946,6 +953,8 @@ class Resolver:
             self._problems.add(f"{where}.{place}", what)
         for place, what in evaluation_problems(stage, recipe, trainer):
             self._problems.add(f"{where}.{place}", what)
+        if isinstance(trainer, HostedTrainer):
+            return (recipe, trainer) if len(self._problems) == found else None
         self._check_keys(recipe, trainer, where)
         recipe = self._with_launch_preset(recipe, where)
         for place, what in (*recipe.precision_problems(), *recipe.launch_problems()):
@@ -981,6 +990,15 @@ class Resolver:
             reward = {stage.reward: 1.0} if isinstance(stage.reward, str) else stage.reward
             tree["rewards"] = {**stage.recipe.get("rewards", {}), **reward}
         own = {name: tree.pop(name) for name in own_fields if name in tree}
+        if issubclass(possible[0], HostedTrainer):
+            for name in possible[0].decided:
+                if tree.get(name):
+                    place = name if getattr(stage, name, None) else f"recipe.{name}"
+                    what = f"is for trainings by mbt; `{method}` leaves it to the provider"
+                    known = possible[0].trainer_keys()
+                    what += f": write `trainer.{name}`" if name in known else ""
+                    self._problems.add(f"{where}.{place}", what)
+            tree = {**tree, **possible[0].decided}
         of_trainer = {key for kind in possible for key in kind.trainer_keys()}
         for key in sorted(of_trainer & tree.keys() - Recipe.model_fields.keys()):
             tree.pop(key)
