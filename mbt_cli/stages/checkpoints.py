@@ -62,7 +62,7 @@ def with_checkpoints(
     model = resolution.models["model"]
     hosted = hosted_checkpoint(cell)
     if hosted is not None:
-        backend = model.backend.naming(hosted)
+        model, backend = replace(model, id=hosted), model.backend.naming(hosted)
     else:
         folder = checkpoint_of(cell).model
         backend = model.backend.serving(folder=folder, sha256=cell.lineage.content_sha256())

@@ -48,6 +48,10 @@ def batch_server(*options: str):
     return running("batch_server.py", *options)
 
 
+def training_server(*options: str):
+    return running("training_server.py", *options)
+
+
 @contextmanager
 def running(script: str, *options: str):
     command = [sys.executable, str(HERE / script), *options]
