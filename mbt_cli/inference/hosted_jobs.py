@@ -47,6 +47,20 @@ class TrainedModel:
     events: list[dict[str, Any]]
 
 
+class JobEndedError(StageError):
+    """A job ended without a model.
+
+    Args:
+        message: How, and why.
+        tokens: What the provider bills; None if it does not say.
+    """
+
+    def __init__(self, message: str, tokens: int | None) -> None:
+        hint = "the same command begins a new job; the uploaded files are used again"
+        super().__init__(message, hint=hint)
+        self.tokens = tokens
+
+
 @dataclass
 class _Sent:
     """A file or a job.
@@ -187,7 +201,7 @@ class HostedJobs(AbstractContextManager["HostedJobs"]):
             told: Takes the job and each new event.
 
         Raises:
-            StageError: It failed, or was cancelled at the provider.
+            JobEndedError: It failed, or was cancelled at the provider.
         """
         one = next(one for one in self._jobs() if one.id == job)
         events: dict[str, dict[str, Any]] = {}
@@ -200,26 +214,27 @@ class HostedJobs(AbstractContextManager["HostedJobs"]):
             ended = self.api.ended.get(str(now["status"]))
             if ended == "succeeded" and now.get(self.api.model):
                 self._has_ended(one, ended)
-                tokens = now.get(self.api.tokens)
-                is_number = isinstance(tokens, int)
-                return TrainedModel(
-                    str(now[self.api.model]), job, tokens if is_number else None, [*events.values()]
-                )
+                model = str(now[self.api.model])
+                return TrainedModel(model, job, self._tokens(now), [*events.values()])
             if ended:
                 self._has_ended(one, "failed" if ended == "succeeded" else ended)
                 words = server_words({"error": now.get("error")}) if now.get("error") else ""
                 last = [str(event.get("message", "")) for event in events.values()][-1:]
                 words = words or "".join(last) or "it gave no reason"
-                raise StageError(
+                raise JobEndedError(
                     f"the provider's job {job} ended as `{now['status']}`: {words}",
-                    hint="the same command begins a new job; the uploaded files are used again",
+                    self._tokens(now),
                 )
             time.sleep(wait)
             wait = min(wait * _GROWTH, _LONGEST_POLL_SECONDS)
 
-    def cancel(self) -> list[str]:
-        """Cancel what runs, that of which only the beginning is known too; returns the ids."""
-        found = []
+    def cancel(self) -> dict[str, int | None]:
+        """Cancel what runs, that of which only the beginning is known too.
+
+        Returns:
+            Id of a job to the tokens that the provider bills; None if it does not say.
+        """
+        found = {}
         for one in self._jobs():
             if not one.id and not one.ended:
                 self._look_for_job(one)
@@ -231,8 +246,12 @@ class HostedJobs(AbstractContextManager["HostedJobs"]):
                     continue
                 if made is not None:
                     self._has_ended(one, "cancelled")
-                    found.append(one.id)
+                    found[one.id] = self._tokens(made)
         return found
+
+    def _tokens(self, job: Mapping[str, Any]) -> int | None:
+        tokens = job.get(self.api.tokens)
+        return tokens if isinstance(tokens, int) else None
 
     def _jobs(self) -> list[_Sent]:
         return [one for one in self._sent.values() if one.file]

@@ -18,8 +18,8 @@ from mbt_cli.core.lineage_notes import TRAINING as TRAINING_NOTE
 from mbt_cli.core.number_text import counted, number_text
 from mbt_cli.core.prices import training_of
 from mbt_cli.core.training_job import CHECKPOINT, HOSTED, TRAINING_SET
-from mbt_cli.errors import Interrupted, StageError
-from mbt_cli.inference.hosted_jobs import HostedJobs, TrainedModel
+from mbt_cli.errors import BackendError, Interrupted, StageError
+from mbt_cli.inference.hosted_jobs import HostedJobs, JobEndedError, TrainedModel
 from mbt_cli.interfaces import HostedTrainer
 from mbt_cli.stages.base import Work
 from mbt_cli.stages.checkpoints import hosted_checkpoint
@@ -93,21 +93,33 @@ def _followed(
     model = work.resolution.models["model"]
     meter = None if work.meter is None else work.meter(training_of(model.name))
     reserved = None
+    used: int | None = None
     try:
         job = jobs.begun(body)
         if job is None:
             reserved = None if meter is None or not most_tokens else meter.begin(most_tokens)
-            job = jobs.begin(body)
+            try:
+                job = jobs.begin(body)
+            except BackendError:  # nothing is billed
+                used = 0
+                raise
         work.progress.note(f"{work.resolution.address}: the provider's job is {job}")
         made = jobs.follow(job, told)
-        if meter is not None and most_tokens:
-            meter.end(reserved, made.tokens)
+    except JobEndedError as error:
+        used = error.tokens
+        raise
     except (KeyboardInterrupt, Interrupted):
-        for one in jobs.cancel():
+        cancelled = jobs.cancel()
+        told_tokens = [tokens for tokens in cancelled.values() if tokens is not None]
+        used = sum(told_tokens) if len(told_tokens) == len(cancelled) else None
+        for one in cancelled:
             work.progress.note(f"the provider's job {one} is cancelled; the next run begins anew")
         raise
+    else:
+        used = made.tokens
     finally:
-        if meter is not None:
+        if meter is not None and most_tokens:
+            meter.end(reserved, used)
             meter.close()
     return made
 

@@ -39,6 +39,12 @@ prompt = "answer"
 samples = 2
 
 [[stage]]
+kind = "score"
+name = "rates"
+rollouts = "base"
+metrics = ["answer_rate"]
+
+[[stage]]
 kind = "train"
 name = "tuned"
 preset = "provider"
@@ -67,14 +73,7 @@ name = "report"
 scores = "scores"
 tables = ["main_results", "cost"]
 """
-RATES = """
-[[stage]]
-kind = "score"
-name = "rates"
-rollouts = "base"
-metrics = ["answer_rate"]
-"""
-DPO = 'pick = { scores = "rates", metric = "answer_rate" }\n' + RATES
+DPO = 'pick = { scores = "rates", metric = "answer_rate" }\n'
 QUESTIONS = 'questions = { benchmark = "tiny", split = "train" }'
 CELL = "runs/small/tuned/model=student"
 
@@ -153,7 +152,7 @@ def test_a_whole_study_trains_asks_and_reports_the_tuned_model(place):
         ),
         (
             [
-                ("budget = 5\n", ""),
+                ("budget = 50\n", ""),
                 ('"provider"', '"provider_rl"'),
                 ('data = { stage = "base", where = { split = "train" } }', QUESTIONS),
                 ('target = "reply"', "trainer = { n_epochs = 2 }"),
@@ -195,8 +194,8 @@ def test_a_whole_study_trains_asks_and_reports_the_tuned_model(place):
 )
 def test_each_method_sends_what_its_api_takes(place, changes, method, line):
     with training_server() as server:
-        folder = place(server, STUDY, ("limit = 20", "limit = 60"), *changes)
-        code, told = ran(folder, "run", "study.toml", "--only", "tuned", "--no-cache")
+        folder = place(server, STUDY, ("= 20", "= 60"), ("= 5", "= 50"), *changes)
+        code, told = ran(folder, "run", "study.toml")
         found = server.stats()
 
     assert code == 0, told
@@ -219,7 +218,7 @@ def test_a_failed_job_is_told_and_begun_again_with_the_same_file(place):
         codes = [ran(folder, "run", "study.toml") for _ in range(2)]
         found = server.stats()
 
-    assert [code for code, _ in codes] == [1, 1]
+    assert [code for code, _ in codes] == [1, 1], codes
     assert "job ftjob-0 ended as `failed`: no capacity" in codes[0][1]
     assert "job ftjob-1 ended as `failed`: no capacity" in codes[1][1]
     assert (found["uploads"], found["jobs"]) == (1, 2)
@@ -318,13 +317,13 @@ def test_too_few_examples_are_not_uploaded(place):
         ),
     ],
 )  # fmt: skip
-def test_check_says_what_a_provider_cannot_do(place, changes, message):
+def test_check_says_what_a_provider_cannot_do(place, presets, changes, message):
     class Nowhere:
         base_url = "http://127.0.0.1:9/v1"
 
     folder = place(Nowhere, STUDY, *changes)
 
     with pytest.raises(ManifestError) as error:
-        load_manifest(folder / "study.toml")
+        load_manifest(folder / "study.toml", presets=presets)
     problems = [f"`{one.where}`: {one.what}" for one in error.value.problems]
     assert [one for one in problems if message in one], problems

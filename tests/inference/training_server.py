@@ -181,6 +181,7 @@ class Api:
         if body.get("suffix") == "fails":
             job |= {
                 "status": "failed",
+                "trained_tokens": 0,
                 "error": {"code": "x", "message": "no capacity", "param": None},
             }
             return
@@ -196,7 +197,7 @@ class Api:
 
     async def cancel(self, request):
         job = self.jobs[request.match_info["id"]]
-        job["status"] = "cancelled"
+        job |= {"status": "cancelled", "trained_tokens": 50 * self.polls[job["id"]]}
         self.cancelled += 1
         return web.json_response(job)
 
