@@ -10,6 +10,8 @@ import time
 import polars as pl
 import pytest
 
+from mbt_cli.engine.plan import planned_trainings
+from mbt_cli.engine.states import States
 from mbt_cli.errors import ManifestError
 from mbt_cli.manifest.load import load_manifest
 from tests.inference.conftest import training_server
@@ -76,6 +78,10 @@ tables = ["main_results", "cost"]
 DPO = 'pick = { scores = "rates", metric = "answer_rate" }\n'
 QUESTIONS = 'questions = { benchmark = "tiny", split = "train" }'
 CELL = "runs/small/tuned/model=student"
+
+
+class Nowhere:
+    base_url = "http://127.0.0.1:9/v1"
 
 
 @pytest.fixture
@@ -228,10 +234,10 @@ def test_a_failed_job_is_told_and_begun_again_with_the_same_file(place):
     ("number", "code", "jobs"), [(signal.SIGINT, 130, 2), (signal.SIGTERM, 75, 1)]
 )
 def test_an_interrupt_cancels_the_job_and_other_signals_leave_it(place, number, code, jobs):
-    with training_server("--polls", "8") as server:
+    with training_server("--polls", "4") as server:
         folder = place(server)
         process = started(folder, "run", "study.toml")
-        while server.stats()["polls"] < 2:
+        while server.stats()["polls"] < 1:
             time.sleep(0.05)
             assert process.poll() is None
         process.send_signal(number)
@@ -244,6 +250,18 @@ def test_an_interrupt_cancels_the_job_and_other_signals_leave_it(place, number, 
     assert between["cancelled"] == jobs - 1
     assert again == 0, told
     assert (found["uploads"], found["jobs"], found["problems"]) == (1, jobs, [])
+
+
+def test_a_plan_says_tokens_of_all_epochs_and_their_price(place, presets, tmp_path):
+    path = place(Nowhere) / "study.toml"
+    states = States(load_manifest(path, presets=presets), tmp_path / "runs")
+
+    (planned,) = planned_trainings(states)
+
+    assert planned.row_tokens is not None
+    assert (planned.rows, planned.tokens) == (40, 40 * 3 * planned.row_tokens)
+    assert planned.money == pytest.approx(planned.tokens * 25 / 1e6)
+    assert planned.processes is None
 
 
 def test_a_budget_stops_before_the_job_begins(place):
@@ -318,9 +336,6 @@ def test_too_few_examples_are_not_uploaded(place):
     ],
 )  # fmt: skip
 def test_check_says_what_a_provider_cannot_do(place, presets, changes, message):
-    class Nowhere:
-        base_url = "http://127.0.0.1:9/v1"
-
     folder = place(Nowhere, STUDY, *changes)
 
     with pytest.raises(ManifestError) as error:
