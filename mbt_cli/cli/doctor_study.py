@@ -42,7 +42,7 @@ from mbt_cli.errors import (
 )
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.queue import RequestBatch
-from mbt_cli.interfaces import Benchmark, Missing, Trainer
+from mbt_cli.interfaces import Benchmark, HostedTrainer, Missing, Trainer
 from mbt_cli.manifest.expand import HUB, source_exists
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.plugins import installed_plugins
