@@ -217,6 +217,25 @@ def test_each_method_sends_what_its_api_takes(place, changes, method, line):
         assert "<answer>" not in pair["non_preferred_output"][0]["content"]
 
 
+@pytest.mark.parametrize("api", ["openai", "together"])
+def test_a_tuned_model_is_trained_further(place, api):
+    first = STUDY.replace("= 5", "= 50").replace(
+        'target = "reply"\n', f'target = "reply"\nrecipe = {{ api = "{api}" }}\n'
+    )
+    second = first[first.rindex("[[stage]]") :].replace('"tuned"', '"further"\nstart = "tuned"')
+    with training_server("--polls", "1") as server:
+        folder = place(server, first + second)
+        code, told = ran(folder, "run", "study.toml")
+        found = server.stats()
+
+    assert code == 0, told
+    tuned = json.loads((folder / CELL / "files/checkpoint/hosted.json").read_text())["model"]
+    begun, further = found["bodies"]
+    assert begun["model"] == "base-model"
+    assert further.get("from_checkpoint", further["model"]) == tuned
+    assert found["problems"] == []
+
+
 def test_a_failed_job_is_told_and_begun_again_with_the_same_file(place):
     with training_server() as server:
         suffix = ('"reply"', '"reply"\nrecipe = { suffix = "fails" }')
