@@ -90,7 +90,7 @@ class Benchmark(BenchmarkFiles, Plugin):
 
 
 class Backend(Plugin):
-    """A way to get an OpenAI-compatible endpoint."""
+    """A way to get an endpoint."""
 
     family: ClassVar[str] = "backends"
 
@@ -100,6 +100,8 @@ class Backend(Plugin):
     """Fields that change replies but not a training that starts from its weights."""
     limit_must_fit: ClassVar[bool] = False
     """Whether the server refuses a token limit that leaves no room for a prompt."""
+    needs_token_limit: ClassVar[bool] = False
+    """Whether every request must say how long its reply may be."""
     can_give: ClassVar[tuple[Wants, ...]] = ("text",)
     """What its endpoints can be asked for, some of them only if its fields say so (`gives`)."""
     ignored_sampling: ClassVar[frozenset[str]] = frozenset()

@@ -2,8 +2,10 @@
 
 from typing import Annotated
 
+from mbt_cli.backends.anthropic import AnthropicBackend
 from mbt_cli.backends.canned import CannedBackend, RecordedBackend
 from mbt_cli.backends.command import CommandBackend
+from mbt_cli.backends.google import GoogleBackend
 from mbt_cli.backends.human import HumanBackend
 from mbt_cli.backends.llamacpp import LlamaCppBackend
 from mbt_cli.backends.openai import OpenAIBackend
@@ -154,8 +156,10 @@ from mbt_cli.verifiers.text import TextVerifier
 
 BACKENDS = Family[Backend](
     "backends",
+    AnthropicBackend,
     CannedBackend,
     CommandBackend,
+    GoogleBackend,
     HumanBackend,
     LlamaCppBackend,
     OpenAIBackend,

@@ -55,6 +55,7 @@ _WANTED: Mapping[Wants, str] = {
     "text": "replies",
     "top_logprobs": "log-probabilities of first tokens",
     "likelihood": "log-probabilities of given texts",
+    "embedding": "embeddings",
 }
 """What models are asked for, in words."""
 
@@ -445,6 +446,10 @@ class Resolver:
             what = f"`{sampling.max_tokens}`: leaves no room for a prompt in the model's context of"
             end = f'{context:,} tokens: write fewer, or `"rest"`'
             self._problems.add(f"{where}.sampling.max_tokens", f"{what} {end}")
+            return None
+        if sampling.max_tokens == "rest" and backend.needs_token_limit:
+            what = f"`rest`: the backend `{backend.kind}` needs a number of tokens in every request"
+            self._problems.add(f"{where}.sampling.max_tokens", what)
             return None
         for key in sorted(backend.ignored_sampling & sampling.body().keys()):
             what = (
