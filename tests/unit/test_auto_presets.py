@@ -16,21 +16,21 @@ def backend_of(load, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "host", "id"),
+    ("name", "kind", "host", "id"),
     [
-        ("gpt-5", "api.openai.com", "gpt-5"),
-        ("google/gemini-3-pro", "googleapis.com", "gemini-3-pro"),
-        ("claude-opus", "api.anthropic.com", "claude-opus"),
-        ("grok-41-fast", "api.x.ai", "grok-41-fast"),
-        ("GPT-5-mini", "api.openai.com", "GPT-5-mini"),
-        ("gpt-51", "api.openai.com", "gpt-51"),
-        ("gemini-3-pro", "googleapis.com", "gemini-3-pro"),
+        ("gpt-5", "openai", "api.openai.com", "gpt-5"),
+        ("google/gemini-3-pro", "google", "googleapis.com", "gemini-3-pro"),
+        ("claude-opus", "anthropic", "api.anthropic.com", "claude-opus"),
+        ("grok-41-fast", "openai", "api.x.ai", "grok-41-fast"),
+        ("GPT-5-mini", "openai", "api.openai.com", "GPT-5-mini"),
+        ("gpt-51", "openai", "api.openai.com", "gpt-51"),
+        ("gemini-3-pro", "google", "googleapis.com", "gemini-3-pro"),
     ],
 )
-def test_hosted_models_are_known_by_how_their_names_begin(load, name, host, id):
+def test_hosted_models_are_known_by_how_their_names_begin(load, name, kind, host, id):
     backend, model = backend_of(load, name)
 
-    assert backend.kind == "openai"
+    assert backend.kind == kind
     assert host in backend.base_url
     assert backend.api_key_env.endswith("_API_KEY")
     assert model == id
