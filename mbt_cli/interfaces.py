@@ -407,6 +407,8 @@ class Program(Plugin):
 
     family: ClassVar[str] = "programs"
 
+    asks: ClassVar[Wants] = "text"
+    """What the stage's own model must give for it."""
     prompts: ClassVar[Mapping[str, frozenset[str]]] = {}
     """Fields that name a prompt template (a shipped one, or a path), each with the placeholders
     that its template may use in addition to `{{ question }}`."""

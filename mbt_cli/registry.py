@@ -70,6 +70,7 @@ from mbt_cli.plugins import Family
 from mbt_cli.programs.critique import Critique
 from mbt_cli.programs.debate import Debate
 from mbt_cli.programs.dialogue import Dialogue
+from mbt_cli.programs.embedding import EmbeddingProgram
 from mbt_cli.programs.interview import Interview
 from mbt_cli.programs.length_control import LengthControl
 from mbt_cli.programs.planner import Planner
@@ -224,6 +225,7 @@ PROGRAMS = Family[Program](
     Critique,
     Debate,
     Dialogue,
+    EmbeddingProgram,
     Interview,
     LengthControl,
     Planner,

@@ -259,7 +259,7 @@ class Client:
     def most_tokens(self, pending: PendingRequest) -> int | None:
         """The most tokens of its reply; None if nothing limits them."""
         if pending.request.wants != "text":
-            return 1
+            return 0 if pending.request.wants == "embedding" else 1
         batch = self._batch.played(pending.request.role)
         limit: int | str | None = batch.max_tokens
         if pending.content_attempt and batch.retry_max_tokens:

@@ -113,10 +113,10 @@ class Resolver:
         models = self._models_of(draft, stage, where) if is_made and asks_model else {}
         if models and judge is not None:
             self._check_judging(judge, stage, models, draft, where)
-        elif not isinstance(stage, TrainStage):
-            self._check_gives("text", models or {}, where)
         templates = self._templates_of(stage, judge, where) if is_made else {}
         program, program_prompts = self._program_of(draft, stage, where, is_made=is_made)
+        if program is not None and judge is None and not isinstance(stage, TrainStage):
+            self._check_gives(program.asks, models or {}, where)
         benchmark = draft.axes.get("benchmark")
         if benchmark is not None and benchmark not in self._document.benchmarks:
             return None
@@ -341,7 +341,8 @@ class Resolver:
                 f"the backend `{model.backend.kind}` of `{model.name}` gives no {_WANTED[wanted]}"
             )
             can = [f"`{kind}`" for kind, cls in BACKENDS.kinds().items() if wanted in cls.can_give]
-            end = f"{', '.join(sorted(can))} can; see `mbt help beliefs`"
+            topic = "models" if wanted == "embedding" else "beliefs"
+            end = f"{', '.join(sorted(can))} can; see `mbt help {topic}`"
             self._problems.add(f"{where}.{role}", f"{what}; {end}")
 
     def _check_judging(
