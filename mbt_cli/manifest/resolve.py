@@ -51,6 +51,9 @@ _ADAPTER = ".gguf"
 _IMPORTING = ("rollout", "synthesize", "rewrite")
 """Kinds of stages whose rows may come from a source."""
 
+_OF_PRESETS = "USD"
+"""Currency of the prices in presets."""
+
 _WANTED: Mapping[Wants, str] = {
     "text": "replies",
     "top_logprobs": "log-probabilities of first tokens",
@@ -471,6 +474,8 @@ class Resolver:
                 table = None
                 if found is not None:
                     preset = found.table
+                    if "price" in over or self._document.study.currency != _OF_PRESETS:
+                        preset.pop("price", None)
                     chosen = over.get("sampling")
                     if isinstance(chosen, dict) and "like" in chosen:  # replaces the preset's
                         preset.pop("sampling", None)

@@ -96,7 +96,8 @@ def test_a_batch_costs_half(tmp_path):
 
 
 @pytest.fixture
-def messages(place):
+def messages(place, monkeypatch):
+    monkeypatch.setattr(batches, "_FIRST_POLL_SECONDS", 0.1)
     place.environment["NATIVE_KEY"] = NATIVE_KEY
     return lambda server: AnthropicBackend(
         base_url=server.base_url, id="claude-x", api_key_env="NATIVE_KEY", client="batch"
