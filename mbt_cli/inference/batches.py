@@ -429,7 +429,7 @@ class MessageBatches(BatchClient):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._foreign: set[str] = set()  # batches without requests of this cell
+        self._foreign: set[str] = set()  # batches with other requests
 
     def _custom_id(self, pending: PendingRequest) -> str:
         return f"{pending.request.key[:_KEY_KEPT]}-{pending.content_attempt}"
@@ -469,7 +469,7 @@ class MessageBatches(BatchClient):
             if made["processing_status"] != "ended":
                 may_be = True
                 self._said = f"batch {made['id']}, which a kill left without a record: its end"
-            elif any(own in set(one.ids) for own, _ in await self._answers(made)):
+            elif {own for own, _ in await self._answers(made)} == set(one.ids):
                 self._is(one, made)
                 return True
             else:
