@@ -91,7 +91,7 @@ class Benchmark(BenchmarkFiles, Plugin):
 
 
 class Backend(Plugin):
-    """A way to get an OpenAI-compatible endpoint."""
+    """A way to get an endpoint."""
 
     family: ClassVar[str] = "backends"
 
@@ -101,6 +101,8 @@ class Backend(Plugin):
     """Fields that change replies but not a training that starts from its weights."""
     limit_must_fit: ClassVar[bool] = False
     """Whether the server refuses a token limit that leaves no room for a prompt."""
+    needs_token_limit: ClassVar[bool] = False
+    """Whether every request must say how long its reply may be."""
     can_give: ClassVar[tuple[Wants, ...]] = ("text",)
     """What its endpoints can be asked for, some of them only if its fields say so (`gives`)."""
     ignored_sampling: ClassVar[frozenset[str]] = frozenset()
@@ -413,6 +415,8 @@ class Program(Plugin):
 
     family: ClassVar[str] = "programs"
 
+    asks: ClassVar[Wants] = "text"
+    """What the stage's own model must give for it."""
     prompts: ClassVar[Mapping[str, frozenset[str]]] = {}
     """Fields that name a prompt template (a shipped one, or a path), each with the placeholders
     that its template may use in addition to `{{ question }}`."""

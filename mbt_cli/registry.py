@@ -2,8 +2,10 @@
 
 from typing import Annotated
 
+from mbt_cli.backends.anthropic import AnthropicBackend
 from mbt_cli.backends.canned import CannedBackend, RecordedBackend
 from mbt_cli.backends.command import CommandBackend
+from mbt_cli.backends.google import GoogleBackend
 from mbt_cli.backends.human import HumanBackend
 from mbt_cli.backends.llamacpp import LlamaCppBackend
 from mbt_cli.backends.openai import OpenAIBackend
@@ -68,6 +70,7 @@ from mbt_cli.plugins import Family
 from mbt_cli.programs.critique import Critique
 from mbt_cli.programs.debate import Debate
 from mbt_cli.programs.dialogue import Dialogue
+from mbt_cli.programs.embedding import EmbeddingProgram
 from mbt_cli.programs.interview import Interview
 from mbt_cli.programs.length_control import LengthControl
 from mbt_cli.programs.planner import Planner
@@ -156,8 +159,10 @@ from mbt_cli.verifiers.text import TextVerifier
 
 BACKENDS = Family[Backend](
     "backends",
+    AnthropicBackend,
     CannedBackend,
     CommandBackend,
+    GoogleBackend,
     HumanBackend,
     LlamaCppBackend,
     OpenAIBackend,
@@ -222,6 +227,7 @@ PROGRAMS = Family[Program](
     Critique,
     Debate,
     Dialogue,
+    EmbeddingProgram,
     Interview,
     LengthControl,
     Planner,

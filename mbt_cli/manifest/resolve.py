@@ -51,10 +51,14 @@ _ADAPTER = ".gguf"
 _IMPORTING = ("rollout", "synthesize", "rewrite")
 """Kinds of stages whose rows may come from a source."""
 
+_OF_PRESETS = "USD"
+"""Currency of the prices in presets."""
+
 _WANTED: Mapping[Wants, str] = {
     "text": "replies",
     "top_logprobs": "log-probabilities of first tokens",
     "likelihood": "log-probabilities of given texts",
+    "embedding": "embeddings",
 }
 """What models are asked for, in words."""
 
@@ -112,10 +116,10 @@ class Resolver:
         models = self._models_of(draft, stage, where) if is_made and asks_model else {}
         if models and judge is not None:
             self._check_judging(judge, stage, models, draft, where)
-        elif not isinstance(stage, TrainStage):
-            self._check_gives("text", models or {}, where)
         templates = self._templates_of(stage, judge, where) if is_made else {}
         program, program_prompts = self._program_of(draft, stage, where, is_made=is_made)
+        if program is not None and judge is None and not isinstance(stage, TrainStage):
+            self._check_gives(program.asks, models or {}, where)
         benchmark = draft.axes.get("benchmark")
         if benchmark is not None and benchmark not in self._document.benchmarks:
             return None
@@ -349,7 +353,8 @@ class Resolver:
                 f"the backend `{model.backend.kind}` of `{model.name}` gives no {_WANTED[wanted]}"
             )
             can = [f"`{kind}`" for kind, cls in BACKENDS.kinds().items() if wanted in cls.can_give]
-            end = f"{', '.join(sorted(can))} can; see `mbt help beliefs`"
+            topic = "models" if wanted == "embedding" else "beliefs"
+            end = f"{', '.join(sorted(can))} can; see `mbt help {topic}`"
             self._problems.add(f"{where}.{role}", f"{what}; {end}")
 
     def _check_judging(
@@ -455,6 +460,10 @@ class Resolver:
             end = f'{context:,} tokens: write fewer, or `"rest"`'
             self._problems.add(f"{where}.sampling.max_tokens", f"{what} {end}")
             return None
+        if sampling.max_tokens == "rest" and backend.needs_token_limit:
+            what = f"`rest`: the backend `{backend.kind}` needs a number of tokens in every request"
+            self._problems.add(f"{where}.sampling.max_tokens", what)
+            return None
         for key in sorted(backend.ignored_sampling & sampling.body().keys()):
             what = (
                 f"the backend `{backend.kind}` has no {key}: leave it out, or set it to its default"
@@ -474,6 +483,8 @@ class Resolver:
                 table = None
                 if found is not None:
                     preset = found.table
+                    if "price" in over or self._document.study.currency != _OF_PRESETS:
+                        preset.pop("price", None)
                     chosen = over.get("sampling")
                     if isinstance(chosen, dict) and "like" in chosen:  # replaces the preset's
                         preset.pop("sampling", None)
