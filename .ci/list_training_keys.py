@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from accelerate.commands.launch import launch_command_parser
 from peft import LoraConfig
-from trl import GRPOConfig, SFTConfig
+from trl import DPOConfig, GRPOConfig, SFTConfig
 
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "table"}
 """Python type to its name in `mbt_cli/trainers/known_keys.py`."""
@@ -75,9 +75,16 @@ if __name__ == "__main__":
     packages = ("trl", "transformers", "peft", "accelerate")
     known = {
         "packages": {name: version(name) for name in packages},
-        "trainer": {"sft": fields_of(SFTConfig), "grpo": fields_of(GRPOConfig)},
+        "trainer": {
+            "sft": fields_of(SFTConfig),
+            "grpo": fields_of(GRPOConfig),
+            "dpo": fields_of(DPOConfig),
+        },
         "lora": fields_of(LoraConfig),
-        "choices": choices_of(SFTConfig) | choices_of(GRPOConfig) | choices_of(LoraConfig),
+        "choices": choices_of(SFTConfig)
+        | choices_of(GRPOConfig)
+        | choices_of(DPOConfig)
+        | choices_of(LoraConfig),
         "launch": launch_flags(),
     }
     print(json.dumps(known, indent=1))  # noqa: T201

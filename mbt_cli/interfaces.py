@@ -504,6 +504,8 @@ class Trainer(Plugin):
     """Inputs that a train stage of this method needs (`data` or `questions`), each described."""
     held_out_loss: ClassVar[bool] = True
     """Whether its loss on rows that it does not train on says how good the model is."""
+    pairs: ClassVar[bool] = False
+    """Whether a row is a pair of replies to one question, which a reference model scores too."""
 
     @classmethod
     @abstractmethod

@@ -9,8 +9,8 @@ The count follows PaLM (Chowdhery et al. 2022, appendix B). One token of a row w
 operations; the attention is causal, so a token attends to n / 2 others on average. N omits the
 input embeddings, which are looked up, and counts only as many experts of a mixture as a token
 takes. Recomputation (gradient checkpointing), padding and dropped work do not count. Reinforcement
-learning generates each token once before it trains on it, and scores it with the reference model
-if `beta` is not 0: one forward pass each.
+learning generates each token once before it trains on it, and a reference model scores it if `beta`
+is not 0, as in DPO: one forward pass each.
 """
 
 import re

@@ -209,6 +209,16 @@ EXAMPLES = pl.Schema(
 # the same with what verifiers of tests or instructions read
 EXAMPLES_TO_VERIFY = pl.Schema({**EXAMPLES, "metadata": _TEXT})  # JSON object of the question
 
+# a better reply with the worse one to the same question
+EXAMPLES_OF_PAIRS = pl.Schema(
+    {
+        **EXAMPLES,
+        "rejected_sample": _COUNT,
+        "rejected_thinking": _TEXT,
+        "rejected": _TEXT,
+    }
+)
+
 # files/training_set.parquet of a train cell
 TRAINING_SET = pl.Schema(
     {
@@ -223,6 +233,9 @@ TRAINING_SET = pl.Schema(
         "dropped": _TEXT,
     }
 )
+
+# the same of pairs: `completion` is the better reply, and tokens are those with either one
+TRAINING_PAIRS = pl.Schema({**TRAINING_SET, "rejected_sample": _COUNT, "rejected": _TEXT})
 
 # files/sampled_replies.parquet of a train cell, besides `reward` and a column for each reward;
 # these are null if a reward failed

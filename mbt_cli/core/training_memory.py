@@ -8,9 +8,10 @@ With P parameters, T of them trained, E of these in embeddings and head, in GPU 
     copies        2 P, for full tuning in float32 that computes in bfloat16
     DDP buckets   w T, with several processes that shard nothing
     gathered      of FSDP: two layers, embeddings and head, with their gradients if trained
-    reference     d P, for reinforcement learning of all weights with `beta`
-    activations   per row of n tokens, d n h for each layer (its input) and twice one layer whole
-                  with gradient checkpointing, else every layer whole
+    reference     d P, for reinforcement learning of all weights with `beta`; w P for pairs of
+                  replies (DPO) and all weights, without `precompute_ref_log_probs`
+    activations   per row of n tokens (two rows a pair), d n h for each layer (its input) and twice
+                  one layer whole with gradient checkpointing, else every layer whole
     logits        8 V for each of at most 1,024 tokens: TRL's loss is computed in pieces
     sampling      vLLM's share of the GPU; or the keys and values of the replies of a round
     reserve       1.5 GiB for CUDA and its libraries
@@ -142,6 +143,7 @@ def memory_parts(
     length: int,
     gpu: int | None,
     samples: bool = False,
+    pairs: bool = False,
 ) -> dict[str, float]:
     """Bytes of each part on one GPU, or in one process without GPUs; see the top of this file.
 
@@ -152,6 +154,7 @@ def memory_parts(
         length: Tokens of a row, with the reply that reinforcement learning samples.
         gpu: Bytes of the GPU; None without one.
         samples: Whether it samples the replies that it trains on.
+        pairs: Whether a row is a pair of replies, each with the prompt.
     """
     parameters, trained = shape.parameters, shape.trained(recipe)
     kept, computed = _BYTES[recipe.trained_dtype()], _BYTES[recipe.dtype]
@@ -179,7 +182,9 @@ def memory_parts(
     settings = recipe.trainer
     if samples and is_full and settings.get("beta"):
         parts["reference"] = computed * parameters / divisors["weights"]
-    rows = recipe.device_batch_size
+    if pairs and is_full and not settings.get("precompute_ref_log_probs"):
+        parts["reference"] = kept * parameters / divisors["weights"]
+    rows = recipe.device_batch_size * (2 if pairs else 1)
     parts["activations"] = rows * _activations(shape, recipe, length, computed)
     tokens = min(rows * length, _LOGIT_TOKENS)
     parts["logits"] = tokens * shape.vocabulary * _LOGIT_BYTES
@@ -242,13 +247,19 @@ def longest_row(
     usable: float,
     most: int,
     samples: bool = False,
+    pairs: bool = False,
 ) -> int:
     """Tokens of the longest row that fits, at most `most`; 0 if none does."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
         parts = memory_parts(
-            shape, recipe, processes=processes, length=middle, gpu=gpu, samples=samples
+            *(shape, recipe),
+            processes=processes,
+            length=middle,
+            gpu=gpu,
+            samples=samples,
+            pairs=pairs,
         )
         low, high = (middle, high) if sum(parts.values()) <= usable * gpu else (low, middle - 1)
     return low

@@ -159,6 +159,12 @@ class _Data:
         found = [sizes[address] for address in addresses]
         known = [size for size in found if size.rows is not None]
         rows = sum(size.rows or 0 for size in found) if known and len(known) == len(found) else None
+        if _pairs(state) and rows is not None:
+            # a question has at most one pair
+            rows = sum(
+                (size.rows or 0) // max(2, getattr(states[address].cell.stage, "samples", 2))
+                for address, size in zip(addresses, found, strict=True)
+            )
         reply = _number(settings.get("max_completion_length"), 256)  # TRL's default
         group = _number(settings.get("num_generations"), 8) if asks else 1
         longest = recipe.max_length + (reply if asks else 0)
@@ -174,9 +180,10 @@ class _Data:
             steps = math.ceil(math.ceil(rows * group / packs) / recipe.batch_size * epochs)
         if (limit := _number(settings.get("max_steps"), 0)) > 0:
             steps = limit
-        tokens = None if steps is None else steps * recipe.batch_size * length * packs
+        tokens_of_row = length * (2 if _pairs(state) else 1)
+        tokens = None if steps is None else steps * recipe.batch_size * tokens_of_row * packs
         if tokens is not None and rows is not None and not limit > 0:
-            tokens = math.ceil(rows * group * epochs) * length
+            tokens = math.ceil(rows * group * epochs) * tokens_of_row
         done = all(states[address].status == "done" for address in addresses)
         return cls(rows, done, length, longest, steps, tokens)
 
@@ -184,6 +191,12 @@ class _Data:
 def _samples(state: CellState) -> bool:
     """Whether a training samples the replies that it learns from."""
     return "data" not in state.cell.resolution.inputs
+
+
+def _pairs(state: CellState) -> bool:
+    """Whether a training learns from pairs of replies."""
+    trainer = state.cell.resolution.trainer
+    return trainer is not None and trainer.pairs
 
 
 def _number(value: object, default: int) -> int:
@@ -255,8 +268,15 @@ def _memory(
     gpu = None if estimate.gpu is None else gpu_memory(estimate.gpu)
     is_packed = bool(recipe.trainer.get("packing"))
     length = data.longest if is_packed else data.length
+    samples, pairs = _samples(state), _pairs(state)
     parts = memory_parts(
-        shape, recipe, processes=estimate.processes, length=length, gpu=gpu, samples=_samples(state)
+        shape,
+        recipe,
+        processes=estimate.processes,
+        length=length,
+        gpu=gpu,
+        samples=samples,
+        pairs=pairs,
     )
     shown = {name: round(size / _GIBIBYTE, 2) for name, size in parts.items()}
     if gpu is None:
@@ -267,7 +287,8 @@ def _memory(
         gpu=gpu,
         usable=USABLE,
         most=data.longest,
-        samples=_samples(state),
+        samples=samples,
+        pairs=pairs,
     )
     found: dict[str, Any] = {
         "memory": shown,
@@ -278,7 +299,7 @@ def _memory(
         return found
     total = sum(parts.values())
     whole = f"{USABLE:.0%} of {gpu / _GIBIBYTE:,.0f} GiB = {USABLE * gpu / _GIBIBYTE:,.1f} GiB"
-    helps = "; ".join(_cures(shape, recipe, estimate.processes, length, gpu, _samples(state)))
+    helps = "; ".join(_cures(shape, recipe, estimate.processes, length, gpu, samples, pairs))
     helps = helps or "use more GPUs, larger ones, or a smaller model"
     if fitting < length:
         arithmetic = " + ".join(f"{name} {size:,.1f}" for name, size in shown.items())
@@ -298,7 +319,13 @@ def _memory(
 
 
 def _cures(
-    shape: ModelShape, recipe: Recipe, processes: int, length: int, gpu: int, samples: bool
+    shape: ModelShape,
+    recipe: Recipe,
+    processes: int,
+    length: int,
+    gpu: int,
+    samples: bool,
+    pairs: bool,
 ) -> Iterator[str]:
     """Settings with which rows of this length would fit, each alone."""
     launch = recipe.launch
@@ -322,7 +349,12 @@ def _cures(
         changed = recipe.model_copy(update=change)
         if number and changed != recipe:
             parts = memory_parts(
-                *(shape, changed), processes=number, length=length, gpu=gpu, samples=samples
+                *(shape, changed),
+                processes=number,
+                length=length,
+                gpu=gpu,
+                samples=samples,
+                pairs=pairs,
             )
             if sum(parts.values()) <= USABLE * gpu:
                 yield text
@@ -356,7 +388,7 @@ def _hours(
     kind = "recomputed activations" if is_recomputed else "one forward pass"
     kind = "sampled replies" if is_rl else "mixture of experts" if is_mixture else kind
     share = _MFU[kind]
-    passes = is_rl + bool(is_rl and recipe.trainer.get("beta"))
+    passes = is_rl + bool(_pairs(state) or (is_rl and recipe.trainer.get("beta")))
     length = estimate.row_tokens or 0
     operations = shape.cost(recipe).operations(length, more_passes=passes) * estimate.tokens
     return {

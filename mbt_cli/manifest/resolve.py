@@ -30,7 +30,7 @@ from mbt_cli.manifest.shown import shown_problems, unmade
 from mbt_cli.manifest.toml import merged, read_toml
 from mbt_cli.programs.single import Single
 from mbt_cli.registry import BACKENDS, JUDGES, PROGRAMS, TRAINERS
-from mbt_cli.stages.base import Model, Resolution, SamplingChoice, Stage, axis_text
+from mbt_cli.stages.base import VERIFIED, Model, Resolution, SamplingChoice, Stage, axis_text
 from mbt_cli.stages.harness import HarnessStage, no_folder
 from mbt_cli.stages.judge import SELF
 from mbt_cli.stages.kinds import IMPLICIT
@@ -173,8 +173,10 @@ class Resolver:
                 axes_of_scores.add(STEP)
             for field, what in shown_problems(stage, scores, found, axes_of_scores):
                 self._problems.add(f"{where}.{field}", what)
-        if isinstance(stage, TrainStage) and stage.pick is not None:
-            self._check_pick(stage.pick, draft, where)
+        if isinstance(stage, TrainStage) and stage.pick is not None and training is not None:
+            self._check_pick(stage.pick, draft, where, pairs=training[1].pairs)
+            if training[1].pairs:
+                self._check_pairs(stage, draft, where)
         harness = self._harness(draft, models, where)
         if isinstance(stage, HarnessStage) and harness is None:
             return None
@@ -752,15 +754,32 @@ class Resolver:
         shipped = " or ".join(f"`{name}`" for name in dict.fromkeys((kind.prompt, "question")))
         self._problems.add(f"{where}.prompt", f"{what}; use {shipped}")
 
-    def _check_pick(self, pick: Pick, draft: CellDraft, where: str) -> None:
+    def _check_pick(self, pick: Pick, draft: CellDraft, where: str, *, pairs: bool) -> None:
         """Samples are picked by a metric that a score makes, and by an end that it has."""
         stages = {(d.stage, d.axes.get("variant")): d for d in draft.inputs.get(PICKED, ())}
         read = [self._stage(d) for d in stages.values()]
         made = [m for score in read if isinstance(score, ScoreStage) for m in score.metrics]
         what = unmade(pick.metric, made, "training") if made else None
-        problems = pick.problems() if what is None else [("metric", f"`{pick.metric}`: {what}")]
-        for key, message in problems:
-            self._problems.add(f"{where}.pick.{key}", message)
+        unknown = [("metric", f"`{pick.metric}`: {what}")]
+        for key, message in pick.problems(pairs=pairs) if what is None else unknown:
+            self._problems.add(f"{where}.pick.{key}".rstrip("."), message)
+
+    def _check_pairs(self, stage: TrainStage, draft: CellDraft, where: str) -> None:
+        """A pair needs two samples of a question, of which `keep` leaves both."""
+        need = "a pair needs two replies to a question"
+        single = {
+            d.stage: None
+            for d in draft.inputs.get("data", ())
+            if d.kind == "rollout" and d.fields.get("samples", 1) == 1
+        }
+        for name in single:
+            what = f"`{name}` has 1 sample of a question, and {need}: raise `samples` there"
+            self._problems.add(f"{where}.data", what)
+        if stage.max_samples == 1:
+            self._problems.add(f"{where}.max_samples", f"is 1, and {need}: leave it out")
+        if stage.keep in VERIFIED:
+            what = f"`{stage.keep}` leaves the better or the worse replies alone, and a pair has "
+            self._problems.add(f"{where}.keep", f"{what}one of each: leave it out")
 
     def _check_samples(self, stage: ScoreStage, draft: CellDraft, where: str) -> None:
         """A metric at k needs k samples of each question."""

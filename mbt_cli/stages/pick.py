@@ -1,6 +1,6 @@
 """The samples that a training learns from, chosen by their values in score cells."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Self
 
 import polars as pl
@@ -18,11 +18,16 @@ from mbt_cli.store.reading import read_parquet_file
 SCORES = "pick.scores"
 """The input with the score cells."""
 KEY = ("source", "question_id", "sample")
+"""A sample: the cell in `data`, and its key there."""
 
 _SAMPLES = f"{FILES}/{rows.SAMPLES_FILE}"
 _RANGE = 2
 _DIGITS = 6
 """Decimals to which a share of the samples is exact, so that 7 % of 100 are 7."""
+
+
+_ONE_CHOICE = "needs exactly one of `best = 0.25`, `worst = 0.25`, `between = [0, 1]`"
+_CHOICES = ("best", "worst", "between")
 
 
 class Pick(Settings):
@@ -31,7 +36,8 @@ class Pick(Settings):
     scores: StageInput
     """Score stage of the rollouts in `data`."""
     metric: str
-    """Its metric, which has a value for each sample."""
+    """Its metric, which has a value for each sample. The method `dpo` takes the best and the worst
+    reply to each question by it."""
     best: float | None = Field(default=None, gt=0, le=1)
     """Share of the samples, rounded up: those with the best values. 1 keeps all."""
     worst: float | None = Field(default=None, gt=0, le=1)
@@ -41,35 +47,47 @@ class Pick(Settings):
     per_question: int | None = Field(default=None, ge=1)
     """Most samples of one question that are left of these."""
     at_most: int | None = Field(default=None, ge=1)
-    """Most samples of all that are left of these."""
+    """Most samples of all that are left of these; of pairs, those that differ most."""
 
     @model_validator(mode="after")
     def _is_one_choice(self) -> Self:
-        written = [name for name in ("best", "worst", "between") if getattr(self, name) is not None]
-        if len(written) != 1:
-            raise ValueError(
-                "needs exactly one of `best = 0.25`, `worst = 0.25`, `between = [0, 1]`"
-            )
+        written = [name for name in _CHOICES if getattr(self, name) is not None]
+        if len(written) > 1:
+            raise ValueError(_ONE_CHOICE)
         if self.between is not None and self.between[0] > self.between[1]:
             raise ValueError("`between` needs the lower number first")
         return self
 
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the metric: key and message."""
+    def problems(self, *, pairs: bool) -> Iterator[tuple[str, str]]:
+        """What is wrong with the choice: key (empty for the table itself) and message.
+
+        Args:
+            pairs: Whether pairs of replies are wanted.
+        """
+        written = [k for k in (*_CHOICES, "per_question") if getattr(self, k) is not None]
+        if pairs:
+            for key in written:
+                yield key, "a pair is the best and the worst reply to a question: leave it out"
+        elif not {*written} & {*_CHOICES}:
+            yield "", _ONE_CHOICE
         if "@" in self.metric:
             yield "metric", f"`{self.metric}` is over k samples, and a sample has no value of it"
+        elif pairs and display_of(self.metric).best == "none":
+            yield "metric", f"`{self.metric}` has no better end, and a pair needs one"
+        elif not {*written} & {*_CHOICES}:
+            return
         elif self.between is None and display_of(self.metric).best == "none":
             end = "best" if self.best is not None else "worst"
             yield end, f"`{self.metric}` has no better end: use `between = [LOW, HIGH]`"
 
     def __str__(self) -> str:
-        end, value = next(
-            (name, value)
-            for name in ("best", "worst", "between")
-            if (value := getattr(self, name)) is not None
-        )
-        shown = " to ".join(f"{one:g}" for one in (value if end == "between" else [value]))
-        return f"{end} {shown} by `{self.metric}`"
+        if self.between is not None:
+            low, high = self.between
+            return f"between {low:g} to {high:g} by `{self.metric}`"
+        for end, share in (("best", self.best), ("worst", self.worst)):
+            if share is not None:
+                return f"{end} {share:g} by `{self.metric}`"
+        return f"best and worst reply by `{self.metric}`"
 
 
 def picked(samples: pl.LazyFrame, pick: Pick) -> pl.LazyFrame:
@@ -104,10 +122,41 @@ def picked(samples: pl.LazyFrame, pick: Pick) -> pl.LazyFrame:
     return own if pick.at_most is None else own.head(pick.at_most)
 
 
+def paired(values: pl.DataFrame, pick: Pick) -> pl.DataFrame:
+    """Pairs of replies to one question: `KEY` of the best one, `rejected_sample` of the worst one.
+
+    A question has at most one pair, and none if its values are equal. Of equal values, lower sample
+    numbers go first; of pairs, those that differ most, then lower question ids.
+
+    Args:
+        values: `KEY` and `value`.
+        pick: The choice.
+
+    Example:
+        >>> values = pl.DataFrame({"source": "s", "question_id": ["a", "a", "a", "b", "b"],
+        ...     "sample": [0, 1, 2, 0, 1], "value": [0.3, 0.1, 0.3, 0.2, 0.2]})
+        >>> paired(values, Pick(scores="s", metric="brier")).rows()
+        [('s', 'a', 1, 0)]
+    """
+    descending = display_of(pick.metric).best == "high"
+    known = values.filter(pl.col("value").is_not_null() & pl.col("value").is_not_nan())
+    ordered = known.sort("value", "sample", descending=[descending, False])
+    last = pl.col("value").last()
+    pairs = ordered.group_by("source", "question_id").agg(
+        pl.col("sample").first(),
+        pl.col("sample").filter(pl.col("value") == last).first().alias("rejected_sample"),
+        (pl.col("value").first() - last).abs().alias("difference"),
+    )
+    pairs = pairs.filter(pl.col("sample") != pl.col("rejected_sample"), pl.col("difference") != 0)
+    pairs = pairs.sort("difference", "question_id", "source", descending=[True, False, False])
+    most = pairs.height if pick.at_most is None else pick.at_most
+    return pairs.head(most).select(*KEY, "rejected_sample")
+
+
 def picked_rows(
     cells: Sequence[LoadedInput], data: Sequence[LoadedInput], pick: Pick
 ) -> tuple[pl.DataFrame, int]:
-    """`source` (the cell in `data`), `question_id` and `sample` of what is picked; and of how many.
+    """`KEY` of the samples that are picked; and of how many.
 
     Args:
         cells: The score cells, one for each cell of the data.
@@ -118,6 +167,34 @@ def picked_rows(
         StageError: The samples of a cell have no value of the metric, or none is picked.
         ArtifactError: A file cannot be read.
     """
+    samples, scored = _samples_of(cells, data, pick)
+    total = samples.filter(pl.col("value").is_not_null()).select(pl.len()).collect().item()
+    found = picked(samples, pick).select(_source(scored), *KEY[1:]).collect()
+    if found.is_empty():
+        raise StageError(
+            f"none of {total:,} samples is picked: {pick}",
+            hint="widen `pick`, or read other scores",
+        )
+    return found, total
+
+
+def values_of_samples(
+    cells: Sequence[LoadedInput], data: Sequence[LoadedInput], pick: Pick
+) -> pl.DataFrame:
+    """`KEY` and `value` of every sample that has a value; the rest as `picked_rows`."""
+    samples, scored = _samples_of(cells, data, pick)
+    own = samples.filter(pl.col("value").is_not_null())
+    return own.select(_source(scored), *KEY[1:], "value").collect()
+
+
+def _source(scored: Mapping[str, str]) -> pl.Expr:
+    return pl.col("address").replace_strict(scored, return_dtype=pl.String).alias("source")
+
+
+def _samples_of(
+    cells: Sequence[LoadedInput], data: Sequence[LoadedInput], pick: Pick
+) -> tuple[pl.LazyFrame, dict[str, str]]:
+    """The values of the metric, and the address of a score cell to that of its cell in `data`."""
     scored = {
         cell.address: next((d.address for d in data if d.address in cell.lineage.inputs), "")
         for cell in cells
@@ -140,16 +217,7 @@ def picked_rows(
                 hint=f"`pick.metric`: {nearest(pick.metric, known)}",
             )
         frames.append(own)
-    samples = pl.concat(frames)
-    total = samples.filter(pl.col("value").is_not_null()).select(pl.len()).collect().item()
-    source = pl.col("address").replace_strict(scored, return_dtype=pl.String).alias("source")
-    found = picked(samples, pick).select(source, "question_id", "sample").collect()
-    if found.is_empty():
-        raise StageError(
-            f"none of {total:,} samples is picked: {pick}",
-            hint="widen `pick`, or read other scores",
-        )
-    return found, total
+    return pl.concat(frames), scored
 
 
 def is_picked(index: pl.DataFrame, found: pl.DataFrame) -> pl.Series:

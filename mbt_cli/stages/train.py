@@ -26,7 +26,7 @@ from mbt_cli.core.findings import install_line, not_installed
 from mbt_cli.core.fingerprint import part_of, spec_of
 from mbt_cli.core.lineage_notes import FUNNEL
 from mbt_cli.core.lineage_notes import TRAINING as TRAINING_NOTE
-from mbt_cli.core.number_text import number_text
+from mbt_cli.core.number_text import counted, number_text
 from mbt_cli.core.plugin import AbsentByDefault, RunOnly
 from mbt_cli.core.recipe import HeldOut, Launch, Recipe, accumulation
 from mbt_cli.core.request_keys import canonical_json
@@ -77,8 +77,9 @@ from mbt_cli.stages.mixture import (
     order_path,
     order_request,
 )
+from mbt_cli.stages.pick import KEY as SAMPLE
 from mbt_cli.stages.pick import SCORES as PICKED
-from mbt_cli.stages.pick import Pick, picked_rows
+from mbt_cli.stages.pick import Pick, paired, picked_rows, values_of_samples
 from mbt_cli.stages.training_data import (
     Examples,
     chosen_examples,
@@ -370,7 +371,7 @@ class TrainStage(Stage):
         if self.data is None:
             examples = question_examples(work)
         else:
-            examples = chosen(weights=self.weights, picked=self._picked(work))
+            examples = self._chosen_by_pick(work, partial(chosen, weights=self.weights))
         trained, held_out_rows = self._split(work, examples, chosen)
         trained, rates = self._by_pass_rate(work, trained)
         if self.mixture is None:
@@ -405,15 +406,37 @@ class TrainStage(Stage):
         }
         return replace(trained, order=mixture.order), held_out_rows
 
-    def _picked(self, work: Work) -> pl.DataFrame | None:
-        """The samples that `pick` chooses; None without one."""
-        if self.pick is None:
-            return None
-        found, total = picked_rows(work.inputs[PICKED], work.inputs["data"], self.pick)
-        what = f"{found.height} of {total} samples"
-        work.progress.note(f"{work.resolution.address}: {what} are picked ({self.pick})")
-        work.result.notes[PICK] = {"samples": total, "picked": found.height, "by": str(self.pick)}
-        return found
+    def _chosen_by_pick(self, work: Work, chosen: Callable[..., Examples]) -> Examples:
+        """The rows of `data` that `pick` leaves, or the pairs that it makes of them."""
+        pick, trainer = self.pick, work.resolution.trainer
+        if pick is None:
+            return chosen()
+        read = work.inputs[PICKED], work.inputs["data"], pick
+        if trainer is not None and trainer.pairs:
+            values = values_of_samples(*read)
+            total = values.height
+
+            def pairs(usable: pl.DataFrame) -> pl.DataFrame:
+                found = paired(usable.join(values, on=[*SAMPLE]), pick)
+                if found.is_empty():
+                    questions = usable.select("source", "question_id").n_unique()
+                    raise StageError(
+                        f"`{work.resolution.address}`: none of {counted(questions, 'question')} "
+                        f"has two replies with different values of `{pick.metric}`",
+                        hint="raise `samples` and the temperature of the rollout, or pick by a "
+                        "finer metric",
+                    )
+                return found
+
+            examples = chosen(pairs=pairs)
+            picked = 2 * int(examples.index["dropped"].eq("rejected").sum())
+        else:
+            found, total = picked_rows(*read)
+            examples, picked = chosen(picked=found), found.height
+        what = f"{picked} of {total} samples"
+        work.progress.note(f"{work.resolution.address}: {what} are picked ({pick})")
+        work.result.notes[PICK] = {"samples": total, "picked": picked, "by": str(pick)}
+        return examples
 
     def _by_pass_rate(
         self, work: Work, asked: Examples

@@ -3,7 +3,7 @@
 Keys and reasons of all rows are held in memory; texts stay on the disk, and are read in parts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
@@ -26,13 +26,15 @@ from mbt_cli.core.training_job import ROWS_PER_SHARD
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import Keep, LoadedInput, Work
 from mbt_cli.stages.inputs import gold_columns, kept, verdicts_on
-from mbt_cli.stages.pick import is_picked
+from mbt_cli.stages.pick import KEY, is_picked
 from mbt_cli.store.disk import writing_to
 
 Target = Literal["reply", "trace"]
 
 _KEY = ("source", "question_id", "sample", "trace_id")
 _TEXTS: Mapping[Target, tuple[str, ...]] = {"reply": ("reply", "reasoning"), "trace": ("trace",)}
+REJECTED = "rejected_number"
+"""Column of an index of pairs: the row of the worse reply."""
 _ASKED = ("question_id", "question", "context", "answer", "answer_aliases")
 _REPLIES = ("question_id", "sample", "answer", "reply", "finish_reason", "failure")
 _ROWS_READ = 5_000
@@ -47,7 +49,8 @@ class Examples:
     Args:
         work: The running cell.
         index: The key columns of `rows.EXAMPLES` and `dropped`, sorted by key, and `number`: the
-            row in its cell.
+            row in its cell. For pairs also `rejected_sample` and `rejected_number` of the worse
+            reply.
         cells: The cells that the rows are from.
         target: What the model learns to write; None: they are questions without completions.
         to_verify: Whether rows have the metadata of their questions, which some verifiers read.
@@ -65,7 +68,13 @@ class Examples:
     @property
     def schema(self) -> pl.Schema:
         """The columns of its rows."""
-        return rows.EXAMPLES_TO_VERIFY if self.to_verify else rows.EXAMPLES
+        found = rows.EXAMPLES_OF_PAIRS if self.has_pairs else rows.EXAMPLES
+        return pl.Schema({**found, **rows.EXAMPLES_TO_VERIFY}) if self.to_verify else found
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether its rows are pairs of replies."""
+        return REJECTED in self.index.columns
 
     def batches(self, folder: Path) -> Iterator[pl.DataFrame]:
         """The rows by `schema`, `ROWS_PER_SHARD` at once, in the order of the index.
@@ -114,10 +123,14 @@ class Examples:
             texts = None
             if self.target is not None:
                 told = cell.rows.with_row_index("number").select("number", *_TEXTS[self.target])
-                texts = _Parts(told, index.select("number", "part"), Path(kept_here, "texts"))
+                places = index.select("number", "part")
+                if self.has_pairs:
+                    worse = index.select(pl.col(REJECTED).alias("number"), "part").drop_nulls()
+                    places = pl.concat([places, worse]).unique(maintain_order=True)
+                texts = _Parts(told, places, Path(kept_here, "texts"))
             for number, part in enumerate(index.partition_by("part", maintain_order=True)):
                 if texts is not None:
-                    part = part.join(texts.read(number), on="number", maintain_order="left")
+                    part = _with_texts(part, texts.read(number))
                 known = questions.read(number)
                 for batch in part.iter_slices(ROWS_PER_SHARD):
                     ids = batch["question_id"].unique().implode()
@@ -131,6 +144,15 @@ class Examples:
                         for row in batch.iter_rows(named=True)
                     ]
                     yield frame_of_rows(made, self.schema)
+
+
+def _with_texts(index: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    """Rows of an index with texts; `reply_right` is the worse reply of a pair."""
+    found = index.join(texts, on="number", maintain_order="left")
+    if REJECTED not in index.columns:
+        return found
+    worse = texts.rename({name: f"{name}_right" for name in texts.columns if name != "number"})
+    return found.join(worse, left_on=REJECTED, right_on="number", how="left", maintain_order="left")
 
 
 class _Parts:
@@ -201,6 +223,7 @@ def chosen_examples(
     max_traces: int | None = None,
     weights: Mapping[str, float] | None = None,
     picked: pl.DataFrame | None = None,
+    pairs: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
     field: str = "data",
 ) -> Examples:
     """Every row of an input; rows that are not trained on have a reason.
@@ -213,6 +236,8 @@ def chosen_examples(
         max_traces: Maximum number of traces per sample.
         weights: Stage to its share of the rows.
         picked: `source`, `question_id` and `sample` of the only rows that are trained on.
+        pairs: Given the same of all rows that can be trained on, the same of better replies, with
+            the `rejected_sample` of a worse one; a row is such a pair.
         field: The input.
 
     Raises:
@@ -226,6 +251,8 @@ def chosen_examples(
         reason = pl.when(left_out).then(pl.lit("not_picked")).otherwise("dropped")
         found = found.with_columns(reason.alias("dropped"))
     found = _limited(found, max_samples, max_traces)
+    if pairs is not None:
+        found = _with_pairs(found, pairs)
     if weights:
         found = mixed(found, weights, work.resolution.seed)
     if not found["dropped"].is_null().any():
@@ -237,6 +264,30 @@ def chosen_examples(
             hint=f"check the rows of its `{field}`, or change `keep`",
         )
     return Examples(work, found, cells, target)
+
+
+def _with_pairs(index: pl.DataFrame, pairs: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+    """An index with the worse reply beside each better one; all other rows are dropped."""
+    key = [*KEY]
+    found = pairs(index.filter(pl.col("dropped").is_null()).select(key))
+    worse = found.select("source", "question_id", pl.col("rejected_sample").alias("sample"))
+    numbers = index.select(*KEY, pl.col("number").alias(REJECTED))
+    found = found.join(
+        numbers.rename({"sample": "rejected_sample"}),
+        on=["source", "question_id", "rejected_sample"],
+    )
+    marked = worse.with_columns(pl.lit(value=True).alias("worse"))
+    joined = index.join(found, on=key, how="left", maintain_order="left")
+    joined = joined.join(marked, on=key, how="left", maintain_order="left")
+    reason = (
+        pl.when(pl.col("dropped").is_not_null())
+        .then("dropped")
+        .when(pl.col("worse"))
+        .then(pl.lit("rejected"))
+        .when(pl.col(REJECTED).is_null())
+        .then(pl.lit("not_picked"))
+    )
+    return joined.with_columns(reason.alias("dropped")).drop("worse")
 
 
 def held_out(
@@ -380,7 +431,18 @@ def _example(
         "completion": text,
         "references": [question["answer"], *(question["answer_aliases"] or ())],
         **({"metadata": question["metadata"]} if "metadata" in question else {}),
+        **_rejected(row),
     }
+
+
+def _rejected(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row of a pair has besides; empty for other rows."""
+    if REJECTED not in row:
+        return {}
+    worse = {"reply": row["reply_right"], "reasoning": row["reasoning_right"]}
+    thinking, text = completion_of("reply", worse)
+    sample = row["rejected_sample"]
+    return {"rejected_sample": sample, "rejected_thinking": thinking, "rejected": text}
 
 
 def completion_of(target: Target, row: Mapping[str, Any]) -> tuple[str, str]:

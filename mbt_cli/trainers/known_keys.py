@@ -22,7 +22,12 @@ _TYPES: Mapping[str, tuple[str, type | tuple[type, ...]]] = {
     "table": ("a table", dict),
 }
 """Name of a type to its description and to the Python types that TOML gives."""
-_ALSO = {"fsdp": "boolean", "scale_rewards": "boolean", "lora_alpha": "number"}
+_ALSO = {
+    "fsdp": "boolean",
+    "scale_rewards": "boolean",
+    "lora_alpha": "number",
+    "loss_type": "string",
+}
 """Fields that accept more than their annotation says."""
 _POSITIVE = frozenset(
     {

@@ -4,8 +4,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import polars as pl
 import pyarrow as pa
 
+from mbt_cli.core.rows import TRAINING_SET
 from mbt_cli.core.traces import opened_thinking
 from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training.mask import ChatFormat, UntrainableError
@@ -27,6 +29,8 @@ class GrpoRows:
             "metadata": pa.string(),
         }
     )
+
+    texts: ClassVar[pl.Schema] = TRAINING_SET
 
     def __init__(self, job: TrainingJob, tokenizer: ModelTokenizer) -> None:
         self._max_length = job.recipe.max_length

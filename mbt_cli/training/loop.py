@@ -551,7 +551,7 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     processes = trainer.accelerator.num_processes
     length = _mean_length(job)
-    # reinforcement learning generates its rows, and scores them with the model it started from
+    # reinforcement learning generates its rows; with `beta`, a reference model scores the rows
     passes = hasattr(trainer.args, "num_generations") + bool(getattr(trainer.args, "beta", 0.0))
     operations = trained.cost.operations(length, more_passes=passes)
     packages = ("torch", "transformers", "trl", "peft", "accelerate")
@@ -580,12 +580,27 @@ def _facts(trainer: Any, job: TrainingJob, trained: Trained) -> dict[str, Json]:
     }
 
 
+def row_counts(job: TrainingJob) -> dict[str, Json]:
+    """Trained and dropped examples, and their tokens, for the lineage."""
+    names = ["tokens", "trained_tokens", "dropped"]
+    texts = pl.read_parquet(Path(job.folder) / TRAINING_SET, columns=names)
+    trained = texts.filter(pl.col("dropped").is_null())
+    reasons = texts["dropped"].drop_nulls().str.split(":").list.first().value_counts()
+    return {
+        "rows": trained.height,
+        "row_tokens": int(trained["tokens"].sum()),
+        "trained_tokens": int(trained["trained_tokens"].sum()),
+        **{f"dropped_{reason.replace(' ', '_')}": n for reason, n in reasons.rows()},
+    }
+
+
 def _mean_length(job: TrainingJob) -> float:
     """Mean number of tokens in the row of a trained token, with the replies that were sampled."""
+    texts = pl.scan_parquet(Path(job.files) / TRAINING_SET)
+    replies_of_a_row = 2 if "rejected" in texts.collect_schema() else 1
     lengths = (
-        pl.scan_parquet(Path(job.files) / TRAINING_SET)
-        .filter(pl.col("dropped").is_null())
-        .select(pl.col("tokens").cast(pl.Float64))
+        texts.filter(pl.col("dropped").is_null())
+        .select(pl.col("tokens").cast(pl.Float64) / replies_of_a_row)
         .select((pl.col("tokens") ** 2).sum() / pl.col("tokens").sum())
     )
     lines = log_lines((Path(job.folder) / LOG).read_bytes())

@@ -1,7 +1,6 @@
 """Supervised fine-tuning with TRL's SFTTrainer: python -m mbt_cli.training.sft JOB."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,11 +9,11 @@ from transformers import set_seed
 from trl import SFTConfig, SFTTrainer
 
 from mbt_cli.core.chat import Json
-from mbt_cli.core.training_job import TRAINING_SET, TrainingJob
+from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training import models, processors
 from mbt_cli.training.batches import share_exactly
 from mbt_cli.training.evaluation import Asked, EvaluatesHeldOut, held_out_rows
-from mbt_cli.training.loop import arguments, finish, train
+from mbt_cli.training.loop import arguments, finish, row_counts, train
 from mbt_cli.training.mask import ChatFormat
 from mbt_cli.training.problems import exit_code_of
 from mbt_cli.training.row_files import RowLengths, open_rows
@@ -55,7 +54,7 @@ def fine_tune(job: TrainingJob) -> None:
     if recipe.evaluation.score is not None:
         trainer.asked = Asked(job, tokenizer, adapted, end_token)
     trained = train(trainer, job, end_token=end_token)
-    finish(trainer, job, trained, end_token=end_token, facts=_row_counts(job))
+    finish(trainer, job, trained, end_token=end_token, facts=row_counts(job))
 
 
 class _Trainer(EvaluatesHeldOut, SFTTrainer):  # type: ignore[misc]
@@ -67,20 +66,6 @@ class _Trainer(EvaluatesHeldOut, SFTTrainer):  # type: ignore[misc]
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         return super()._get_eval_sampler(RowLengths(eval_dataset))
-
-
-def _row_counts(job: TrainingJob) -> dict[str, Json]:
-    """Trained and dropped examples, and their tokens, for the lineage."""
-    names = ["tokens", "trained_tokens", "dropped"]
-    texts = pl.read_parquet(Path(job.folder) / TRAINING_SET, columns=names)
-    trained = texts.filter(pl.col("dropped").is_null())
-    reasons = texts["dropped"].drop_nulls().str.split(":").list.first().value_counts()
-    return {
-        "rows": trained.height,
-        "row_tokens": int(trained["tokens"].sum()),
-        "trained_tokens": int(trained["trained_tokens"].sum()),
-        **{f"dropped_{reason.replace(' ', '_')}": n for reason, n in reasons.rows()},
-    }
 
 
 if __name__ == "__main__":

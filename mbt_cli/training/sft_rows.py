@@ -4,8 +4,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import polars as pl
 import pyarrow as pa
 
+from mbt_cli.core.rows import TRAINING_SET
 from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training.mask import ChatFormat, UntrainableError
 from mbt_cli.training.problems import exit_code_of
@@ -19,6 +21,8 @@ class SftRows:
     schema: ClassVar[pa.Schema] = pa.schema(
         {name: pa.list_(pa.int32()) for name in ("input_ids", "labels")}
     )
+
+    texts: ClassVar[pl.Schema] = TRAINING_SET
 
     def __init__(self, job: TrainingJob, tokenizer: ModelTokenizer) -> None:
         self._chat = ChatFormat(tokenizer)

@@ -94,11 +94,13 @@ class RowMaker(Protocol):
 
     schema: ClassVar[pa.Schema]
     """Columns of a row."""
+    texts: ClassVar[pl.Schema]
+    """Columns of its texts: those of `rows.TRAINING_SET`, and others of the method."""
 
     def __init__(self, job: TrainingJob, tokenizer: ModelTokenizer) -> None: ...
 
     def row(self, example: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-        """Columns of `rows.TRAINING_SET`, and the row; None if the example is dropped.
+        """Columns of `texts`, and the row; None if the example is dropped.
 
         Raises:
             ChatTemplateError: The template cannot be trained with.
@@ -158,7 +160,7 @@ def write_rows(
     _keep_matching(folder, sha256_of(settings), job)
     if not (folder / WHOLE).is_file():
         _make_shards((folder, of.examples, job, maker), processes or usable_cpus())
-        _join_texts(folder, texts)
+        _join_texts(folder, texts, maker)
         _refuse_without_rows(texts, of.missing)
         shards = _filled(folder)
         made = _arranged(folder, shards, packing, job.seed if shuffled else None)
@@ -251,7 +253,7 @@ class _ShardMaker:
         maker = self._maker(self._job, self._tokenizer)
         shard, texts = _shard(self._folder, number), _texts(self._folder, number)
         partial = shard.with_suffix(_PARTIAL)
-        schema = rows.arrow_schema(rows.TRAINING_SET)
+        schema = rows.arrow_schema(maker.texts)
         with (
             texts.open("wb") as text_file,
             pq.ParquetWriter(text_file, schema, compression="zstd") as text_writer,
@@ -306,9 +308,9 @@ def _make(number: int) -> None:
     _made_here.make(number)
 
 
-def _join_texts(folder: Path, into: Path) -> None:
+def _join_texts(folder: Path, into: Path, maker: type[RowMaker]) -> None:
     """Write the texts of all shards as one file."""
-    schema = rows.arrow_schema(rows.TRAINING_SET)
+    schema = rows.arrow_schema(maker.texts)
     partial = into.with_suffix(_PARTIAL)
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for path in sorted(folder.glob(f"*{_TEXTS}")):
@@ -324,7 +326,10 @@ def _sample(texts: Path) -> str:
         for row in table.filter(pc.is_null(table["dropped"])).slice(0, 1).to_pylist():
             if row["completion"] is None:
                 return ""
-            return f"{row['prompt']}\n>>> trained from here\n{row['completion']}\n<<< to here\n"
+            text = f"{row['prompt']}\n>>> trained from here\n{row['completion']}\n<<< to here\n"
+            if "rejected" in row:
+                text += f">>> rejected\n{row['rejected']}\n<<< to here\n"
+            return text
     return ""
 
 

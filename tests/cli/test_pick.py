@@ -70,6 +70,68 @@ def test_a_pick_that_cannot_be_followed_is_refused(mbt, workplace, lines, messag
     assert f"line {line}" in ran.err or f":{line}" in ran.err
 
 
+DPO = SFT.replace('preset = "sft"', 'preset = "dpo"')
+PAIRS = 'pick = { scores = "scores", metric = "exact_match" }\n'
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "at"),
+    [
+        ("", "`stage.sft.pick`: is required: the values of the replies", "[[stage]]"),
+        (PICK, "`stage.sft.pick.best`: a pair is the best and the worst reply", "pick"),
+        (PAIRS.replace("exact_match", "brier"), "no score of this training makes it", "pick"),
+        (PAIRS + "max_samples = 1\n", "`stage.sft.max_samples`: is 1, and a pair", "max_samples"),
+        (PAIRS + 'keep = "correct"\n', "`stage.sft.keep`: `correct` leaves the better", "keep"),
+        (PAIRS + "recipe = { beta = 0.1 }\n", "write `trainer = { beta = ... }`", "recipe"),
+    ],
+)
+def test_pairs_that_cannot_be_made_are_refused(mbt, workplace, more, message, at):
+    text = STUDY + DPO + more
+    (workplace / "replies.jsonl").write_text("")
+    (workplace / "study.toml").write_text(text)
+
+    ran = mbt("check", "study.toml")
+
+    assert ran.code == 2, ran.err
+    assert message in ran.err
+    line = max(n for n, one in enumerate(text.splitlines(), 1) if one.startswith(at))
+    assert f"line {line}" in ran.err or f":{line}" in ran.err
+
+
+def test_one_sample_of_a_question_makes_no_pair(mbt, workplace):
+    text = STUDY.replace("samples = 4", "samples = 1") + DPO + PAIRS
+    (workplace / "replies.jsonl").write_text("")
+    (workplace / "study.toml").write_text(text)
+
+    ran = mbt("check", "study.toml")
+
+    assert ran.code == 2, ran.err
+    assert "`base` has 1 sample of a question, and a pair needs two replies" in ran.err
+    (workplace / "study.toml").write_text(STUDY + DPO + PAIRS)
+    assert mbt("check", "study.toml").code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('loss_type = "sigmiod"', "`sigmiod` is unknown; did you mean `sigmoid`?"),
+        ('loss_type = ["sft", "ipo"], loss_weights = [1]', "has 1 weights for the 2"),
+        ('loss_type = "exo_pair"', "is required for `exo_pair`"),
+        ('loss_type = "apo_zero", f_divergence_type = "forward_kl"', "`forward_kl` goes with"),
+        ("sync_ref_model = true", "cannot be resumed"),
+    ],
+)
+def test_settings_that_trl_would_refuse_late_are_refused(mbt, workplace, settings, message):
+    (workplace / "replies.jsonl").write_text("")
+    text = DPO.replace("trainer = {  }", f"trainer = {{ {settings} }}")
+    (workplace / "study.toml").write_text(STUDY + text + PAIRS)
+
+    ran = mbt("check", "study.toml")
+
+    assert ran.code == 2, ran.err
+    assert message in ran.err
+
+
 def test_a_training_depends_on_what_is_picked(workplace, presets, monkeypatch):
     monkeypatch.chdir(workplace)
     (workplace / "replies.jsonl").write_text("")

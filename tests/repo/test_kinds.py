@@ -37,6 +37,8 @@ ALLOWED = {
     ("store/provenance.py", "openai"),
     ("store/provenance.py", "transformers"),
     ("store/provenance.py", "vllm"),
+    # a loss of TRL's DPO, by TRL's name
+    ("trainers/dpo.py", "sft"),
     ("training/grpo.py", "vllm"),
     ("training/loop.py", "transformers"),
     ("training/shards.py", "transformers"),

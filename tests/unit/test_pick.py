@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from mbt_cli.stages.pick import Pick, picked
+from mbt_cli.stages.pick import Pick, paired, picked
 
 SAMPLES = pl.LazyFrame(
     [
@@ -79,6 +79,47 @@ def test_a_share_is_exact_and_rounded_up(share, count):
     ],
 )
 def test_a_metric_must_have_values_of_samples_and_a_better_end(choice, key):
-    found = [where for where, _ in Pick(scores="s", **choice).problems()]
+    found = [where for where, _ in Pick(scores="s", **choice).problems(pairs=False)]
 
     assert found == ([] if key is None else [key])
+
+
+def values(**questions):
+    rows = [("c", name, n, value) for name, own in questions.items() for n, value in enumerate(own)]
+    schema = ["source", "question_id", "sample", "value"]
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+@pytest.mark.parametrize(
+    ("metric", "most", "expected"),
+    [
+        # the best against the worst, lower sample numbers first; those that differ most first
+        ("exact_match", None, [("c", "b", 1, 0), ("c", "a", 2, 0)]),
+        ("brier", None, [("c", "b", 0, 1), ("c", "a", 0, 2)]),
+        ("exact_match", 1, [("c", "b", 1, 0)]),
+    ],
+)
+def test_a_pair_is_the_best_and_the_worst_reply_where_they_differ(metric, most, expected):
+    known = values(
+        a=[0.1, 0.1, 0.5, 0.5], b=[0.0, 1.0], equal=[1.0, 1.0], one=[0.3], lost=[None, 0.5]
+    )
+
+    found = paired(known, Pick(scores="s", metric=metric, at_most=most))
+
+    assert found.rows() == expected
+
+
+def test_replies_of_two_cells_are_no_pair():
+    known = values(a=[0.1, 0.9]).with_columns(source=pl.Series(["c", "d"]))
+
+    assert paired(known, Pick(scores="s", metric="brier")).is_empty()
+
+
+def test_pairs_need_a_metric_with_a_better_end_and_no_share():
+    for choice, keys in (
+        ({"metric": "features_words"}, ["metric"]),
+        ({"metric": "brier", "best": 0.5, "per_question": 1}, ["best", "per_question"]),
+        ({"metric": "brier", "at_most": 3}, []),
+    ):
+        found = Pick(scores="s", **choice).problems(pairs=True)
+        assert [key for key, _ in found] == keys

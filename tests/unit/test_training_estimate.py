@@ -36,10 +36,8 @@ def recipe(**more) -> Recipe:
 
 def parts(made: Recipe, *, processes: int, length: int = 4096, gpu: int = 80) -> dict[str, float]:
     shape = ModelShape.from_config(QWEN3_8B)
-    samples = made.method == "grpo"
-    return memory_parts(
-        shape, made, processes=processes, length=length, gpu=gpu * GIB, samples=samples
-    )
+    of = {"samples": made.method == "grpo", "pairs": made.method == "dpo"}
+    return memory_parts(shape, made, processes=processes, length=length, gpu=gpu * GIB, **of)
 
 
 def test_parameters_are_counted_from_the_config():
@@ -102,6 +100,18 @@ def test_reinforcement_learning_gives_vllm_its_share_and_keeps_a_reference():
 
     assert parts(made, processes=1)["sampling"] == 0.3 * 80 * GIB
     assert parts(made, processes=1)["reference"] == 2 * 8_190_726_144
+
+
+def test_pairs_keep_a_reference_without_an_adapter_and_take_two_rows():
+    made = recipe(method="dpo")
+
+    found, alone = parts(made, processes=1), parts(recipe(), processes=1)
+
+    assert found["reference"] == found["weights"] == 2 * 8_190_726_144
+    assert found["activations"] == 2 * alone["activations"]
+    assert "reference" not in parts(recipe(method="dpo", tuning="lora"), processes=1)
+    asked_before = recipe(method="dpo", trainer={"precompute_ref_log_probs": True})
+    assert "reference" not in parts(asked_before, processes=1)
 
 
 STUDY = """
