@@ -34,6 +34,7 @@ USUAL_PROMPT = 1_500
 """Tokens of a prompt with documents, until a rollout of the study is done."""
 USUAL_REPLY = 2_000
 """Tokens of a completion, where the plan knows none of the data's."""
+NO_WEIGHTS = "no weights are trained: examples become a prompt"
 _GIBIBYTE = 1 << 30
 _Number = Annotated[float, Field(ge=0)]
 
@@ -93,10 +94,11 @@ def estimate_trainings(states: States, sizes: Mapping[str, DataSize]) -> list[Pl
         sizes: Address of a cell to its size.
     """
     everything = list(states.all())
-    trainings = [s for s in everything if s.cell.resolution.recipe is not None]
+    trainings = [s for s in everything if s.cell.resolution.trainer is not None]
     left = [s for s in trainings if s.status != "done" and is_training(s.cell)]
     if not left:
         return []
+    trainings = [s for s in trainings if s.cell.resolution.recipe is not None]
     gpus = gpu_names()
     prompt = _mean_prompt(everything)
     return [_estimate(state, states, sizes, trainings, prompt, gpus) for state in left]
@@ -112,7 +114,8 @@ def _estimate(
 ) -> PlannedTraining:
     resolution = state.cell.resolution
     recipe = resolution.recipe
-    assert recipe is not None
+    if recipe is None:
+        return PlannedTraining(address=state.cell.address, hours=0, hours_from=NO_WEIGHTS)
     name, place = _gpu(state, recipe, gpus)
     processes = recipe.launch.known_processes()
     data = _Data.of(state, states, sizes, recipe, prompt)
@@ -424,6 +427,8 @@ def _kind(state: CellState) -> tuple[object, ...]:
 
 def training_lines(estimate: PlannedTraining) -> list[str]:
     """An estimate in words."""
+    if estimate.hours_from == NO_WEIGHTS:
+        return [f"no training time: {NO_WEIGHTS}"]
     number = "an unknown number of" if estimate.processes is None else estimate.processes
     of = "processes" if estimate.gpu is None else f"x {estimate.gpu} ({estimate.gpu_from})"
     lines = [f"{number} {of}"]
