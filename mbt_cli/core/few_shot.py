@@ -13,6 +13,13 @@ FEW_SHOT = "few_shot.json"
 PLACEHOLDERS_OF_EXAMPLE = frozenset({"prompt", "reply"})
 
 
+class Turn(Settings):
+    """One turn of an example."""
+
+    role: str
+    content: str
+
+
 class ShownExample(Settings):
     """A question with a reply to it, and the row that it is from."""
 
@@ -21,7 +28,7 @@ class ShownExample(Settings):
     question_id: str
     sample: int
     trace_id: int
-    messages: tuple[Message, ...]
+    turns: tuple[Turn, ...]
     """The question as turns, then the reply as the turn of the assistant."""
 
     def is_of(self, axes: Mapping[str, str], question_id: str) -> bool:
@@ -56,7 +63,7 @@ class FewShotPrompt(Settings):
 
         Example:
             >>> shown = ShownExample(source="base/benchmark=b/split=train", question_id="q1",
-            ...     sample=0, trace_id=0, messages=({"role": "user", "content": "1 + 1?"},
+            ...     sample=0, trace_id=0, turns=({"role": "user", "content": "1 + 1?"},
             ...     {"role": "assistant", "content": "2"}))
             >>> few = FewShotPrompt(count=1, first_is_last=False, system=None, form="",
             ...     examples=(shown,))
@@ -70,7 +77,9 @@ class FewShotPrompt(Settings):
             shown.reverse()
         system = [turn["content"] for turn in messages if turn["role"] == "system"]
         asked = [turn for turn in messages if turn["role"] != "system"]
-        turns = [turn for one in shown for turn in one.messages]
+        turns = [
+            Message(role=turn.role, content=turn.content) for one in shown for turn in one.turns
+        ]
         if self.system is not None:
             text = "\n\n".join(filled(self.form, _values(one)) for one in shown)
             system.append(filled(self.system, {EXAMPLES: text}))
@@ -81,9 +90,9 @@ class FewShotPrompt(Settings):
     def named(self) -> Iterator[dict[str, str | int]]:
         """The rows that are shown, for the lineage."""
         for one in self.examples[: self.count]:
-            yield one.model_dump(exclude={"messages"})
+            yield one.model_dump(exclude={"turns"})
 
 
 def _values(example: ShownExample) -> Mapping[str, str]:
-    *asked, reply = (turn["content"] for turn in example.messages)
+    *asked, reply = (turn.content for turn in example.turns)
     return {"prompt": "\n\n".join(asked), "reply": reply}

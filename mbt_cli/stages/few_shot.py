@@ -38,13 +38,14 @@ def write_few_shot(
     if what := trainer.count_problem(chosen.height):
         questions = counted(usable["question"].n_unique(), "question")
         raise StageError(
-            f"`{work.resolution.address}`: {what}; the rows that can be shown are about {questions}",
+            f"`{work.resolution.address}`: {what}: the rows are about {questions}",
             hint="lower it, widen `pick` or `keep`, or sample more questions",
         )
     keys = list(EXAMPLE_KEY)
     only = Examples(
         work, chosen.select(examples.index.columns).sort(keys), examples.cells, examples.target
     )
+    work.journal.mkdir(parents=True, exist_ok=True)
     texts = pl.concat(only.batches(work.journal))
     ranked = texts.join(chosen.select(*keys, "rank"), on=keys).sort("rank")
     prompt = trainer.prompt_of(ranked.to_dicts())

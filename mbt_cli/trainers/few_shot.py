@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 from pydantic import Field
 
-from mbt_cli.core.chat import Message
-from mbt_cli.core.few_shot import PLACEHOLDERS_OF_EXAMPLE, FewShotPrompt, ShownExample
+from mbt_cli.core.few_shot import PLACEHOLDERS_OF_EXAMPLE, FewShotPrompt, ShownExample, Turn
 from mbt_cli.core.random_draws import Draws
 from mbt_cli.core.templates import EXAMPLES, placeholders_in
 from mbt_cli.interfaces import PromptTrainer
@@ -70,11 +69,7 @@ class FewShot(PromptTrainer):
         thinking, text = row["thinking"], row["completion"]
         if self.thinking and thinking:
             text = f"<think>\n{thinking}\n</think>\n\n{text}"
-        asked = [
-            Message(role=turn["role"], content=turn["content"])
-            for turn in row["messages"]
-            if turn["role"] != "system"
-        ]
+        asked = [Turn(**turn) for turn in row["messages"] if turn["role"] != "system"]
         keys: Collection[str] = ("source", "question_id", "sample", "trace_id")
-        reply = Message(role="assistant", content=text)
-        return ShownExample(**{key: row[key] for key in keys}, messages=(*asked, reply))
+        reply = Turn(role="assistant", content=text)
+        return ShownExample(**{key: row[key] for key in keys}, turns=(*asked, reply))
