@@ -8,7 +8,7 @@ from mbt_cli.core.number_text import counted
 from mbt_cli.errors import StageError
 from mbt_cli.interfaces import PromptTrainer
 from mbt_cli.stages.base import Work
-from mbt_cli.stages.pick import KEY
+from mbt_cli.stages.pick import KEY, PICK
 from mbt_cli.stages.training_data import EXAMPLE_KEY, Examples, question_key
 from mbt_cli.store.disk import write_atomically
 
@@ -53,8 +53,10 @@ def write_few_shot(
     shown = list(prompt.named())
     work.result.notes[TRAINING] = {"method": trainer.kind, **trainer.model_dump(exclude={"kind"})}
     work.result.notes[TRAINING] |= {"examples": len(shown), _SHOWN: shown}
+    own = work.result.notes.get(PICK)
     work.result.notes[FUNNEL] = {
         "rows": examples.index.height,
+        **({"picked": own["picked"]} if isinstance(own, dict) else {}),
         "chosen": usable.height,
         "shown": len(shown),
     }

@@ -79,8 +79,8 @@ from mbt_cli.stages.mixture import (
     order_request,
 )
 from mbt_cli.stages.pick import KEY as SAMPLE
+from mbt_cli.stages.pick import PICK, Pick, paired, picked_rows, values_of_samples
 from mbt_cli.stages.pick import SCORES as PICKED
-from mbt_cli.stages.pick import Pick, paired, picked_rows, values_of_samples
 from mbt_cli.stages.training_data import (
     Examples,
     chosen_examples,
@@ -98,8 +98,6 @@ _TRACES = frozenset({"synthesize", "rewrite"})
 _ASKED = "questions"
 """The input with the questions of a training."""
 _HUB = "hub:"
-PICK = "pick"
-"""The note that says how many samples were picked of how many."""
 _POLL_SECONDS = 0.5
 _CHECKPOINT_SECONDS = 300.0
 """Time that the process has to write a checkpoint after a signal to stop."""
