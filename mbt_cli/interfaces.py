@@ -13,6 +13,7 @@ from pydantic import model_validator
 from mbt_cli.core.answered import Asking
 from mbt_cli.core.benchmark_files import BenchmarkFiles
 from mbt_cli.core.chat import Endpoint, Json, Message, Responder, Wants
+from mbt_cli.core.few_shot import FewShotPrompt
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.gpus import GPUs
@@ -609,6 +610,46 @@ class HostedTrainer(Trainer):
     def spec(self, recipe: Recipe) -> dict[str, Json]:
         every = super().spec(recipe)
         return {name: value for name, value in every.items() if name not in self.decided}
+
+
+class PromptTrainer(Trainer):
+    """A method that trains no weights: it chooses examples that stand before each question.
+
+    Its fields are all settings that it has; the table `trainer` writes them too, so that the axis
+    `seed` is its field of this name.
+    """
+
+    module: ClassVar[str] = ""
+
+    @classmethod
+    def trainer_keys(cls) -> Mapping[str, str]:
+        return {}
+
+    def own_problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with its settings: key path below the stage, and message."""
+        return iter(())
+
+    def ranks_by(self) -> str | None:
+        """The setting by which it shows the best of what `pick` picks; None if it does not."""
+        return None
+
+    @abstractmethod
+    def chosen(self, rows: pl.DataFrame, seed: int) -> pl.DataFrame:
+        """The rows that become examples, and `rank`: their order, from 0.
+
+        Args:
+            rows: Key columns of `rows.EXAMPLES` and `question`, equal for rows of one question; the
+                best one by `pick` first, or in the order of their keys.
+            seed: That of the study.
+        """
+
+    @abstractmethod
+    def prompt_of(self, rows: Sequence[Mapping[str, Any]]) -> FewShotPrompt:
+        """The examples, given their rows by `rows.EXAMPLES` in the order of `rank`."""
+
+    def count_problem(self, found: int) -> str | None:
+        """What is wrong with so many chosen rows; None if they are enough."""
+        return None
 
 
 class Launcher(Plugin):

@@ -145,6 +145,7 @@ from mbt_cli.scores.sycophancy import Sycophancy
 from mbt_cli.scores.uplift import UpliftScore
 from mbt_cli.scores.verified import InstructionAccuracy, Verified
 from mbt_cli.trainers.dpo import DPO
+from mbt_cli.trainers.few_shot import FewShot
 from mbt_cli.trainers.grpo import GRPO
 from mbt_cli.trainers.provider import Provider, ProviderDPO, ProviderRL
 from mbt_cli.trainers.sft import SFT
@@ -295,6 +296,7 @@ VERIFIERS = Family[Verifier](
 TRAINERS = Family[Trainer](
     "trainers",
     DPO,
+    FewShot,
     GRPO,
     SFT,
     Provider,

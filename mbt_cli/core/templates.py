@@ -63,12 +63,12 @@ class Template:
             self,
             sha256=sha256(f"{self.sha256}\n{text}".encode()).hexdigest(),
             turns=(("system", text.strip()), *rest),
-            placeholders=frozenset(_PLACEHOLDER.findall("\n".join(text for _, text in rest))),
+            placeholders=placeholders_in("\n".join(text for _, text in rest)),
         )
 
     def examples(self, solved: Iterable[Mapping[str, str]]) -> str:
         """The value of `{{ examples }}`: each question, documents, answer and solution in form."""
-        return "\n\n".join(_filled(self.example, values) for values in solved)
+        return "\n\n".join(filled(self.example, values) for values in solved)
 
     def fill(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """The conversation with every placeholder replaced by its value.
@@ -76,11 +76,17 @@ class Template:
         Raises:
             KeyError: A placeholder has no value.
         """
-        return tuple(Message(role=role, content=_filled(text, values)) for role, text in self.turns)
+        return tuple(Message(role=role, content=filled(text, values)) for role, text in self.turns)
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """The text with every placeholder replaced by its value; KeyError if one has none."""
     return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
+
+
+def placeholders_in(text: str) -> frozenset[str]:
+    """The placeholders of a text."""
+    return frozenset(_PLACEHOLDER.findall(text))
 
 
 def parse_template(name: str, source: str, *, known: frozenset[str]) -> Template:
@@ -137,7 +143,7 @@ def _as_written(text: str) -> str:
 
 
 def _check_placeholders(text: str, known: frozenset[str]) -> frozenset[str]:
-    placeholders = frozenset(_PLACEHOLDER.findall(text))
+    placeholders = placeholders_in(text)
     if unknown := sorted(placeholders - known):
         names = ", ".join(f"{{{{ {n} }}}}" for n in unknown)
         raise ValueError(

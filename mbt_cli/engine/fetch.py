@@ -82,7 +82,8 @@ def needed_by(
                 raise UsageError(f"the study has no {kind} `{name}`", hint=nearest(name, known))
     cells = list(manifest.cells.values())
     takes_all = not models and not benchmarks
-    trained = {m.name for c in cells if c.kind == "train" for m in c.resolution.models.values()}
+    trainings = [c for c in cells if c.kind == "train" and c.stage.computes_here(c.resolution)]
+    trained = {m.name for c in trainings for m in c.resolution.models.values()}
     found: list[Needed | None] = []
     for cell in cells:
         for model in cell.resolution.models.values():

@@ -37,6 +37,7 @@ USUAL_PROMPT = 1_500
 USUAL_REPLY = 2_000
 """Tokens of a completion, where the plan knows none of the data's."""
 _ANY_LENGTH = 1 << 40
+NO_WEIGHTS = "no weights are trained: examples become a prompt"
 _GIBIBYTE = 1 << 30
 _Number = Annotated[float, Field(ge=0)]
 
@@ -102,10 +103,11 @@ def estimate_trainings(states: States, sizes: Mapping[str, DataSize]) -> list[Pl
         sizes: Address of a cell to its size.
     """
     everything = list(states.all())
-    trainings = [s for s in everything if s.cell.resolution.recipe is not None]
+    trainings = [s for s in everything if s.cell.resolution.trainer is not None]
     left = [s for s in trainings if s.status != "done" and is_training(s.cell)]
     if not left:
         return []
+    trainings = [s for s in trainings if s.cell.resolution.recipe is not None]
     gpus = gpu_names()
     prompt = _mean_prompt(everything)
     return [_estimate(state, states, sizes, trainings, prompt, gpus) for state in left]
@@ -121,7 +123,8 @@ def _estimate(
 ) -> PlannedTraining:
     resolution = state.cell.resolution
     recipe = resolution.recipe
-    assert recipe is not None
+    if recipe is None:
+        return PlannedTraining(address=state.cell.address, hours=0, hours_from=NO_WEIGHTS)
     if isinstance(resolution.trainer, HostedTrainer):
         return _by_provider(state, states, sizes, resolution.trainer, prompt)
     name, place = _gpu(state, recipe, gpus)
@@ -465,6 +468,8 @@ def _kind(state: CellState) -> tuple[object, ...]:
 
 def training_lines(estimate: PlannedTraining) -> list[str]:
     """An estimate in words."""
+    if estimate.hours_from == NO_WEIGHTS:
+        return [f"no training time: {NO_WEIGHTS}"]
     number = "an unknown number of" if estimate.processes is None else estimate.processes
     of = "processes" if estimate.gpu is None else f"x {estimate.gpu} ({estimate.gpu_from})"
     lines = ["trained by the provider" if estimate.by_provider else f"{number} {of}"]

@@ -88,8 +88,9 @@ class Cell:
             own = as_json(found.program)
             spec["program"] = {k: v for k, v in own.items() if k not in found.program.prompts}
             spec["program"]["templates"] = {n: t.sha256 for n, t in found.program_prompts.items()}
-        if found.recipe is not None and found.trainer is not None:
-            spec["recipe"] = found.trainer.spec(found.recipe)
+        if found.trainer is not None:
+            own = as_json(found.trainer)
+            spec["recipe"] = found.trainer.spec(found.recipe) if found.recipe else own
         if verifiers := self._verifiers(as_json, lambda own: stage.verifiers_used(own, found)):
             spec["verifiers"] = verifiers
         if found.source is not None:

@@ -17,7 +17,15 @@ from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.core.prices import Price, training_of
 from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import EXAMPLES, Template, parse_template
-from mbt_cli.interfaces import Backend, Benchmark, HostedTrainer, Judge, Program, Trainer
+from mbt_cli.interfaces import (
+    Backend,
+    Benchmark,
+    HostedTrainer,
+    Judge,
+    Program,
+    PromptTrainer,
+    Trainer,
+)
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
@@ -62,6 +70,9 @@ _WANTED: Mapping[Wants, str] = {
 }
 """What models are asked for, in words."""
 
+_Training = tuple[Recipe | None, Trainer]
+"""The settings that all methods share, which one without weights does not have; and the method."""
+
 
 class Resolver:
     """Makes models and cells of a manifest, each once; mistakes become problems, and None.
@@ -101,7 +112,7 @@ class Resolver:
         self._judges: dict[str, Judge | None] = {}
         self._programs: dict[str, Program | None] = {}
         self._templates: dict[tuple[str, frozenset[str]], Template | None] = {}
-        self._trainings: dict[str, tuple[Recipe, Trainer] | None] = {}
+        self._trainings: dict[str, _Training | None] = {}
 
     def cell(self, draft: CellDraft) -> Cell | None:
         """The draft with all its names resolved."""
@@ -142,6 +153,7 @@ class Resolver:
         if not any(EXAMPLES in template.placeholders for template in templates.values()):
             draft.inputs.pop(SHOTS, None)
         training = self._training(stage, where) if source is None else None
+        self._check_few_shot(draft, templates, where)
         axes_read = [draft.axes, *(d.axes for drafts in draft.inputs.values() for d in drafts)]
         about = {axes["benchmark"] for axes in axes_read if "benchmark" in axes}
         kinds_read = {name: {d.kind for d in drafts} for name, drafts in draft.inputs.items()}
@@ -184,7 +196,8 @@ class Resolver:
         harness = self._harness(draft, models, where)
         if isinstance(stage, HarnessStage) and harness is None:
             return None
-        if isinstance(stage, TrainStage) and "model" in models:
+        trains = training is None or training[0] is not None
+        if isinstance(stage, TrainStage) and "model" in models and trains:
             trainer = training[1] if training else None
             made = stage.model_problems(models["model"], trainer, is_made=source is None)
             for field, what in made:
@@ -942,7 +955,7 @@ class Resolver:
 
     # Training
 
-    def _training(self, stage: Stage, where: str) -> tuple[Recipe, Trainer] | None:
+    def _training(self, stage: Stage, where: str) -> _Training | None:
         """The recipe of a train stage and its method with its own settings."""
         if not isinstance(stage, TrainStage):
             return None
@@ -951,7 +964,7 @@ class Resolver:
             self._trainings[key] = self._make_training(stage, where)
         return self._trainings[key]
 
-    def _make_training(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
+    def _make_training(self, stage: TrainStage, where: str) -> _Training | None:
         found = len(self._problems)
         made = self._recipe(stage, where)
         if made is None:
@@ -960,6 +973,11 @@ class Resolver:
         for field, what in trainer.learns_from.items():
             if getattr(stage, field) is None:
                 self._problems.add(f"{where}.{field}", f"is required: {what}")
+        if isinstance(trainer, PromptTrainer):
+            for place, what in (*stage.prompt_problems(trainer), *trainer.own_problems()):
+                self._problems.add(f"{where}.{place}", what)
+        if recipe is None:
+            return made if len(self._problems) == found else None
         for place, what in trainer.problems(recipe):
             self._problems.add(f"{where}.{place}", what)
         for place, what in evaluation_problems(stage, recipe, trainer):
@@ -973,7 +991,7 @@ class Resolver:
         self._check_batch(recipe, trainer, where)
         return (recipe, trainer) if len(self._problems) == found else None
 
-    def _recipe(self, stage: TrainStage, where: str) -> tuple[Recipe, Trainer] | None:
+    def _recipe(self, stage: TrainStage, where: str) -> _Training | None:
         """The preset with the stage's tables merged into it."""
         tree: Mapping[str, Any] = {}
         if stage.preset is not None:
@@ -994,6 +1012,8 @@ class Resolver:
             self._problems.add(f"{where}.recipe.method", what)
             return None
         possible = list(methods.values()) if method is None else [methods[method]]
+        if method is not None and issubclass(possible[0], PromptTrainer):
+            return self._prompting(possible[0], tree, stage, where)
         own_fields = {name: field for kind in possible for name, field in kind.model_fields.items()}
         if stage.reward is not None and "rewards" not in own_fields:
             self._problems.add(f"{where}.reward", f"the method `{method}` has no rewards")
@@ -1027,6 +1047,48 @@ class Resolver:
                 own_place = "" if table else "recipe."
                 self._problems.add(f"{where}.{own_place}{problem.where}", problem.what)
             return None
+
+    def _prompting(
+        self, kind: type[PromptTrainer], tree: Mapping[str, Any], stage: TrainStage, where: str
+    ) -> _Training | None:
+        """A method without weights; its settings are its own fields alone."""
+        if stage.reward is not None:
+            self._problems.add(f"{where}.reward", f"the method `{kind.kind}` has no rewards")
+        others = ("method", "note", "trainer", "launch", "lora", "tracking", "validation")
+        own = {k: v for k, v in tree.items() if k not in others}
+        named = {"trainer": stage.trainer}
+        table = {**own, **tree.get("trainer", {}), "kind": tree["method"]}
+        try:
+            return None, kind.model_validate(table)
+        except ValidationError as error:
+            found = Problems()
+            fields = {name: field for name, field in kind.model_fields.items() if name != "kind"}
+            found.add_validation("", error, fields, table, kind=kind)
+            for problem in found.all():
+                key = problem.where.partition(".")[0]
+                place = next((name for name, one in named.items() if key in one), "recipe")
+                self._problems.add(f"{where}.{place}.{problem.where}", problem.what)
+            return None
+
+    def _check_few_shot(
+        self, draft: CellDraft, templates: Mapping[str, Template], where: str
+    ) -> None:
+        """Examples stand before the turns of a rollout, and nowhere else."""
+        for made in draft.inputs.get("checkpoints", ()):
+            stage = self._stage(made)
+            if not isinstance(stage, TrainStage) or source_of(made) is not None:
+                continue
+            training = self._training(stage, f"stage.{made.stage}")
+            if training is None or not isinstance(training[1], PromptTrainer):
+                continue
+            what = f"`{made.stage}` makes examples, and no weights"
+            if draft.kind != "rollout":
+                self._problems.add(f"{where}.checkpoints", f"{what}: only a rollout shows them")
+                return
+            if (prompt := templates.get("prompt")) is not None and prompt.is_text:
+                need = f"{what}: they need turns, and `{prompt.name}` is plain text"
+                self._problems.add(f"{where}.prompt", f"{need}; use one with `=== user ===`")
+                return
 
     def _check_keys(self, recipe: Recipe, trainer: Trainer, where: str) -> None:
         tables = {

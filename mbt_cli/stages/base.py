@@ -14,6 +14,7 @@ from pydantic import Field
 from mbt_cli.core.benchmark_files import Shots
 from mbt_cli.core.chat import Endpoint, Json, Responder, template_arguments
 from mbt_cli.core.column_maps import ColumnMap
+from mbt_cli.core.few_shot import FewShotPrompt
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.harness import Harness
 from mbt_cli.core.model_families import RelatedJudge
@@ -52,7 +53,9 @@ class Model:
     Args:
         name: Its name in the manifest.
         id: The endpoint's name for it.
-        trained: Address of the train cell whose checkpoint is served, if any.
+        trained: Address of the train cell whose checkpoint is served, or whose examples are shown,
+            if any.
+        few_shot: Examples that stand before each question of a rollout.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Model:
     request: Mapping[str, Json]
     run: RunSettings
     trained: str | None = None
+    few_shot: FewShotPrompt | None = None
 
     def spec(self) -> Json:
         """Everything that changes results, for fingerprints and lineage."""

@@ -1,5 +1,7 @@
 """A trained model as the model of another cell: a checkpoint replaces the weights of the model.
 
+A method without weights makes examples instead, which stand before the questions of a rollout.
+
 While a training runs it publishes the checkpoints that other cells read, each as a cell of its own
 with the axis `step`, whole from the moment that it appears:
 
@@ -12,9 +14,10 @@ from dataclasses import replace
 from typing import Annotated
 
 import orjson
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from mbt_cli.core.addresses import STEP
+from mbt_cli.core.few_shot import FEW_SHOT, FewShotPrompt
 from mbt_cli.core.plugin import Settings
 from mbt_cli.core.training_job import CHECKPOINT, HOSTED, Weights
 from mbt_cli.errors import StageError
@@ -50,7 +53,7 @@ def with_checkpoints(
     """The resolution with the checkpoint that the cell reads as its model, if it reads one.
 
     Raises:
-        StageError: The train cell is not finished.
+        StageError: The train cell is not finished, or its examples cannot be read.
         BackendError: The model's backend cannot serve a folder of weights.
     """
     cells = inputs.get("checkpoints", ())
@@ -60,6 +63,9 @@ def with_checkpoints(
     if cell.lineage is None:
         raise StageError(f"`{cell.address}` is not finished")
     model = resolution.models["model"]
+    if (shown := few_shot_of(cell)) is not None:
+        served = replace(model, trained=cell.address, few_shot=shown)
+        return replace(resolution, models={**resolution.models, "model": served})
     hosted = hosted_checkpoint(cell)
     if hosted is not None:
         model, backend = replace(model, id=hosted), model.backend.naming(hosted)
@@ -68,6 +74,23 @@ def with_checkpoints(
         backend = model.backend.serving(folder=folder, sha256=cell.lineage.content_sha256())
     served = replace(model, backend=backend, trained=cell.address)
     return replace(resolution, models={**resolution.models, "model": served})
+
+
+def few_shot_of(cell: LoadedInput) -> FewShotPrompt | None:
+    """The examples that a train cell without weights made; None if it made weights.
+
+    Raises:
+        StageError: They cannot be read.
+    """
+    path = cell.folder / FILES / FEW_SHOT
+    if not path.is_file():
+        return None
+    try:
+        return FewShotPrompt.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise StageError(
+            f"`{path}` cannot be read: {error}", hint=f"move `{cell.folder}` away to make it again"
+        ) from error
 
 
 def checkpoint_of(cell: LoadedInput) -> Weights:

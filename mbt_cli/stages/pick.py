@@ -15,6 +15,8 @@ from mbt_cli.stages.base import LoadedInput, StageInput
 from mbt_cli.store.cells import FILES
 from mbt_cli.store.reading import read_parquet_file
 
+PICK = "pick"
+"""The note that says how many samples were picked of how many."""
 SCORES = "pick.scores"
 """The input with the score cells."""
 KEY = ("source", "question_id", "sample")

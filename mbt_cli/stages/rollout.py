@@ -191,6 +191,7 @@ class RolloutStage(Stage):
     def _prompts(self, work: Work) -> Iterator[tuple[Mapping[str, Any], tuple[Message, ...]]]:
         """Each question with its prompt."""
         template, shots = work.resolution.templates["prompt"], _Shots.drawn(work)
+        few_shot = work.resolution.models["model"].few_shot
         for question in self._questions(work):
             values = {
                 "question": question["question"],
@@ -199,7 +200,11 @@ class RolloutStage(Stage):
             }
             if OPINION in template.placeholders:
                 values[OPINION] = _opinion(question)
-            yield question, template.fill(values)
+            messages = template.fill(values)
+            if few_shot is not None:
+                axes = work.resolution.axes
+                messages = few_shot.before(messages, axes, question["question_id"])
+            yield question, messages
 
     def _questions(self, work: Work) -> Iterator[dict[str, Any]]:
         """The questions in the order in which they are asked, a few in memory at a time."""

@@ -51,7 +51,7 @@ from mbt_cli.core.training_job import (
 from mbt_cli.core.verifier import plugin_reference
 from mbt_cli.errors import StageError, Stopped, UsageError
 from mbt_cli.inference.server import ServerProcess
-from mbt_cli.interfaces import Backend, Benchmark, HostedTrainer, Trainer
+from mbt_cli.interfaces import Backend, Benchmark, HostedTrainer, PromptTrainer, Trainer
 from mbt_cli.registry import BACKENDS, TRAINERS
 from mbt_cli.sandbox import pool as sandbox
 from mbt_cli.stages.base import (
@@ -68,6 +68,7 @@ from mbt_cli.stages.base import (
 )
 from mbt_cli.stages.checkpoints import ALL_STEPS, TRAINING, checkpoint_of
 from mbt_cli.stages.curriculum import PassRates, out_of_range, pass_rates
+from mbt_cli.stages.few_shot import write_few_shot
 from mbt_cli.stages.hosted_training import trained_by_provider
 from mbt_cli.stages.mixture import (
     KEY,
@@ -79,8 +80,8 @@ from mbt_cli.stages.mixture import (
     order_request,
 )
 from mbt_cli.stages.pick import KEY as SAMPLE
+from mbt_cli.stages.pick import PICK, Pick, paired, picked_rows, values_of_samples
 from mbt_cli.stages.pick import SCORES as PICKED
-from mbt_cli.stages.pick import Pick, paired, picked_rows, values_of_samples
 from mbt_cli.stages.training_data import (
     Examples,
     chosen_examples,
@@ -98,11 +99,20 @@ _TRACES = frozenset({"synthesize", "rewrite"})
 _ASKED = "questions"
 """The input with the questions of a training."""
 _HUB = "hub:"
-PICK = "pick"
-"""The note that says how many samples were picked of how many."""
 _POLL_SECONDS = 0.5
 _CHECKPOINT_SECONDS = 300.0
 """Time that the process has to write a checkpoint after a signal to stop."""
+_OF_WEIGHTS = (
+    "start",
+    "validation",
+    "questions",
+    "mixture",
+    "scores",
+    "lora",
+    "launch",
+    "tracking",
+)
+"""Fields that have no meaning where no weights are trained."""
 _LAUNCHER = "accelerate.commands.launch"
 _LAUNCHER_CONFIG = """compute_environment: LOCAL_MACHINE
 distributed_type: "NO"
@@ -275,8 +285,20 @@ class TrainStage(Stage):
         elif not filters and not sorts:
             yield "scores", "is read by `keep = { pass_rate = [0.1, 0.9] }` and `sort` alone"
 
+    def prompt_problems(self, trainer: PromptTrainer) -> Iterator[tuple[str, str]]:
+        """What a method without weights cannot follow: key path and what is wrong."""
+        for field in _OF_WEIGHTS:
+            if getattr(self, field):
+                yield field, f"`{trainer.kind}` trains no weights: leave it out"
+        by = trainer.ranks_by()
+        if by is not None and (self.pick is None or self.pick.best is None):
+            needed = 'pick = { scores = "STAGE", metric = "brier", best = 0.25 }'
+            yield f"recipe.{by}", f"follows the values of what is picked: `{needed}`"
+
     def computes_here(self, resolution: Resolution) -> bool:
-        return not isinstance(resolution.trainer, HostedTrainer)
+        if isinstance(resolution.trainer, HostedTrainer):
+            return False
+        return resolution.recipe is not None or resolution.source is not None
 
     def hosted_problems(
         self, trainer: HostedTrainer, resolution: Resolution
@@ -354,6 +376,8 @@ class TrainStage(Stage):
 
     def _reads(self, resolution: Resolution, path: str) -> bool:
         recipe, trainer = resolution.recipe, resolution.trainer
+        if isinstance(trainer, PromptTrainer):
+            return not path.startswith("models")  # whoever is asked sees the same examples
         if recipe is None or trainer is None:
             return path.startswith("source")  # an existing checkpoint is copied as it is
         is_hosted = isinstance(trainer, HostedTrainer)
@@ -388,6 +412,14 @@ class TrainStage(Stage):
             raise _not_published(work)
         if work.resolution.source is not None:
             yield _imported(work)
+            return
+        if isinstance(trainer := work.resolution.trainer, PromptTrainer):
+            examples, _ = self._examples(work)
+            ranked = None
+            if self.pick is not None and trainer.ranks_by():
+                ranked, _ = picked_rows(work.inputs[PICKED], work.inputs["data"], self.pick)
+            write_few_shot(work, trainer, examples, ranked)
+            yield pl.DataFrame(schema=self.columns(work.resolution))
             return
         if isinstance(work.resolution.trainer, HostedTrainer):
             lines = trained_by_provider(work, *self._examples(work))

@@ -31,7 +31,8 @@ from mbt_cli.store.disk import writing_to
 
 Target = Literal["reply", "trace"]
 
-_KEY = ("source", "question_id", "sample", "trace_id")
+EXAMPLE_KEY = ("source", "question_id", "sample", "trace_id")
+"""A row: the cell in `data`, and its key there."""
 _TEXTS: Mapping[Target, tuple[str, ...]] = {"reply": ("reply", "reasoning"), "trace": ("trace",)}
 REJECTED = "rejected_number"
 """Column of an index of pairs: the row of the worse reply."""
@@ -106,7 +107,7 @@ class Examples:
                     digests[question["question_id"]] = sha256(last.encode()).hexdigest()
             prompt = pl.col("question_id").replace_strict(digests, return_dtype=pl.String)
             found.append(own.with_columns(prompt.alias("prompt")))
-        return pl.concat(found).sort(_KEY)
+        return pl.concat(found).sort(EXAMPLE_KEY)
 
     def _questions(self, cell: LoadedInput) -> LoadedInput:
         return cell if self.target is None else _questions_of(self.work, cell)
@@ -211,7 +212,7 @@ def question_examples(work: Work) -> Examples:
     ]
     if not any(index.height for index in indexes):
         raise StageError(f"`{work.resolution.address}` has no questions to ask")
-    return Examples(work, pl.concat(indexes).sort(_KEY), cells, None)
+    return Examples(work, pl.concat(indexes).sort(EXAMPLE_KEY), cells, None)
 
 
 def chosen_examples(
@@ -245,7 +246,7 @@ def chosen_examples(
     """
     cells = work.inputs[field]
     indexes = [_index_of(work, cell, target, keep) for cell in cells]
-    found = pl.concat(indexes).sort(_KEY)
+    found = pl.concat(indexes).sort(EXAMPLE_KEY)
     if picked is not None:
         left_out = pl.col("dropped").is_null() & ~pl.lit(is_picked(found, picked))
         reason = pl.when(left_out).then(pl.lit("not_picked")).otherwise("dropped")
@@ -304,7 +305,7 @@ def held_out(
     Raises:
         StageError: There are fewer than two questions.
     """
-    key = _question_key()
+    key = question_key()
     usable = examples.filter(pl.col("dropped").is_null())
     questions = usable.select(key).unique().to_series().to_list()
     if len(questions) < 2:
@@ -326,14 +327,14 @@ def without_questions(examples: pl.DataFrame, held: pl.DataFrame) -> pl.DataFram
         examples: An index with its prompts.
         held: The same, held out.
     """
-    key = _question_key()
+    key = question_key()
     is_held = key.is_in(held.select(key).unique().to_series().implode())
     is_held |= pl.col("prompt").is_in(held["prompt"].unique().implode())
     reason = pl.when(pl.col("dropped").is_null() & is_held).then(pl.lit("held_out"))
     return examples.with_columns(reason.otherwise("dropped").alias("dropped"))
 
 
-def _question_key() -> pl.Expr:
+def question_key() -> pl.Expr:
     """Benchmark, split and id of an example's question, as text."""
     about = pl.col("source").str.extract("/(benchmark=[^/]+/split=[^/]+)").fill_null("")
     return pl.concat_str(about, pl.lit(" "), "question_id")
@@ -368,7 +369,7 @@ def _index_of(work: Work, cell: LoadedInput, target: Target, keep: Keep | None) 
             f"`{cell.address}`; "
             f"first: `{lost['question_id'][0]}`"
         )
-    twice = index.filter(pl.struct(_KEY[1:]).is_duplicated())
+    twice = index.filter(pl.struct(EXAMPLE_KEY[1:]).is_duplicated())
     if twice.height:
         raise StageError(
             f"`{cell.address}` has two rows with the same key, question `{twice['question_id'][0]}`"
@@ -425,7 +426,7 @@ def _example(
     if target is not None:
         thinking, text = completion_of(target, {**row, "gold_answer": question["answer"]})
     return {
-        **{name: row[name] for name in (*_KEY, "dropped")},
+        **{name: row[name] for name in (*EXAMPLE_KEY, "dropped")},
         "messages": prompt,
         "thinking": thinking,
         "completion": text,
@@ -495,13 +496,13 @@ def mixed(examples: pl.DataFrame, weights: Mapping[str, float], seed: int) -> pl
     scale = min(counts.get(name, 0) / weight for name, weight in weights.items() if weight > 0)
     drawn = []
     for name, weight in weights.items():
-        keys = usable.filter(stage == name).select(_KEY).rows()
+        keys = usable.filter(stage == name).select(EXAMPLE_KEY).rows()
         keys.sort(key=lambda key: sha256_of([seed, "mix", *key]))
         drawn += keys[: int(weight * scale + _ROUNDING)]
-    chosen = pl.DataFrame(drawn, schema=usable.select(_KEY).schema, orient="row").with_columns(
-        pl.lit(True).alias("drawn")
-    )
-    joined = examples.join(chosen, on=_KEY, how="left", maintain_order="left")
+    chosen = pl.DataFrame(
+        drawn, schema=usable.select(EXAMPLE_KEY).schema, orient="row"
+    ).with_columns(pl.lit(True).alias("drawn"))
+    joined = examples.join(chosen, on=EXAMPLE_KEY, how="left", maintain_order="left")
     left_out = pl.col("dropped").is_null() & pl.col("drawn").is_null()
     dropped = pl.when(left_out).then(pl.lit("not_drawn")).otherwise("dropped").alias("dropped")
     return joined.with_columns(dropped).drop("drawn")
