@@ -123,7 +123,7 @@ class SkypilotLauncher(Launcher):
     """Run jobs on clouds and Kubernetes, as managed jobs of SkyPilot."""
 
     job_id_variable = _JOB
-    option = "--sky"
+    option = "--sky --preset"
     places = "clouds and Kubernetes, through SkyPilot"
     script_suffix = ".yaml"
     tables: ClassVar[Mapping[str, type[Settings]]] = {"gpu_job": SkypilotResources}
