@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -22,12 +22,13 @@ from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
 
 from mbt_cli.core.findings import Finding, absent, installed, ok, pip_line
 from mbt_cli.core.gpus import GPUs, stated_gpus
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.number_text import counted
-from mbt_cli.core.plugin import VARIABLE, Settings, Variable
+from mbt_cli.core.plugin import SECRET, VARIABLE, Settings, Variable
 from mbt_cli.errors import MbtError, StageError, UsageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.turns import (
@@ -44,7 +45,8 @@ _FOLDER = "sagemaker"
 _CHANNEL = "study"
 _INSIDE = "/opt/ml/input/data/study"
 """Where SageMaker puts the channel in a container."""
-_SCRATCH = "/tmp/mbt"  # noqa: S108  the storage of the instance
+_SCRATCH = "/tmp/mbt"
+"""On the storage of the instance."""
 _START = "mbt_cli.launchers.sagemaker_start"
 _LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
@@ -109,6 +111,14 @@ def _inside_working_folder(value: str) -> str:
 def _variable_name(value: str) -> str:
     if not re.fullmatch(VARIABLE, value):
         raise ValueError("is not the name of a variable")
+    return value
+
+
+def _place_of_secret(value: str) -> str:
+    if not re.fullmatch(r"(ssm|secretsmanager):[\w+=,.@:/-]+", value):  # may be the secret itself
+        raise PydanticCustomError(
+            SECRET, "names no place: write `secretsmanager:NAME` or `ssm:/NAME`, never a value"
+        )
     return value
 
 
@@ -219,7 +229,7 @@ class SagemakerLauncher(Launcher):
     """Variables for every job; secrets are refused: see `secrets`."""
     secrets: dict[
         Annotated[str, AfterValidator(_variable_name)],
-        Annotated[str, Field(pattern=r"^(ssm|secretsmanager):[\w+=,.@:/-]+$")],
+        Annotated[str, AfterValidator(_place_of_secret)],
     ] = Field(default_factory=dict)
     """Variables whose values the container reads itself: `HF_TOKEN = "secretsmanager:NAME"`, or
     `"ssm:/NAME"` for a parameter."""
@@ -436,10 +446,10 @@ class SagemakerLauncher(Launcher):
             )
 
     def _docker_run(self, job: Job, script: Path, number: int, log: Path) -> int:
-        record, name = job.context.record.resolve(), f"here-{job.name}-{number}.json"
+        record, file_name = job.context.record.resolve(), f"here-{job.name}-{number}.json"
         inside = _inside(script, f"{number}/{job.shards}" if job.shards > 1 else "")
         (record / "jobs").mkdir(exist_ok=True)
-        (record / "jobs" / name).write_text(json.dumps(inside), encoding="utf-8")
+        (record / "jobs" / file_name).write_text(json.dumps(inside), encoding="utf-8")
         shared = [f"{record}:{_INSIDE}:ro"]
         shared += [f"{job.context.workdir / file}:{_INSIDE}/{file}:ro" for file in self.files]
         if (aws := Path.home() / ".aws").is_dir():
@@ -450,7 +460,7 @@ class SagemakerLauncher(Launcher):
             *(("--gpus", "all") if job.gpus else ()),
             *(word for place in shared for word in ("--volume", place)),
             *(word for name in names for word in ("--env", name)),  # docker reads their values
-            *("--entrypoint", self.python, self.image, "-m", _START, f"{_INSIDE}/jobs/{name}"),
+            *("--entrypoint", self.python, self.image, "-m", _START, f"{_INSIDE}/jobs/{file_name}"),
         ]
         with log.open("ab") as out:
             return _docker(command, check=False, stdout=out, stderr=out).returncode
@@ -482,10 +492,8 @@ class SagemakerLauncher(Launcher):
         """Make the repository if there is none, and give docker a password for 12 hours."""
         ecr = _client("ecr", region)
         with _errors_of("ECR"):
-            try:
+            with suppress(ecr.exceptions.RepositoryAlreadyExistsException):
                 ecr.create_repository(repositoryName=name)
-            except ecr.exceptions.RepositoryAlreadyExistsException:
-                pass
             (given,) = ecr.get_authorization_token()["authorizationData"]
         user, _, password = b64decode(given["authorizationToken"]).partition(b":")
         login = ["docker", "login", "--username", user.decode(), "--password-stdin", host]
@@ -681,8 +689,8 @@ def _upload(job: _Launched) -> None:
     bucket, key = _bucket_and_key(job.objects)
     s3 = _client("s3", job.region)
     with _errors_of("S3"):
-        for name, path in files.items():
-            s3.upload_file(str(path), bucket, f"{key}/{name}")
+        for target, source in files.items():
+            s3.upload_file(str(source), bucket, f"{key}/{target}")
 
 
 def _bucket_and_key(address: str) -> tuple[str, str]:

@@ -134,16 +134,7 @@ def _join(words: Sequence[str], environment: Mapping[str, str], host: str, port:
     Raises:
         TimeoutError: The first instance does not answer.
     """
-    until = time.monotonic() + _CONNECT_SECONDS
-    while True:
-        try:
-            first = socket.create_connection((host, port), timeout=_RETRY_SECONDS * 10)
-            break
-        except OSError:
-            if time.monotonic() > until:
-                raise TimeoutError(f"{host}:{port} has not answered") from None
-            time.sleep(_RETRY_SECONDS)
-    first.settimeout(None)
+    first = _connected(host, port)
     child = subprocess.Popen(words, env=dict(environment), stdin=subprocess.DEVNULL)
     for number in _SIGNALS:
         signal.signal(number, lambda received, _: child.send_signal(received))
@@ -152,6 +143,20 @@ def _join(words: Sequence[str], environment: Mapping[str, str], host: str, port:
     child.terminate()
     child.wait()
     return 0
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    until = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            found = socket.create_connection((host, port), timeout=10)
+        except OSError:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{host}:{port} has not answered") from None
+            time.sleep(_RETRY_SECONDS)
+        else:
+            found.settimeout(None)
+            return found
 
 
 def start(job_file: Path, port: int = _PORT) -> int:
