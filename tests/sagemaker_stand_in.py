@@ -1,7 +1,7 @@
 """SageMaker on loopback: `python -m tests.sagemaker_stand_in PORT FOLDER`.
 
-Requests are validated by botocore's model of the service, with patterns and enumerations, which
-clients do not check. A training job runs here as its container would: what its channel names is
+Requests are validated by botocore's model of the service, with patterns, lengths and enumerations,
+which clients do not check. A training job runs here as its container would: what its channel names is
 fetched from S3 into FOLDER/NAME/ml/, in place of /opt/ml, and its entry point is started there. Its
 output goes to CloudWatch. S3, CloudWatch and the rest are another server's, AWS_ENDPOINT_URL.
 Files in FOLDER tell it what to do: `hold` lets no job start, `refuse` refuses each.
@@ -9,7 +9,6 @@ Files in FOLDER tell it what to do: `hold` lets no job start, `refuse` refuses e
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import boto3
 import botocore.session
+import regex  # patterns name classes of Unicode
 from botocore.validate import ParamValidator
 
 GROUP = "/aws/sagemaker/TrainingJobs"
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 def check(value, shape, where=""):
-    """Patterns and enumerations of a request."""
+    """Patterns, lengths and enumerations of a request."""
     if shape.type_name == "structure":
         for name, item in value.items():
             check(item, shape.members[name], f"{where}.{name}")
@@ -44,8 +44,10 @@ def check(value, shape, where=""):
             check(item, shape.value, where)
     elif shape.type_name == "string":
         pattern, enum = shape.metadata.get("pattern"), shape.metadata.get("enum")
-        if pattern and not re.fullmatch(pattern, value):
+        if pattern and not regex.fullmatch(pattern, value):
             raise Refused(f"{where}: {value!r} does not fit {pattern}")
+        if len(value) > shape.metadata.get("max", len(value)):
+            raise Refused(f"{where}: {value!r} is too long")
         if enum and value not in enum:
             raise Refused(f"{where}: {value!r} is none of the values of the model")
 
