@@ -1,10 +1,11 @@
 """SageMaker on loopback: `python -m tests.sagemaker_stand_in PORT FOLDER`.
 
 Requests are validated by botocore's model of the service, with patterns, lengths and enumerations,
-which clients do not check. A training job runs here as its container would: what its channel names is
-fetched from S3 into FOLDER/NAME/ml/, in place of /opt/ml, and its entry point is started there. Its
-output goes to CloudWatch. S3, CloudWatch and the rest are another server's, AWS_ENDPOINT_URL.
-Files in FOLDER tell it what to do: `hold` lets no job start, `refuse` refuses each.
+which clients do not check. A training job runs here as its container would: what its channel names
+is fetched from S3 into FOLDER/NAME/ml/, in place of /opt/ml, and its entry point is started there.
+Its output goes to CloudWatch. S3, CloudWatch and the rest are another server's, AWS_ENDPOINT_URL.
+Files in FOLDER tell it what to do: `refuse` refuses each job, `quota` has the number of jobs that
+may run at once.
 """
 
 import json
@@ -28,7 +29,16 @@ MODEL = botocore.session.get_session().get_service_model("sagemaker")
 
 
 class Refused(Exception):
-    """A request that SageMaker would not take."""
+    """A request that SageMaker would not take.
+
+    Args:
+        what: Why.
+        code: Its error.
+    """
+
+    def __init__(self, what, code="ValidationException"):
+        super().__init__(what)
+        self.code = code
 
 
 def check(value, shape, where=""):
@@ -64,9 +74,14 @@ class Jobs:
         name = asked["TrainingJobName"]
         if (self.folder / "refuse").exists():
             raise Refused("the account-level service limit is 0 instances")
+        quota = self.folder / "quota"
         with self.lock:
             if name in self.jobs:
-                raise Refused("Training job names must be unique within an AWS account and region")
+                raise Refused("Training job names must be unique", "ResourceInUse")
+            running = [one for one in self.jobs.values() if one["SecondaryStatus"][-2:] != "ed"]
+            if quota.exists() and len(running) >= int(quota.read_text()):
+                what = f"the account-level service limit is {quota.read_text()} Instances"
+                raise Refused(what, "ResourceLimitExceeded")
             self.jobs[name] = {**asked, "TrainingJobStatus": "InProgress"}
             self.jobs[name]["SecondaryStatus"] = "Starting"
         (self.folder / name).mkdir()
@@ -91,8 +106,6 @@ class Jobs:
 
     def run(self, name, asked):
         job, ml = self.jobs[name], self.folder / name / "ml"
-        while (self.folder / "hold").exists() and job["TrainingJobStatus"] == "InProgress":
-            time.sleep(0.05)
         code = 0
         if job["TrainingJobStatus"] == "InProgress":
             self.fetch(asked, ml)
@@ -159,7 +172,7 @@ class Handler(BaseHTTPRequestHandler):
             check(asked, shape)
             self.answer(200, getattr(self.jobs, name)(asked))
         except Refused as error:
-            self.answer(400, {"__type": "ValidationException", "message": str(error)})
+            self.answer(400, {"__type": error.code, "message": str(error)})
 
     def answer(self, code, body):
         content = json.dumps(body).encode()

@@ -448,7 +448,8 @@ def plan(
         str | None,
         typer.Option(
             help="Settings of the cluster, hosts or clouds on whose GPUs models are placed: a file "
-            "in presets/slurm/, presets/ssh/ or presets/skypilot/. Default: this machine's GPUs.",
+            "in presets/slurm/, presets/ssh/, presets/skypilot/ or presets/sagemaker/. Default: "
+            "this machine's GPUs.",
             autocompletion=complete_cluster,
             show_default=False,
         ),

@@ -156,3 +156,5 @@ def _submit(submission: NewSubmission, *, wait: bool) -> None:
         jobs = counted(len(queued), "job")
         out.print(f"{jobs} submitted; record: {submission.record}")
         out.print(f"watch: mbt status {submission.plan.study} --watch")
+    if submission.mirror:
+        out.print(f"fetch: mbt pull {submission.plan.study} --follow")

@@ -350,7 +350,9 @@ class _Status:
             return replace(status, why=f"{asked}, and the rest is not submitted yet")
         if status.why or ended:
             why = status.why or f"its job ended {ended.state if ended else ''}"
-            log = _log_tail(_logs(kind, record, job))
+            log: Sequence[str] = ()
+            with suppress(MbtError):  # it may have to be fetched
+                log = _log_tail(_logs(kind, record, job))
             return replace(status, doing="failed", why=why, log=log)
         return replace(status, job="")
 

@@ -29,7 +29,7 @@ from mbt_cli.core.gpus import GPUs, stated_gpus
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.number_text import counted
 from mbt_cli.core.plugin import SECRET, VARIABLE, Settings, Variable
-from mbt_cli.errors import MbtError, StageError, UsageError
+from mbt_cli.errors import MbtError, QueueFullError, StageError, UsageError
 from mbt_cli.interfaces import Launcher
 from mbt_cli.launchers.turns import (
     Outcome,
@@ -419,10 +419,14 @@ class SagemakerLauncher(Launcher):
         for number, name in enumerate(job.names(), start=1):
             if was_cancelled(path):
                 return
+            if name in launched_names(path):
+                continue
             show_alive(path.parent)
             shard = f"{number}/{job.shards}" if job.shards > 1 else ""
             request = _staged(job, name, shard)
-            with told_names(path, name), _errors_of("CreateTrainingJob"):
+            # names are unique: one that is in use was taken by a try whose answer was lost
+            is_mine = suppress(sagemaker.exceptions.ResourceInUse)
+            with told_names(path, name), _errors_of("CreateTrainingJob"), is_mine:
                 sagemaker.create_training_job(**request)
         if was_cancelled(path):  # while it was launched
             self.cancel([str(path)])
@@ -451,7 +455,14 @@ class SagemakerLauncher(Launcher):
         (record / "jobs").mkdir(exist_ok=True)
         (record / "jobs" / file_name).write_text(json.dumps(inside), encoding="utf-8")
         shared = [f"{record}:{_INSIDE}:ro"]
-        shared += [f"{job.context.workdir / file}:{_INSIDE}/{file}:ro" for file in self.files]
+        for wanted in self.files:
+            source, place = job.context.workdir / wanted, record / wanted
+            if source.is_dir():  # docker cannot make a place in a folder that it only reads
+                place.mkdir(parents=True, exist_ok=True)
+            else:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.touch()
+            shared.append(f"{source}:{_INSIDE}/{wanted}:ro")
         if (aws := Path.home() / ".aws").is_dir():
             shared.append(f"{aws}:/root/.aws:ro")
         names = [name for name in (*_PASSED_TO_DOCKER, *self.secrets) if name in os.environ]
@@ -731,7 +742,7 @@ _TURNS = Turns(_Launched, _outcome, _ON_MACHINES, _asked, longest_launch_seconds
 
 
 def _fetch_logs(region: str | None, name: str, folder: Path) -> None:
-    """Write the streams of a training job to files, each whole.
+    """Write the streams of a training job to files, or what they have more than those.
 
     Raises:
         MbtError: CloudWatch refuses it.
@@ -751,21 +762,21 @@ def _fetch_logs(region: str | None, name: str, folder: Path) -> None:
             raise
         for stream in listed:
             host = stream["logStreamName"][len(prefix) :].partition("/")[0] or "algo-1"
-            with (folder / f"{name}.{host}.log.partial").open("w", encoding="utf-8") as out:
-                token: str | None = None
-                while True:
-                    more = {"nextToken": token} if token else {}
-                    page = logs.get_log_events(
-                        logGroupName=_LOG_GROUP,
-                        logStreamName=stream["logStreamName"],
-                        startFromHead=True,
-                        **more,
-                    )
-                    out.writelines(f"{event['message'].rstrip()}\n" for event in page["events"])
-                    if page["nextForwardToken"] == token or not page["events"]:
-                        break
-                    token = page["nextForwardToken"]
-            Path(out.name).replace(folder / f"{name}.{host}.log")
+            content = "".join(_lines(logs, stream["logStreamName"])).encode()
+            with (folder / f"{name}.{host}.log").open("ab") as out:  # somebody may be reading it
+                out.write(content[out.tell() :])
+
+
+def _lines(logs: Any, stream: str) -> Iterator[str]:
+    token: str | None = None
+    while True:
+        more = {"nextToken": token} if token else {}
+        where = {"logGroupName": _LOG_GROUP, "logStreamName": stream}
+        page = logs.get_log_events(**where, startFromHead=True, **more)
+        yield from (f"{event['message'].rstrip()}\n" for event in page["events"])
+        if page["nextForwardToken"] == token or not page["events"]:
+            return
+        token = page["nextForwardToken"]
 
 
 def _client(service: str, region: str | None) -> Any:
@@ -806,6 +817,11 @@ def _errors_of(what: str) -> Iterator[None]:
         yield
     except ClientError as error:
         found = error.response.get("Error", {})
+        if found.get("Code") == "ResourceLimitExceeded":
+            raise QueueFullError(
+                f"{what}: {found.get('Message')}",
+                hint="ask for a higher quota of this instance for training jobs",
+            ) from None
         raise MbtError(
             f"{what}: {found.get('Message') or found.get('Code') or error}",
             hint="rights: `mbt doctor --launcher sagemaker`",

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from mbt_cli.core.jobs import EndedJob, QueuedJob
 from mbt_cli.core.plugin import Settings
-from mbt_cli.errors import MbtError
+from mbt_cli.errors import MbtError, QueueFullError
 
 Outcome = Literal["completed", "failed", "cancelled"]
 
@@ -99,16 +99,19 @@ class Turns(Generic[NotedT]):
 
         Args:
             waiting: Jobs of one submission; empty when all are launched.
-            launch: Launches a job.
+            launch: Launches a job; QueueFullError if the place has no room now. It is called again
+                for a job of which a part is launched.
             poll_seconds: Time between two looks at the place.
             note: Called with lines about what is done.
 
         Raises:
-            MbtError: The place refuses a job, or has not answered many times in a row.
+            MbtError: The place refuses a job, has room for none, or has not answered many times in
+                a row.
         """
         if not waiting:
             return
-        folder, failures = waiting[0].parent, 0
+        folder, failures, is_full = waiting[0].parent, 0, False
+        launched: list[Path] = []
         note(f"{len(waiting)} jobs to launch, each when those before it have ended:")
         note("leave this running; if it stops, plan and submit again, and nothing is lost")
         try:
@@ -125,13 +128,29 @@ class Turns(Generic[NotedT]):
                     note(f"{error.message}; asked again in {poll_seconds:.0f} s")
                 for path in ready:
                     show_alive(folder)
-                    launch(path)
+                    launched.append(path)
+                    try:
+                        launch(path)
+                    except QueueFullError as error:
+                        if not any(map(self._is_alive, self._launched_states(launched))):
+                            raise
+                        if not is_full:
+                            note(f"{error.message}; waits until jobs have ended")
+                        is_full = True
+                        break
+                    is_full = False
                     waiting.remove(path)
                     note(f"launched {path.name}, {len(waiting)} left")
                 if waiting:
                     time.sleep(poll_seconds)
         finally:
             (folder / _ALIVE).unlink(missing_ok=True)
+
+    def _launched_states(self, paths: Iterable[Path]) -> list[str]:
+        """The place's states of all that was launched of these jobs."""
+        jobs = [(self.read(path), launched_names(path)) for path in dict.fromkeys(paths)]
+        states = self.ask([(job, names) for job, names in jobs if names])
+        return [state for each in states.values() for state in each]
 
     def _ready(self, waiting: list[Path]) -> list[Path]:
         """The jobs whose turn it is."""

@@ -416,6 +416,46 @@ def test_running_jobs_are_stopped_and_waiting_ones_never_launched(place, bucket,
     launcher.cancel([running])  # one that has ended is no error
 
 
+def test_jobs_wait_for_the_quota_unless_it_admits_none(place, bucket, tmp_path):
+    (place / "quota").write_text("1")
+    launcher, folder, said = launcher_of(tmp_path), tmp_path / "record", []
+    made = [noted(launcher, folder, bucket, "base-1", *("bash", "-c", "sleep 1"), shards=3)]
+    made.append(noted(launcher, folder, bucket, "base-2", "true"))
+
+    launcher.finish(said.append)
+    while launcher.queued("", made):
+        time.sleep(0.1)
+
+    ends = launcher.ended_jobs(made)
+    assert [ends[one].outcome for one in made] == ["completed"] * 2
+    assert len(list(place.glob("adhoc-*"))) == 4
+    assert "service limit is 1 Instances; waits until jobs have ended" in " ".join(said)
+    (place / "quota").write_text("0")
+    noted(launcher, tmp_path / "other", bucket, "base-1", "true")
+    with pytest.raises(MbtError, match="service limit is 0 Instances") as refused:
+        launcher.finish(said.append)
+    assert "quota" in refused.value.hint
+
+
+def test_logs_grow_where_they_are(place, bucket, tmp_path):
+    launcher, folder = launcher_of(tmp_path), tmp_path / "record"
+    made = noted(launcher, folder, bucket, "base-1", "echo", "first")
+    launcher.finish(lambda line: None)
+    while launcher.queued("", [made]):
+        time.sleep(0.1)
+    (log,) = launcher.logs(made, folder, "base-1")
+    with log.open() as reader:
+        assert reader.read() == "first\n"
+        stream = {"logGroupName": "/aws/sagemaker/TrainingJobs"}
+        stream["logStreamName"] = f"{launcher.name_of(made)}/algo-1-1700000000"
+        events = [{"timestamp": int(time.time() * 1000) + 1, "message": "second"}]
+        boto3.client("logs").put_log_events(**stream, logEvents=events)
+
+        launcher.logs(made, folder, "base-1")
+
+        assert reader.read() == "second\n"
+
+
 def test_a_refused_job_says_why(place, bucket, tmp_path):
     (place / "refuse").touch()
     launcher = launcher_of(tmp_path)
