@@ -161,7 +161,8 @@ def doctor(
         ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="With --launcher: its preset.", metavar="NAME")
+        str | None,
+        typer.Option(help="Settings of the cluster that --launcher means.", metavar="NAME"),
     ] = None,
     as_json: AsJson = False,
     overrides: Set = None,

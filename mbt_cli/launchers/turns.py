@@ -110,7 +110,7 @@ class Turns(Generic[NotedT]):
         """
         if not waiting:
             return
-        folder, failures, is_full = waiting[0].parent, 0, False
+        folder, failures, refusals = waiting[0].parent, 0, 0
         launched: list[Path] = []
         note(f"{len(waiting)} jobs to launch, each when those before it have ended:")
         note("leave this running; if it stops, plan and submit again, and nothing is lost")
@@ -132,13 +132,14 @@ class Turns(Generic[NotedT]):
                     try:
                         launch(path)
                     except QueueFullError as error:
-                        if not any(map(self._is_alive, self._launched_states(launched))):
-                            raise
-                        if not is_full:
+                        if not refusals:
                             note(f"{error.message}; waits until jobs have ended")
-                        is_full = True
+                        refusals += 1
+                        # twice: a job may have ended since it was refused
+                        if refusals > 1 and not self._is_any_alive(launched):
+                            raise
                         break
-                    is_full = False
+                    refusals = 0
                     waiting.remove(path)
                     note(f"launched {path.name}, {len(waiting)} left")
                 if waiting:
@@ -146,11 +147,11 @@ class Turns(Generic[NotedT]):
         finally:
             (folder / _ALIVE).unlink(missing_ok=True)
 
-    def _launched_states(self, paths: Iterable[Path]) -> list[str]:
-        """The place's states of all that was launched of these jobs."""
+    def _is_any_alive(self, paths: Iterable[Path]) -> bool:
+        """Whether something that was launched of these jobs waits or runs."""
         jobs = [(self.read(path), launched_names(path)) for path in dict.fromkeys(paths)]
         states = self.ask([(job, names) for job, names in jobs if names])
-        return [state for each in states.values() for state in each]
+        return any(self._is_alive(state) for each in states.values() for state in each)
 
     def _ready(self, waiting: list[Path]) -> list[Path]:
         """The jobs whose turn it is."""
