@@ -110,7 +110,7 @@ class Turns(Generic[NotedT]):
         """
         if not waiting:
             return
-        folder, failures, refusals = waiting[0].parent, 0, 0
+        folder, failures, idle, is_full = waiting[0].parent, 0, 0, False
         launched: list[Path] = []
         note(f"{len(waiting)} jobs to launch, each when those before it have ended:")
         note("leave this running; if it stops, plan and submit again, and nothing is lost")
@@ -132,14 +132,14 @@ class Turns(Generic[NotedT]):
                     try:
                         launch(path)
                     except QueueFullError as error:
-                        if not refusals:
+                        if not is_full:
                             note(f"{error.message}; waits until jobs have ended")
-                        refusals += 1
-                        # twice: a job may have ended since it was refused
-                        if refusals > 1 and not self._is_any_alive(launched):
+                        is_full = True
+                        idle = 0 if self._is_any_alive(launched) else idle + 1
+                        if idle > 1:  # after one, a job may have ended since it was refused
                             raise
                         break
-                    refusals = 0
+                    idle, is_full = 0, False
                     waiting.remove(path)
                     note(f"launched {path.name}, {len(waiting)} left")
                 if waiting:

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import boto3
@@ -224,6 +225,15 @@ def started(ml, argv, *, environment=None, secrets=None, port=0, **variables):
     )
 
 
+def two_free_ports():
+    """The first of two that follow each other."""
+    while True:
+        with socket.create_server(("", 0)) as free:
+            port = free.getsockname()[1]
+            with suppress(OSError), socket.create_server(("", port + 1)):
+                return port
+
+
 @pytest.mark.parametrize("nasty", [*NASTY, "\x7f\u2028ü", "${HOME}"])
 def test_a_container_runs_the_command_and_nothing_else(tmp_path, p4de, nasty):
     own = p4de.model_copy(update={"python": sys.executable, "environment": {"NASTY": nasty}})
@@ -259,8 +269,7 @@ def test_a_stopped_container_stops_its_command(tmp_path):
 
 
 def test_instances_find_each_other_and_end_together(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = two_free_ports()
     hosts = json.dumps(["127.0.0.2", "127.0.0.1"])  # the first one is the first by name
     code = "import os; print([os.environ[n] for n in ('MBT_NODES', 'MBT_NODES_ADDRESS')]); input()"
     words = ["bash", "-c", f'{sys.executable} -c "$1" < <(sleep 3; echo)', "x", code]
