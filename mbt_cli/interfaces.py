@@ -665,7 +665,8 @@ class Launcher(Plugin):
     job_id_variable: ClassVar[str | None] = None
     """Environment variable that holds the id of a job within that job."""
     option: ClassVar[str] = ""
-    """Option of `mbt submit` that chooses it, where `--launcher KIND` is not the only one."""
+    """Options of `mbt submit` that choose it, before the name of a preset, where `--launcher KIND
+    --preset` is not the only way."""
     places: ClassVar[str] = "places"
     """What its presets describe, for `mbt help presets`."""
     tables: ClassVar[Mapping[str, type[Settings]]] = {}
@@ -674,6 +675,9 @@ class Launcher(Plugin):
     """End of the names of its scripts."""
     splits_arrays: ClassVar[bool] = False
     """Whether its queue may refuse an array as a whole and take parts of it (`Job.part`)."""
+    shares_runs: ClassVar[bool] = True
+    """Whether jobs see the runs folder and the working folder; if not, their inputs and results go
+    through the mirror of the study, `JobContext.mirror`."""
 
     @classmethod
     def from_preset(
@@ -706,6 +710,31 @@ class Launcher(Plugin):
     def gpus(self) -> GPUs | None:
         """The GPUs that a job with a model gets; None if that is not known before it runs."""
         return None
+
+    def own_mirror(self) -> str | None:
+        """Its mirror for studies that name none; None if it has none."""
+        return None
+
+    def build_image(self, note: Callable[[str], None]) -> None:
+        """Make the image of its containers, where it has them.
+
+        Raises:
+            UsageError: It has none.
+            MbtError: The image cannot be made.
+        """
+        raise UsageError(
+            f"the launcher `{self.model_fields['kind'].default}` builds no image",
+            hint="leave out `--build`",
+        )
+
+    def permissions(self) -> str:
+        """The rights that it needs, as its place wants them written; empty if it needs none."""
+        return ""
+
+    @classmethod
+    def name_of(cls, job_id: str) -> str:
+        """The place's own name of a job, for people."""
+        return job_id
 
     @classmethod
     @abstractmethod

@@ -63,6 +63,7 @@ from mbt_cli.judges.uplift import Uplift
 from mbt_cli.judges.verifier import VerifierJudge
 from mbt_cli.judges.yes_no import AnswerEquivalence, SolutionCheck
 from mbt_cli.launchers.local import LocalLauncher
+from mbt_cli.launchers.sagemaker import SagemakerLauncher
 from mbt_cli.launchers.skypilot import SkypilotLauncher
 from mbt_cli.launchers.slurm import SlurmLauncher
 from mbt_cli.launchers.ssh import SshLauncher
@@ -306,6 +307,7 @@ TRAINERS = Family[Trainer](
 LAUNCHERS = Family[Launcher](
     "launchers",
     LocalLauncher,
+    SagemakerLauncher,
     SkypilotLauncher,
     SlurmLauncher,
     SshLauncher,

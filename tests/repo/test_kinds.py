@@ -57,6 +57,9 @@ ALLOWED = {
     ("cli/help.py", "slurm"),
     # the option --ssh
     ("cli/commands.py", "ssh"),
+    # the option --sagemaker, and the extra that installs what it needs
+    ("cli/commands.py", "sagemaker"),
+    ("core/findings.py", "sagemaker"),
     # the option --sky
     ("cli/commands.py", "skypilot"),
     # metrics and quantities with the name of the judge that measures them
