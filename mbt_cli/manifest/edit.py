@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tomli_w
@@ -44,25 +44,38 @@ def with_table(text: str, family: str, name: str, values: Mapping[str, Any]) -> 
 
 
 def with_stage(text: str, values: Mapping[str, Any]) -> str:
-    """The text with another stage: before the reports, which read what all others make.
+    """The text with another stage, behind what it reads and before what may read it.
 
     Raises:
         UsageError: The text is not TOML, or a stage has this name.
     """
     tree = _tree(text)
     stages = tree.get("stage", [])
+    names = [stage.get("name", stage.get("kind")) for stage in stages]
     name = values.get("name", values.get("kind"))
-    if name in [stage.get("name", stage.get("kind")) for stage in stages]:
+    if name in names:
         raise UsageError(f"a stage `{name}` is in the manifest already", hint="choose a new name")
     lines = text.splitlines()
     starts = [start for path, start, _ in _headers(text) if path == ["stage"]]
-    place = next((n for n, stage in enumerate(stages) if stage.get("kind") == "report"), None)
-    if place is None or values.get("kind") == "report" or len(starts) != len(stages):
-        place, at = len(stages), len(lines)
-    else:
-        at = _above(lines, starts[place])
+    read = [names.index(word) for word in _words(values) if word in names]
+    rank = _RANKS.get(values.get("kind", ""), 0)
+    later = [n for n, stage in enumerate(stages) if _RANKS.get(stage.get("kind"), 0) > rank]
+    place = next((n for n in later if n > max(read, default=-1)), len(stages))
+    is_last = place == len(stages) or len(starts) != len(stages)
+    place, at = (len(stages), len(lines)) if is_last else (place, _above(lines, starts[place]))
     changed = {**tree, "stage": [*stages[:place], dict(values), *stages[place:]]}
     return _checked(_inserted(lines, at, "[[stage]]\n" + _lines(values)), changed)
+
+
+_RANKS = {"judge": 1, "score": 2, "harness": 2, "report": 3}
+"""Kinds of stages that read what others make; a stage reads only those above it."""
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    inside = value.values() if isinstance(value, Mapping) else value
+    return [w for v in inside for w in _words(v)] if isinstance(inside, Iterable) else []
 
 
 def with_key(text: str, stage: str | None, key: str, value: Any) -> str:

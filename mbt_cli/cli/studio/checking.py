@@ -25,6 +25,7 @@ from mbt_cli.core.chat import Json
 _SECONDS = 60.0
 _LONGEST_ANSWER = 64 << 20
 _FAMILIES = ("sampling", "models", "benchmarks", "judges", "programs")
+_AT_END = "(at end of document)"
 _LINE = re.compile(r"line (\d+)$")
 
 
@@ -52,6 +53,16 @@ class Checker:
                 raise
 
     async def _asked(self, question: Mapping[str, Json]) -> dict[str, Any]:
+        process = await self.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(orjson.dumps(question) + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readuntil(b"\n")
+        return dict(orjson.loads(line))
+
+    async def start(self) -> Process:
+        """The process, which is started if it does not run."""
         process = self._process
         if process is None or process.returncode is not None:
             words = (sys.executable, "-m", "mbt_cli.cli.studio.checking")
@@ -59,12 +70,7 @@ class Checker:
                 *words, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=_LONGEST_ANSWER,
                 start_new_session=True,
             )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(orjson.dumps(question) + b"\n")
-        await process.stdin.drain()
-        line = await process.stdout.readuntil(b"\n")
-        return dict(orjson.loads(line))
+        return process
 
     async def close(self) -> None:
         """End the process."""
@@ -80,7 +86,9 @@ def main() -> None:
     # what a plug-in prints must not stand between the answers
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
-        from mbt_cli.settings import read_machine  # noqa: PLC0415  behind the streams
+        import mbt_cli.cli.compare
+        import mbt_cli.cli.manifests  # noqa: F401  so that the first answer is as fast
+        from mbt_cli.settings import read_machine
 
         read_machine()  # masks what the environment holds
         for line in sys.stdin.buffer:
@@ -95,8 +103,8 @@ def answered(question: Mapping[str, Any]) -> dict[str, Json]:
     `line` (from 1, or null), `where` and `what`; without `text`, the file is read.
     `{"compare": [first, second]}` gives `rows` of `mbt compare`.
     """
-    from mbt_cli.core.secrets import mask_json  # noqa: PLC0415
-    from mbt_cli.errors import MbtError  # noqa: PLC0415
+    from mbt_cli.core.secrets import mask_json
+    from mbt_cli.errors import MbtError
 
     try:
         if "compare" in question:
@@ -109,9 +117,9 @@ def answered(question: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def _checked(path: Path, text: str | None) -> dict[str, Json]:
-    from mbt_cli.cli.manifests import open_manifest, warnings_of  # noqa: PLC0415
-    from mbt_cli.errors import ManifestError  # noqa: PLC0415
-    from mbt_cli.manifest import toml  # noqa: PLC0415
+    from mbt_cli.cli.manifests import open_manifest, warnings_of
+    from mbt_cli.errors import ManifestError
+    from mbt_cli.manifest import toml
 
     if text is not None:
         toml.UNSAVED[path] = text
@@ -123,6 +131,8 @@ def _checked(path: Path, text: str | None) -> dict[str, Json]:
             found = _LINE.match(problem.line)
             what = problem.what if found or not problem.line else f"{problem.line}: {problem.what}"
             line = int(found[1]) if found else None
+            if line is None and what.endswith(_AT_END):
+                line = len((text or "").rstrip().splitlines()) or 1
             problems.append({"line": line, "where": problem.where, "what": what})
         return {"problems": problems, "hint": error.hint, "outline": outline(text or "")}
     finally:
@@ -145,7 +155,7 @@ def outline(text: str) -> dict[str, Json]:
 
     Empty for a text that is not TOML: what was there before is a better guess then.
     """
-    from mbt_cli.manifest.edit import toml_value  # noqa: PLC0415
+    from mbt_cli.manifest.edit import toml_value
 
     try:
         tree = tomllib.loads(text)
@@ -167,9 +177,9 @@ def outline(text: str) -> dict[str, Json]:
 
 
 def _compared(first: str, second: str) -> list[dict[str, Json]]:
-    from mbt_cli.cli.compare import cells_of  # noqa: PLC0415
-    from mbt_cli.engine.compare import compared, pairs, pooled  # noqa: PLC0415
-    from mbt_cli.scores.comparison import Margins  # noqa: PLC0415
+    from mbt_cli.cli.compare import cells_of
+    from mbt_cli.engine.compare import compared, pairs, pooled
+    from mbt_cli.scores.comparison import Margins
 
     matched = pairs(cells_of(first), cells_of(second))
     if len(matched) == 1:

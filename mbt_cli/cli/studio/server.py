@@ -163,6 +163,8 @@ class Studio:
         # the name of another site may resolve to this address (DNS rebinding)
         if name not in _HOSTS or not (port == "" or (port.isascii() and port.isdecimal())):
             return _refusal(403, "only for this machine")
+        if request.path == "/favicon.ico":
+            return web.Response(status=204)
         first = request.path.split("/")[1].encode()
         if not any(hmac.compare_digest(first, key.encode()) for key in (self.key, self.pages_key)):
             return _refusal(403, "open the link that `mbt studio` has printed")
@@ -425,6 +427,7 @@ async def _served(folder: Path, machine: Machine, listening: socket.socket, *, o
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()
+        await checker.start()
         link = f"http://{_LOOPBACK}:{listening.getsockname()[1]}/{studio.key}/"
         out = printer()
         out.print(Text(f"studio: {link} (Ctrl-C to stop; what runs goes on)"), soft_wrap=True)
