@@ -392,6 +392,23 @@ def view(
         view.view_page(path, is_served=serve)
 
 
+def studio(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of your manifests; default: this one.")
+    ] = Path(),
+    port: Annotated[
+        int | None, typer.Option(help="Default: a free port.", min=1, max=65535)
+    ] = None,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Print the link; open no browser.")
+    ] = False,
+) -> None:
+    """Write, check, run, watch and compare studies in the browser, on this machine alone."""
+    from mbt_cli.cli.studio.server import serve_studio
+
+    serve_studio(folder, port, opens=not no_open)
+
+
 def show(
     path: Annotated[
         Path,
@@ -911,6 +928,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "train": train,
     "report": report,
     "view": view,
+    "studio": studio,
     "show": show,
     "plan": plan,
     "submit": submit,
