@@ -18,7 +18,7 @@ import pytest
 from mbt_cli.cli.studio.checking import Checker
 from mbt_cli.errors import UsageError
 from mbt_cli.manifest.edit import with_key, with_stage, with_table
-from tests.cli.chat_server import ChatServer
+from tests.cli.chat_server import HoldingServer
 from tests.conftest import REPOSITORY, SMALL_STUDY
 
 SECRET = "8c1f0a9be27d4c55"
@@ -348,7 +348,7 @@ def test_a_manifest_that_takes_too_long_costs_its_own_check_alone(tmp_path):
 
 
 def test_a_run_survives_the_studio_and_another_one_stops_and_resumes_it(tmp_path):
-    with ChatServer(delay_seconds=0.3) as server:
+    with HoldingServer(answers_first=5) as server:
         backend = f'{{ kind = "openai", base_url = "{server.base_url}" }}\nid = "m"'
         text = SMALL_STUDY.replace(CANNED, backend)
         assert text != SMALL_STUDY
@@ -357,14 +357,14 @@ def test_a_run_survives_the_studio_and_another_one_stops_and_resumes_it(tmp_path
         with studio_in(tmp_path) as first:
             status, begun = first.post("run", path="study.toml")
             assert status == 200, begun
-            first.until("small", lambda found: found["cells"].get("running"))
+            first.until("small", lambda _: sum(server.answered.values()) == 5)
             twice = first.post("run", path="study.toml")
         with studio_in(tmp_path) as second:
             found = second.get("study?name=small")[1]
             stopped = second.post("stop", study="small")
             ended = second.until("small", lambda found: not found["command"]["is_running"])
             answered = sum(server.answered.values())
-            server.delay_seconds = 0
+            server.is_released = True
             resumed = second.post("run", path="study.toml")
             done = second.until("small", lambda found: not found["command"]["is_running"])
 
@@ -373,7 +373,7 @@ def test_a_run_survives_the_studio_and_another_one_stops_and_resumes_it(tmp_path
     assert found["command"]["is_running"]
     assert re.fullmatch(r"process \d+", stopped[1]["stopped"][0])
     assert "interrupted" in ended["command"]["log"]
-    assert 0 < answered < 24
+    assert answered == 5
     assert resumed[0] == 200
     assert done["cells"] == {"done": 8}
     assert done["table"]["rows"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.chat_server import ChatServer
+from tests.cli.chat_server import HoldingServer
 from tests.integration.browser.conftest import Page
 
 STUDY = """# written in the studio
@@ -54,7 +54,7 @@ tables = ["main_results"]
 """  # noqa: E501
 
 
-class Judge(ChatServer):
+class Judge(HoldingServer):
     """Answers questions, and grades answers."""
 
     def reply_to(self, body):
@@ -138,7 +138,7 @@ def studio(driver, tmp_path):
 def test_from_an_empty_folder_to_a_table_a_judge_and_a_resumed_run(studio, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
-    with Judge() as server:
+    with Judge(answers_first=24 + 4) as server:
         # a new study, by the keyboard
         studio.find("details.new summary").send_keys(Keys.ENTER)
         studio.find("#new-name").send_keys("first", Keys.ENTER)
@@ -211,7 +211,6 @@ def test_from_an_empty_folder_to_a_table_a_judge_and_a_resumed_run(studio, tmp_p
         assert "# more with a judge" in studio.text
 
         # stopped in the middle, and resumed: nothing is asked twice
-        server.delay_seconds = 1
         studio.click("#save")
         studio.wait("return document.getElementById('save').textContent === 'Saved'")
         studio.run("location.hash = mbt.link('study', {name: 'first'})")
@@ -219,13 +218,13 @@ def test_from_an_empty_folder_to_a_table_a_judge_and_a_resumed_run(studio, tmp_p
         studio.find("#replace").click()
         studio.click("#run")
         studio.wait("return document.querySelector('.title .tag').textContent === 'running'", 60)
-        wait_for(lambda: sum(server.answered.values()) > 26)
+        wait_for(lambda: sum(server.answered.values()) == 28)
         studio.click("#stop")
         studio.wait("return !document.getElementById('run').disabled", 60)
         assert studio.tag() != "done"
         after_stop = Counter(server.answered)
-        assert 26 < sum(after_stop.values()) < 48
-        server.delay_seconds = 0
+        assert sum(after_stop.values()) == 28
+        server.is_released = True
         studio.click("#run")
         studio.until("done")
         assert any("100.0" in row for row in studio.texts("main table tbody tr"))  # all graded A
