@@ -69,7 +69,8 @@ def _batch_of(work: Work, model: Model, purpose: str) -> RequestBatch:
         total=None,
         purpose=purpose,
         study_seed=work.resolution.seed,
-        identity={**model.backend.identity(), "id": model.id},
+        # the backend's own `id` is what the endpoint is asked for, so it counts before the model's
+        identity={"id": model.id, **model.backend.identity()},
         sampling=model.sampling_body(),
         body={**model.sampling.body(), **model.request},
         open=lambda place: work.open(model.backend, with_own_gpus(place, model.backend, beside)),

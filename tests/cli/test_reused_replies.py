@@ -198,6 +198,17 @@ def test_replies_without_text_are_lent_too(mbt, study, server):
     assert sum(server.asked.values()) == asked
 
 
+def test_another_model_of_an_endpoint_is_asked(mbt, study, server):
+    assert mbt("run", "study.toml").code == 0
+    changed(study, ('kind = "openai"', 'kind = "openai", id = "other"'))
+
+    ran = mbt("run", "study.toml", "--replace")
+
+    assert ran.code == 0, ran.err
+    assert sum(server.asked.values()) == 2 * EACH
+    assert lineage(study, "first", "base")[0]["requests"]["reused"] == 0
+
+
 @pytest.mark.parametrize("damage", ["gone", "torn", "folder"])
 def test_an_index_that_is_damaged_costs_requests_only(mbt, study, server, damage):
     assert mbt("run", "study.toml").code == 0
