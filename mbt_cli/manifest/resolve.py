@@ -15,7 +15,7 @@ from mbt_cli.core.judge_scales import INVESTIGATIONS, POINTS
 from mbt_cli.core.model_settings import OF_STUDY, RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.core.prices import Price
-from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
+from mbt_cli.core.recipe import ANY_BENCHMARK, HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import EXAMPLES, Template, parse_template
 from mbt_cli.interfaces import Backend, Benchmark, Judge, Program, PromptTrainer, Trainer
 from mbt_cli.manifest.cell import Cell
@@ -181,6 +181,8 @@ class Resolver:
             self._check_pick(stage.pick, draft, where, pairs=training[1].pairs)
             if training[1].pairs:
                 self._check_pairs(stage, draft, where)
+        if isinstance(stage, TrainStage) and isinstance(stage.validation, HeldOut):
+            self._check_held_out(stage.validation, draft, where)
         harness = self._harness(draft, models, where)
         if isinstance(stage, HarnessStage) and harness is None:
             return None
@@ -785,6 +787,15 @@ class Resolver:
         if stage.keep in VERIFIED:
             what = f"`{stage.keep}` leaves the better or the worse replies alone, and a pair has "
             self._problems.add(f"{where}.keep", f"{what}one of each: leave it out")
+
+    def _check_held_out(self, held: HeldOut, draft: CellDraft, where: str) -> None:
+        """Questions that are held out are of a benchmark that is trained on."""
+        read = draft.inputs.get("data") or draft.inputs.get("questions", ())
+        known = {d.axes["benchmark"]: None for d in read if "benchmark" in d.axes}
+        if held.source != ANY_BENCHMARK and held.source not in known:
+            what = f"`{held.source}` is no benchmark of the data"
+            near = nearest(held.source, [ANY_BENCHMARK, *known])
+            self._problems.add(f"{where}.validation.from", f"{what}; {near}")
 
     def _check_samples(self, stage: ScoreStage, draft: CellDraft, where: str) -> None:
         """A metric at k needs k samples of each question."""

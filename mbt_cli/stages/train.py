@@ -520,8 +520,8 @@ class TrainStage(Stage):
             return replace(examples, index=trained), replace(validation, index=held)
         if recipe is None or recipe.validation is None:
             return examples, None
-        share, limit = recipe.validation.share, recipe.validation.limit
-        trained, held = held_out(examples.with_prompts(), share, limit, work.resolution.seed)
+        seed = work.resolution.seed
+        trained, held = held_out(examples.with_prompts(), recipe.validation, seed)
         return replace(examples, index=trained), replace(examples, index=held)
 
 
@@ -578,12 +578,16 @@ def evaluation_problems(
     if metric == "score" and score is None:
         what = "`score` is measured only with `recipe.evaluation = { score = {} }`"
         yield "trainer.metric_for_best_model", what
-    if not trainer.held_out_loss and score is None:
-        what = f"`{recipe.method}` has no held-out loss: set `score = {{}}`, and the model answers"
-        yield "recipe.evaluation", what
-    elif not trainer.held_out_loss and uses and metric == "loss":
-        what = f'`{recipe.method}` has no held-out loss: set `metric_for_best_model = "score"`'
-        yield uses[0], what
+    # rows of other stages have no values that make pairs of them
+    no_pairs = trainer.pairs and _is_read(stage.validation)
+    if trainer.held_out_loss and not no_pairs:
+        return
+    what = f"`{recipe.method}` has no held-out loss"
+    what += " of the rows of a stage, but of a share of its pairs" if no_pairs else ""
+    if score is None:
+        yield "recipe.evaluation", f"{what}: set `score = {{}}`, and the model answers"
+    elif uses and metric == "loss":
+        yield uses[0], f'{what}: set `metric_for_best_model = "score"`'
 
 
 def _not_published(work: Work) -> StageError:

@@ -18,6 +18,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.chat import Message
 from mbt_cli.core.number_text import counted
 from mbt_cli.core.questions import documents_text
+from mbt_cli.core.recipe import ANY_BENCHMARK, HeldOut
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.templates import Template
@@ -292,25 +293,28 @@ def _with_pairs(index: pl.DataFrame, pairs: Callable[[pl.DataFrame], pl.DataFram
 
 
 def held_out(
-    examples: pl.DataFrame, share: float, limit: int | None, seed: int
+    examples: pl.DataFrame, settings: HeldOut, seed: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Examples with some of their questions held out, and the rows of those questions.
 
     Args:
         examples: An index with its prompts.
-        share: Fraction of the questions that have a row to train on.
-        limit: Maximum number of questions.
+        settings: Which questions, of those that have a row to train on, and how many.
         seed: Equal seeds draw equal questions, in any order of the rows.
 
     Raises:
         StageError: There are fewer than two questions.
     """
-    key = question_key()
-    usable = examples.filter(pl.col("dropped").is_null())
+    key, share, limit = question_key(), settings.share, settings.limit
+    usable, of = examples.filter(pl.col("dropped").is_null()), ""
+    if settings.source != ANY_BENCHMARK:
+        usable = usable.filter(key.str.starts_with(f"benchmark={settings.source}/"))
+        of = f" of `{settings.source}`"
     questions = usable.select(key).unique().to_series().to_list()
     if len(questions) < 2:
+        there = f"there {_are(len(questions), 'question')}{of}"
         raise StageError(
-            f"`validation` cannot hold out questions: there {_are(len(questions), 'question')}",
+            f"`validation` cannot hold out questions: {there}",
             hint="leave out `validation`, or train on more questions",
         )
     questions.sort(key=lambda question: sha256_of([seed, "validation", question]))
