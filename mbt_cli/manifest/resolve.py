@@ -181,6 +181,8 @@ class Resolver:
             self._check_pick(stage.pick, draft, where, pairs=training[1].pairs)
             if training[1].pairs:
                 self._check_pairs(stage, draft, where)
+        if isinstance(stage, TrainStage) and stage.target == "steps":
+            self._check_steps(draft, where, pairs=training is not None and training[1].pairs)
         if isinstance(stage, TrainStage) and isinstance(stage.validation, HeldOut):
             self._check_held_out(stage.validation, draft, where)
         harness = self._harness(draft, models, where)
@@ -787,6 +789,24 @@ class Resolver:
         if stage.keep in VERIFIED:
             what = f"`{stage.keep}` leaves the better or the worse replies alone, and a pair has "
             self._problems.add(f"{where}.keep", f"{what}one of each: leave it out")
+
+    def _check_steps(self, draft: CellDraft, where: str, *, pairs: bool) -> None:
+        """Steps are those of rollouts whose program makes several requests."""
+        if pairs:
+            what = 'a pair is two replies to a question: use `target = "reply"`'
+            self._problems.add(f"{where}.target", what)
+        asking = [*draft.inputs.get("data", ()), *draft.inputs.get("validation", ())]
+        for made in asking:
+            stage = self._stage(made)
+            if not isinstance(stage, RolloutStage):
+                continue
+            name = stage.program
+            program = None if name is None else self._program(name, f"stage.{made.stage}.program")
+            if source_of(made) is not None or name is None or program == Single():
+                what = f"`{made.address}` asks once, so it has no steps"
+                use = 'use `target = "reply"`, or a rollout with a program'
+                self._problems.add(f"{where}.target", f"{what}: {use}")
+                return
 
     def _check_held_out(self, held: HeldOut, draft: CellDraft, where: str) -> None:
         """Questions that are held out are of a benchmark that is trained on."""

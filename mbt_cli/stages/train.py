@@ -83,6 +83,7 @@ from mbt_cli.stages.pick import PICK, Pick, paired, picked_rows, values_of_sampl
 from mbt_cli.stages.pick import SCORES as PICKED
 from mbt_cli.stages.training_data import (
     Examples,
+    Target,
     chosen_examples,
     held_out,
     question_examples,
@@ -167,8 +168,9 @@ class TrainStage(Stage):
     """Name of a file in presets/train/: the method and its settings."""
     data: StageInput | None = None
     """Rollouts or traces to train on."""
-    target: Literal["reply", "trace"] | None = None
-    """`reply`: the raw rollout; `trace`: a think block with the trace, then the gold answer."""
+    target: Target | None = None
+    """`reply`: the raw rollout; `trace`: a think block with the trace, then the gold answer;
+    `steps`: every trainable step of the program of a rollout, after what the step was asked."""
     prompt: str = "answer"
     """Template of the questions that the model learns to answer."""
     keep: Kept | None = None
@@ -259,11 +261,11 @@ class TrainStage(Stage):
             yield "validation", "with `weights`, hold out a share: `validation = { share = 0.05 }`"
         kinds = set(read.get("data", ())) | set(read.get("validation", ()))
         if self.target is None:
-            yield "target", "is required with `data`: `reply` or `trace`"
+            yield "target", "is required with `data`: `reply`, `trace` or `steps`"
         if self.target == "trace" and "rollout" in kinds:
             yield "target", "`trace` needs traces, and `data` names rollouts; use `reply`"
-        if self.target == "reply" and kinds & _TRACES:
-            yield "target", "`reply` needs rollouts, and `data` names traces; use `trace`"
+        if self.target in ("reply", "steps") and kinds & _TRACES:
+            yield "target", f"`{self.target}` needs rollouts, and `data` names traces; use `trace`"
         if self.keep in ("correct", "wrong", "answered") and kinds & _TRACES:
             yield "keep", f"`{self.keep}` applies to rollouts; traces are filtered by `gates`"
         stage = self.data.stage if isinstance(self.data, InputReference) else self.data
