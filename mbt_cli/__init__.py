@@ -1,8 +1,8 @@
 """mbt: one manifest from models to paper tables.
 
-`from mbt_cli import ask, load_manifest, run, scan, table, compare` is the API for scripts and
-notebooks. These names are loaded on first use (their types are in `__init__.pyi`), so `mbt --help`
-does not import Polars.
+`from mbt_cli import ask, embed, load_manifest, run, scan, table, compare` is the API for scripts
+and notebooks. These names are loaded on first use (their types are in `__init__.pyi`), so `mbt
+--help` does not import Polars.
 """
 
 from importlib import import_module
@@ -16,6 +16,7 @@ __all__ = [
     "ask",
     "ask_async",
     "compare",
+    "embed",
     "from_benchmark",
     "load_manifest",
     "run",

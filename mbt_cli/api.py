@@ -233,6 +233,66 @@ def ask(
         >>> asked["reply"][0]  # doctest: +SKIP
         'The Nile.'
     """
+    return _asked(
+        model,
+        prompts,
+        {
+            **({} if sampling is None else {"sampling": dict(sampling)}),
+            **({} if prompt is None else {"prompt": prompt}),
+            "samples": samples,
+        },
+        seed=seed,
+        presets=presets,
+        progress=progress,
+    )
+
+
+def embed(
+    model: str | Mapping[str, Json],
+    texts: Sequence[str],
+    *,
+    presets: str | Path | None = None,
+    progress: Progress | None = None,
+) -> pl.DataFrame:
+    """The embeddings of texts, kept like the replies of `ask`: each text is paid for once.
+
+    Args:
+        model: A model preset (also `auto:NAME`), or a table as `[models.NAME]` has it, of the
+            backend `openai`; `request = { dimensions = 256 }` in it adds fields of a request.
+        texts: Each is sent as a request of its own.
+        presets: Folder whose presets take precedence over all others.
+        progress: Receives progress; nothing is printed.
+
+    Returns:
+        A row per text, in their order: `prompt`, `embedding` (a list of numbers, null without a
+        reply), `prompt_tokens` and `failure`.
+
+    Raises:
+        UsageError: The model is wrong, or its backend gives no embeddings.
+        MbtError: The model cannot be asked at all; replies that came are kept.
+
+    Example:
+        >>> vectors = embed("auto:text-embedding-3-small", ["a river"])  # doctest: +SKIP
+        >>> len(vectors["embedding"][0])  # doctest: +SKIP
+        1536
+    """
+    own = {"program": "embedding", "sampling": {"temperature": 0, "max_tokens": 1}, "samples": 1}
+    found = _asked(model, texts, own, seed=0, presets=presets, progress=progress)
+    vector = pl.Struct({"embedding": pl.List(pl.Float64)})
+    read = pl.col("reply").str.json_decode(vector).struct.field("embedding")
+    return found.select("prompt", read, "prompt_tokens", "failure")
+
+
+def _asked(
+    model: str | Mapping[str, Json],
+    prompts: Sequence[str] | Questions,
+    stage: Mapping[str, Json],
+    *,
+    seed: int,
+    presets: str | Path | None,
+    progress: Progress | None,
+) -> pl.DataFrame:
+    """The rows of a rollout stage with these keys, as `ask` returns them."""
     table = {"preset": model} if isinstance(model, str) else dict(model)
     spelled = model if isinstance(model, str) else "model"
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", spelled)[:64]
@@ -242,7 +302,7 @@ def ask(
     else:
         texts, asked, template = list(prompts), _TEXTS, "as_is"
         if not texts:
-            raise UsageError("`ask` got no prompts", hint='ask(model, ["Name a river."])')
+            raise UsageError("there are no prompts", hint='ask(model, ["Name a river."])')
     ids = _ids(texts)
     records = ({"id": own, "question": text} for own, text in zip(ids, texts, strict=True))
     lines = b"".join(orjson.dumps(record) + b"\n" for record in records)
@@ -250,11 +310,9 @@ def ask(
         "kind": "rollout",
         "name": "asked",
         "matrix": {"benchmark": "prompts", "split": asked.split, "model": name},
-        "prompt": prompt or template,
-        "samples": samples,
+        "prompt": template,
+        **stage,
     }
-    if sampling is not None:
-        base["sampling"] = dict(sampling)
     document: dict[str, Any] = {
         "models": {name: table},
         "benchmarks": {"prompts": dict(asked.benchmark)},

@@ -17,6 +17,7 @@ from mbt_cli.core.few_shot import FewShotPrompt
 from mbt_cli.core.findings import Finding
 from mbt_cli.core.fingerprint import spec_of
 from mbt_cli.core.gpus import GPUs
+from mbt_cli.core.hosted_job import JobsApi
 from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.judge_scales import Scale
 from mbt_cli.core.measures import Measure, ScoreInputs
@@ -91,7 +92,7 @@ class Benchmark(BenchmarkFiles, Plugin):
 
 
 class Backend(Plugin):
-    """A way to get an OpenAI-compatible endpoint."""
+    """A way to get an endpoint."""
 
     family: ClassVar[str] = "backends"
 
@@ -101,6 +102,8 @@ class Backend(Plugin):
     """Fields that change replies but not a training that starts from its weights."""
     limit_must_fit: ClassVar[bool] = False
     """Whether the server refuses a token limit that leaves no room for a prompt."""
+    needs_token_limit: ClassVar[bool] = False
+    """Whether every request must say how long its reply may be."""
     can_give: ClassVar[tuple[Wants, ...]] = ("text",)
     """What its endpoints can be asked for, some of them only if its fields say so (`gives`)."""
     ignored_sampling: ClassVar[frozenset[str]] = frozenset()
@@ -259,6 +262,13 @@ class Backend(Plugin):
             hint="give the model a backend that serves weights; see `mbt help manifest`",
         )
 
+    def naming(self, model: str) -> "Backend":
+        """The same endpoint with a model that its provider has trained; BackendError."""
+        raise BackendError(
+            f"the backend `{self.kind}` serves no model that a provider has trained",
+            hint="give the model the backend that it was trained with",
+        )
+
 
 class Judge(Plugin):
     """A question to a judge model about one rollout and its question."""
@@ -406,6 +416,8 @@ class Program(Plugin):
 
     family: ClassVar[str] = "programs"
 
+    asks: ClassVar[Wants] = "text"
+    """What the stage's own model must give for it."""
     prompts: ClassVar[Mapping[str, frozenset[str]]] = {}
     """Fields that name a prompt template (a shipped one, or a path), each with the placeholders
     that its template may use in addition to `{{ question }}`."""
@@ -550,6 +562,56 @@ class Trainer(Plugin):
         return {**recipe.spec(), **own}
 
 
+class HostedTrainer(Trainer):
+    """A training method that a provider runs, behind the endpoint of the model."""
+
+    decided: ClassVar[Mapping[str, Json]] = {
+        **{"tuning": "full", "dtype": "float32", "batch_size": 1, "max_length": 2},
+        **{"device_batch_size": 1, "save_every_steps": 1, "master_weights": None},
+        **{"float32_matmul": None, "lora": {}, "launch": {}, "tracking": {}, "kernels": {}},
+        "evaluation": {},
+    }
+    """Fields of the recipe that the provider decides, with values that stand for them; a manifest
+    has none of them."""
+    paid_by_tokens: ClassVar[bool] = True
+    """Whether the provider bills the trained tokens, of every epoch."""
+
+    @abstractmethod
+    def jobs_api(self) -> JobsApi:
+        """Where the provider has files and jobs."""
+
+    @abstractmethod
+    def example(self, row: Mapping[str, Any]) -> dict[str, Json]:
+        """A line of the provider's training file, for a row by `rows.EXAMPLES` or of a pair."""
+
+    @abstractmethod
+    def request(
+        self, recipe: Recipe, model: str, start: str | None, files: Sequence[str], seed: int
+    ) -> dict[str, Json]:
+        """The body that begins a job.
+
+        Args:
+            recipe: Its `trainer` has the provider's settings.
+            model: The provider's name of the model.
+            start: Its name of the trained model to begin with, if that is another one.
+            files: Its ids of the training file and, if there is one, of the file of held-out rows.
+            seed: By default the study's.
+        """
+
+    @abstractmethod
+    def measured(self, event: Mapping[str, Any]) -> dict[str, float | int | None] | None:
+        """`step` and values of the log, in an event of a job; None for other events."""
+
+    def epochs(self, recipe: Recipe) -> int:
+        """How often each row is trained."""
+        found = recipe.trainer.get("n_epochs", 1)
+        return found if isinstance(found, int) else 1
+
+    def spec(self, recipe: Recipe) -> dict[str, Json]:
+        every = super().spec(recipe)
+        return {name: value for name, value in every.items() if name not in self.decided}
+
+
 class PromptTrainer(Trainer):
     """A method that trains no weights: it chooses examples that stand before each question.
 
@@ -603,7 +665,8 @@ class Launcher(Plugin):
     job_id_variable: ClassVar[str | None] = None
     """Environment variable that holds the id of a job within that job."""
     option: ClassVar[str] = ""
-    """Option of `mbt submit` that chooses it, where `--launcher KIND` is not the only one."""
+    """Options of `mbt submit` that choose it, before the name of a preset, where `--launcher KIND
+    --preset` is not the only way."""
     places: ClassVar[str] = "places"
     """What its presets describe, for `mbt help presets`."""
     tables: ClassVar[Mapping[str, type[Settings]]] = {}
@@ -612,6 +675,9 @@ class Launcher(Plugin):
     """End of the names of its scripts."""
     splits_arrays: ClassVar[bool] = False
     """Whether its queue may refuse an array as a whole and take parts of it (`Job.part`)."""
+    shares_runs: ClassVar[bool] = True
+    """Whether jobs see the runs folder and the working folder; if not, their inputs and results go
+    through the mirror of the study, `JobContext.mirror`."""
 
     @classmethod
     def from_preset(
@@ -644,6 +710,31 @@ class Launcher(Plugin):
     def gpus(self) -> GPUs | None:
         """The GPUs that a job with a model gets; None if that is not known before it runs."""
         return None
+
+    def own_mirror(self) -> str | None:
+        """Its mirror for studies that name none; None if it has none."""
+        return None
+
+    def build_image(self, note: Callable[[str], None]) -> None:
+        """Make the image of its containers, where it has them.
+
+        Raises:
+            UsageError: It has none.
+            MbtError: The image cannot be made.
+        """
+        raise UsageError(
+            f"the launcher `{self.model_fields['kind'].default}` builds no image",
+            hint="leave out `--build`",
+        )
+
+    def permissions(self) -> str:
+        """The rights that it needs, as its place wants them written; empty if it needs none."""
+        return ""
+
+    @classmethod
+    def name_of(cls, job_id: str) -> str:
+        """The place's own name of a job, for people."""
+        return job_id
 
     @classmethod
     @abstractmethod

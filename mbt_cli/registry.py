@@ -2,8 +2,10 @@
 
 from typing import Annotated
 
+from mbt_cli.backends.anthropic import AnthropicBackend
 from mbt_cli.backends.canned import CannedBackend, RecordedBackend
 from mbt_cli.backends.command import CommandBackend
+from mbt_cli.backends.google import GoogleBackend
 from mbt_cli.backends.human import HumanBackend
 from mbt_cli.backends.llamacpp import LlamaCppBackend
 from mbt_cli.backends.openai import OpenAIBackend
@@ -36,6 +38,7 @@ from mbt_cli.benchmarks.rlvr_mixed import RLVRMixed
 from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
 from mbt_cli.benchmarks.tinyhop.teacher import ScriptedBackend
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
+from mbt_cli.benchmarks.urn import Urn
 from mbt_cli.interfaces import (
     Backend,
     Benchmark,
@@ -61,6 +64,7 @@ from mbt_cli.judges.uplift import Uplift
 from mbt_cli.judges.verifier import VerifierJudge
 from mbt_cli.judges.yes_no import AnswerEquivalence, SolutionCheck
 from mbt_cli.launchers.local import LocalLauncher
+from mbt_cli.launchers.sagemaker import SagemakerLauncher
 from mbt_cli.launchers.skypilot import SkypilotLauncher
 from mbt_cli.launchers.slurm import SlurmLauncher
 from mbt_cli.launchers.ssh import SshLauncher
@@ -68,6 +72,7 @@ from mbt_cli.plugins import Family
 from mbt_cli.programs.critique import Critique
 from mbt_cli.programs.debate import Debate
 from mbt_cli.programs.dialogue import Dialogue
+from mbt_cli.programs.embedding import EmbeddingProgram
 from mbt_cli.programs.interview import Interview
 from mbt_cli.programs.length_control import LengthControl
 from mbt_cli.programs.planner import Planner
@@ -144,6 +149,7 @@ from mbt_cli.scores.verified import InstructionAccuracy, Verified
 from mbt_cli.trainers.dpo import DPO
 from mbt_cli.trainers.few_shot import FewShot
 from mbt_cli.trainers.grpo import GRPO
+from mbt_cli.trainers.provider import Provider, ProviderDPO, ProviderRL
 from mbt_cli.trainers.sft import SFT
 from mbt_cli.verifiers.by_row import ByRowVerifier
 from mbt_cli.verifiers.code_tests import CodeTestsVerifier
@@ -156,8 +162,10 @@ from mbt_cli.verifiers.text import TextVerifier
 
 BACKENDS = Family[Backend](
     "backends",
+    AnthropicBackend,
     CannedBackend,
     CommandBackend,
+    GoogleBackend,
     HumanBackend,
     LlamaCppBackend,
     OpenAIBackend,
@@ -193,6 +201,7 @@ BENCHMARKS = Family[Benchmark](
     RLVRMixed,
     TinyHop,
     TwoWikiMultihopQA,
+    Urn,
     ChangeMyView,
     Conceptual,
     Forecasting,
@@ -222,6 +231,7 @@ PROGRAMS = Family[Program](
     Critique,
     Debate,
     Dialogue,
+    EmbeddingProgram,
     Interview,
     LengthControl,
     Planner,
@@ -292,10 +302,14 @@ TRAINERS = Family[Trainer](
     FewShot,
     GRPO,
     SFT,
+    Provider,
+    ProviderDPO,
+    ProviderRL,
 )
 LAUNCHERS = Family[Launcher](
     "launchers",
     LocalLauncher,
+    SagemakerLauncher,
     SkypilotLauncher,
     SlurmLauncher,
     SshLauncher,

@@ -154,6 +154,16 @@ def doctor(
     stop_orphans: Annotated[
         bool, typer.Option("--stop-orphans", help="Only stop servers that mbt left behind.")
     ] = False,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            help="Only check a launcher, and print the rights that it needs.", metavar="KIND"
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Settings of the cluster that --launcher means.", metavar="NAME"),
+    ] = None,
     as_json: AsJson = False,
     overrides: Set = None,
     presets: Presets = None,
@@ -161,6 +171,9 @@ def doctor(
     """Check that this machine can run a study: one line per finding."""
     from mbt_cli.cli import doctor
 
+    if launcher is not None:
+        doctor.examine_launcher(launcher, preset, presets)
+        return
     if stop_orphans:
         doctor.stop_orphaned_servers()
         return
@@ -379,6 +392,23 @@ def view(
         view.view_page(path, is_served=serve)
 
 
+def studio(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of your manifests; default: this one.")
+    ] = Path(),
+    port: Annotated[
+        int | None, typer.Option(help="Default: a free port.", min=1, max=65535)
+    ] = None,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Print the link; open no browser.")
+    ] = False,
+) -> None:
+    """Write, check, run, watch and compare studies in the browser, on this machine alone."""
+    from mbt_cli.cli.studio.server import serve_studio
+
+    serve_studio(folder, port, opens=not no_open)
+
+
 def show(
     path: Annotated[
         Path,
@@ -436,7 +466,8 @@ def plan(
         str | None,
         typer.Option(
             help="Settings of the cluster, hosts or clouds on whose GPUs models are placed: a file "
-            "in presets/slurm/, presets/ssh/ or presets/skypilot/. Default: this machine's GPUs.",
+            "in presets/slurm/, presets/ssh/, presets/skypilot/ or presets/sagemaker/. Default: "
+            "this machine's GPUs.",
             autocompletion=complete_cluster,
             show_default=False,
         ),
@@ -477,6 +508,15 @@ def submit(
     skypilot: Annotated[
         bool, typer.Option("--sky", help="Run on clouds and Kubernetes, through SkyPilot.")
     ] = False,
+    sagemaker: Annotated[
+        str | None,
+        typer.Option(
+            "--sagemaker",
+            help="Run as training jobs of SageMaker: a file in presets/sagemaker/.",
+            metavar="PRESET",
+            autocompletion=complete_cluster,
+        ),
+    ] = None,
     local: Annotated[
         int | None,
         typer.Option("--local", min=1, help="Run on this machine, N jobs at once.", metavar="N"),
@@ -504,26 +544,37 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait while the queue takes no more jobs of yours.")
     ] = False,
+    build: Annotated[
+        bool, typer.Option("--build", help="With --sagemaker: build and push the image first.")
+    ] = False,
+    here: Annotated[
+        bool,
+        typer.Option("--here", help="With --sagemaker: run the same container on this machine."),
+    ] = False,
     presets: Presets = None,
 ) -> None:
     """Submit the jobs of a plan: `mbt plan MANIFEST | mbt submit --slurm`."""
     from mbt_cli.cli import submit
 
-    if slurm + ssh + skypilot + (local is not None) + (launcher is not None) != 1:
+    named = sum(one is not None for one in (local, launcher, sagemaker))
+    if slurm + ssh + skypilot + named != 1:
         raise UsageError(
-            "specify one place to run: `--slurm`, `--ssh`, `--sky`, `--local N` or "
-            "`--launcher KIND`",
+            "specify one place to run: `--slurm`, `--ssh`, `--sky`, `--sagemaker PRESET`, "
+            "`--local N` or `--launcher KIND`",
             hint="mbt plan MANIFEST | mbt submit --slurm",
         )
-    places = {"slurm": slurm, "ssh": ssh, "skypilot": skypilot}
+    places = {"slurm": slurm, "ssh": ssh, "skypilot": skypilot, "sagemaker": sagemaker is not None}
     kind = launcher or next((name for name, chosen in places.items() if chosen), "local")
     option = "--sky" if skypilot else f"--{kind}"
     words = ["--launcher", kind] if launcher else [option]
     words += [str(local)] if local is not None else []
+    words += [sagemaker] if sagemaker is not None else []
     submit.submit(
         *(plan, kind, words),
         at_once=local,
-        preset=preset,
+        preset=sagemaker or preset,
+        build=build,
+        here=here,
         dry_run=dry_run,
         script_dir=script_dir,
         wait=wait,
@@ -597,6 +648,13 @@ def pull(
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Keep fetching until every cell is here.")
     ] = False,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            help="Only cells of submitted jobs with such a name: `mbt status --log`.",
+            metavar="PATTERN",
+        ),
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option("--from", help="Its mirror, s3://BUCKET/FOLDER; default: the study's own."),
@@ -605,7 +663,7 @@ def pull(
     """Fetch finished cells, replies and logs of jobs from the mirror of a study."""
     from mbt_cli.cli import pull
 
-    pull.pull(study, only, source, follow=follow)
+    pull.pull(study, only, job, source, follow=follow)
 
 
 def cancel(
@@ -870,6 +928,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "train": train,
     "report": report,
     "view": view,
+    "studio": studio,
     "show": show,
     "plan": plan,
     "submit": submit,

@@ -29,8 +29,10 @@ from mbt_cli.cli.orphans import Orphans, orphan_findings, stop_orphans
 from mbt_cli.cli.printing import Terminal, foreign, printer
 from mbt_cli.cli.sandbox_checks import sandbox_findings
 from mbt_cli.core.findings import Finding, broken
-from mbt_cli.errors import ManifestError
+from mbt_cli.engine.submit import load_launcher
+from mbt_cli.errors import ManifestError, UsageError
 from mbt_cli.manifest.load import Manifest
+from mbt_cli.manifest.presets import PresetFolders
 from mbt_cli.registry import BACKENDS, LAUNCHERS
 from mbt_cli.settings import Machine, read_machine
 
@@ -155,6 +157,30 @@ def examine(
         print_findings(found)
     if any(finding.state == "broken" for finding in found):
         raise typer.Exit(1)
+
+
+def examine_launcher(kind: str, preset: str | None, presets: Path | None) -> None:
+    """Print findings about a launcher to stderr, and the rights that it needs to stdout.
+
+    Raises:
+        UsageError: There is no such launcher or preset, or several presets and none is named.
+    """
+    machine = read_machine()
+    folders = PresetFolders.usual(extra=presets or machine.presets, config=machine.config)
+    names = [preset] if preset else folders.names(kind)
+    known = LAUNCHERS.find(kind)
+    if known is not None and known.has_presets and len(names) != 1:
+        which = ", ".join(names) or "none"
+        raise UsageError(
+            f"the presets in presets/{kind}/ are {which}",
+            hint=f"mbt doctor --launcher {kind} --preset NAME",
+        )
+    launcher = load_launcher(kind, next(iter(names), ""), folders, {})
+    for finding in type(launcher).doctor(machine.environment):
+        words = [f"{finding.group}, {finding.what}: {finding.found}", finding.do]
+        typer.echo("; ".join(filter(None, words)), err=True)
+    if rights := launcher.permissions():
+        typer.echo(rights)
 
 
 def stop_orphaned_servers() -> None:

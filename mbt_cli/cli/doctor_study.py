@@ -42,7 +42,7 @@ from mbt_cli.errors import (
 )
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.queue import RequestBatch
-from mbt_cli.interfaces import Benchmark, Missing, Trainer
+from mbt_cli.interfaces import Benchmark, HostedTrainer, Missing, Trainer
 from mbt_cli.manifest.expand import HUB, source_exists
 from mbt_cli.manifest.load import Manifest
 from mbt_cli.plugins import installed_plugins
@@ -144,7 +144,8 @@ def need_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     found += [f for name, one in metrics.items() for f in one.findings(name, machine.environment)]
     for finding in found:
         yield replace(finding, do=finding.do.replace("MANIFEST", str(manifest.path)))
-    recipes = [cell.resolution.recipe for cell in cells]
+    trained = [c.resolution for c in cells if not isinstance(c.resolution.trainer, HostedTrainer)]
+    recipes = [resolution.recipe for resolution in trained]
     for python in sorted({r.launch.python for r in recipes if r is not None}, key=str):
         yield _training_finding(python)
     for stage, setting, package, python in _lacking(manifest):

@@ -61,7 +61,7 @@ def plan(
         kind = _kind_with(on, folders)
         launcher = load_launcher(kind, on, folders, {})
         placing = Placing(launcher.gpus() or UNKNOWN, environment)
-        place = f"{launcher.option or f'--launcher {kind}'} --preset {shlex.quote(on)}"
+        place = f"{launcher.option or f'--launcher {kind} --preset'} {shlex.quote(on)}"
     made = make_plan(
         *(manifest, States(manifest, machine.runs)),
         only=only or (),

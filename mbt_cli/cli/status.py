@@ -187,7 +187,8 @@ def _line(cell: CellStatus, tokens_per_second: float) -> Text:
 
 def print_log(cell: str, study: str | None, *, follow: bool) -> None:
     """Print the newest log of a cell, and with `follow` every new line until Ctrl-C."""
-    path = log_file(read_machine().runs, study, cell)
+    runs, looked = read_machine().runs, time.monotonic()
+    path = log_file(runs, study, cell)
     typer.echo(f"==> {path}", err=True)
     with path.open("rb") as file:
         while True:
@@ -196,6 +197,9 @@ def print_log(cell: str, study: str | None, *, follow: bool) -> None:
             if not follow:
                 return
             time.sleep(_FOLLOW_SECONDS)
+            if time.monotonic() - looked > _WATCH_SECONDS:  # logs elsewhere are fetched
+                log_file(runs, study, cell)
+                looked = time.monotonic()
 
 
 def cancel(study: str, only: Sequence[str] | None) -> None:

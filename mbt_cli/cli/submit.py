@@ -23,6 +23,7 @@ from mbt_cli.engine.submit import (
     prepare,
 )
 from mbt_cli.errors import UsageError
+from mbt_cli.interfaces import Launcher
 from mbt_cli.manifest.presets import PresetFolders
 
 _PAUSE_SECONDS = 60.0
@@ -36,6 +37,8 @@ def submit(
     *,
     at_once: int | None,
     preset: str,
+    build: bool,
+    here: bool,
     dry_run: bool,
     script_dir: Path | None,
     wait: bool,
@@ -49,6 +52,8 @@ def submit(
         option: How the user named it, for hints.
         at_once: Jobs that run at the same time, for a launcher with that setting.
         preset: Name of the launcher's preset.
+        build: Make the image of its containers first.
+        here: Run its containers on this machine.
         dry_run: Print the scripts only.
         script_dir: Write the scripts there only.
         wait: Wait while the queue is full.
@@ -62,9 +67,13 @@ def submit(
     named = presets or (Path(plan.presets) if plan.presets else None)
     manifest, machine = open_manifest(Path(plan.manifest), plan.overrides, named)
     folders = PresetFolders.usual(extra=named or machine.presets, config=machine.config)
-    target = load_launcher(launcher, preset, folders, {"at_once": at_once} if at_once else {})
+    settings = {"at_once": at_once} if at_once else {}
+    target = load_launcher(launcher, preset, folders, settings)
+    if here:
+        target = _here(target)
     words = ["mbt", "submit", *option]
-    words += ["--preset", preset] if target.has_presets else []
+    words += ["--preset", preset] if target.has_presets and preset not in option else []
+    words += ["--here"] if here else []
     words += ["--presets", str(presets)] if presets else []
     words += ["--script-dir", str(script_dir)] if script_dir else []
     words += ["--dry-run"] if dry_run else []
@@ -84,6 +93,8 @@ def submit(
     for line in target.notes(submission.jobs):
         typer.echo(line, err=True)
     out = printer()
+    if build and not (dry_run or script_dir):
+        target.build_image(lambda line: typer.echo(line, err=True))
     if dry_run:
         for job in submission.jobs:
             after = ", ".join((*job.needs, *submission.queued_needs(job))) or "nothing"
@@ -106,6 +117,17 @@ def submit(
         )
     else:
         out.print("nothing to submit: every cell is done")
+
+
+def _here(target: Launcher) -> Launcher:
+    """The launcher with its containers on this machine.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if "here" not in type(target).model_fields:
+        raise UsageError("`--here` runs containers of a launcher that has them", hint="--local 1")
+    return target.model_copy(update={"here": True})
 
 
 def _read(path: Path | None) -> tuple[bytes, str]:
@@ -134,3 +156,5 @@ def _submit(submission: NewSubmission, *, wait: bool) -> None:
         jobs = counted(len(queued), "job")
         out.print(f"{jobs} submitted; record: {submission.record}")
         out.print(f"watch: mbt status {submission.plan.study} --watch")
+    if submission.mirror:
+        out.print(f"fetch: mbt pull {submission.plan.study} --follow")

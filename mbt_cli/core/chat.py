@@ -45,14 +45,16 @@ def template_arguments(request: Mapping[str, Json]) -> dict[str, Json]:
     return {**stated, **request.get("chat_template_kwargs", {})}
 
 
-Wants = Literal["text", "top_logprobs", "likelihood"]
+Wants = Literal["text", "top_logprobs", "likelihood", "embedding"]
 """What a request asks a model for.
 
 - `text`: a reply.
 - `top_logprobs`: the likeliest first tokens of a reply, and their log-probabilities.
 - `likelihood`: the log-probability of the last turn as the reply to the turns before it.
+- `embedding`: the vector of a text, the only turn.
 
-The text of the Reply to the last two is a JSON object, `FirstToken` or `Likelihood`.
+The text of the Reply to the others than `text` is a JSON object: `FirstToken`, `Likelihood`,
+`Embedding`.
 """
 
 
@@ -72,6 +74,12 @@ class Likelihood(TypedDict):
 
     tokens: list[str]
     logprobs: list[float]
+
+
+class Embedding(TypedDict):
+    """The vector of a text, with as many numbers as the model has dimensions."""
+
+    embedding: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +138,10 @@ class Reply:
 
 Post = Callable[[dict[str, Json]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
 """Sends a body once and returns status, headers and content of the response. A body with `prompt`
-goes to `/completions`, one with `add_special_tokens` to vLLM's `/tokenize`, and any other to
-`/chat/completions`. Raises TimeoutError without a response in
-time, OSError without a connection, BrokenReplyError for a partial one,
-ReplyTooLargeError for one over the limit."""
+goes to `/completions`, one with `input` to `/embeddings`, one with `add_special_tokens` to vLLM's
+`/tokenize`, and any other to `/chat/completions`, unless the endpoint has a `Wire`. Raises
+TimeoutError without a response in time, OSError without a connection, BrokenReplyError for a
+partial one, ReplyTooLargeError for one over the limit."""
 
 ReadBody = Callable[[AsyncIterable[bytes]], Awaitable[bytes]]
 """Joins the parts of a response's body, within the limits of what may be in memory."""
@@ -156,13 +164,31 @@ class Vitals:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An OpenAI-compatible HTTP endpoint that is ready.
+class Wire:
+    """The form of an API that is not OpenAI's: what mbt sends and reads is translated.
 
     Args:
-        base_url: Ends with `/v1`.
+        request: The path below `base_url` and the API's own body for a body in OpenAI's form;
+            BackendError if the API has nothing like it.
+        completion: The chat completion in OpenAI's form for the JSON of a response; what is not
+            of its type is passed on or left out.
+        key_header: The header that holds the key.
+    """
+
+    request: Callable[[Mapping[str, Json]], tuple[str, Mapping[str, Json]]]
+    completion: Callable[[Json], Json]
+    key_header: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An HTTP endpoint that is ready: OpenAI-compatible, or with a `Wire`.
+
+    Args:
+        base_url: Ends with the version of its API: `/v1`.
         model: The endpoint's name for the model.
-        api_key: Bearer token; kept out of representations, logs and artifacts.
+        api_key: The key, a bearer token without a `wire`; kept out of representations, logs and
+            artifacts.
         key_name: The environment variable that holds it, for messages.
         headers: More headers, which may hold secrets as well.
         token_limit_field: Body field for the token limit, `max_tokens` or `max_completion_tokens`.
@@ -176,13 +202,15 @@ class Endpoint:
         rest_limit: Token limit to send for `max_tokens = "rest"`; null sends none, so that the
             server uses what its context leaves.
         shape: Adapts a body to an endpoint that departs from the protocol.
+        wire: The form of its API, where that is not OpenAI's.
         transport: A client of the endpoint's own; takes the time limit of a reply in seconds, and
             what reads the bodies of its responses.
         alive: Raises BackendError with the last log lines once the server has died.
         vitals: Shows whether the server hangs; null if mbt did not start it.
         models: Asks what it lists at `/models`, if mbt did not start it.
         has_identity: Whether the manifest gives it an `identity`.
-        batches: Whether requests go through its batch API.
+        batches: The batch API that requests go through: `files` as OpenAI has it, `messages` as
+            Anthropic has it; null if each is sent at once.
         replicas: Copies of the model behind it; concurrency that is unsaid follows them.
         note: How it was placed on GPUs, for the user.
     """
@@ -201,14 +229,24 @@ class Endpoint:
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     rest_limit: int | None = None
     shape: Callable[[dict[str, Json]], dict[str, Json]] | None = None
+    wire: Wire | None = None
     transport: Callable[[float, ReadBody], AbstractAsyncContextManager[Post]] | None = None
     alive: Callable[[], None] | None = None
     vitals: Vitals | None = None
     models: Callable[[], Sequence[Mapping[str, Json]]] = tuple
     has_identity: bool = False
-    batches: bool = False
+    batches: Literal["files", "messages"] | None = None
     replicas: int = 1
     note: str = ""
+
+    def all_headers(self) -> dict[str, str]:
+        """The headers of every request, the one with the key included."""
+        key = {}
+        if self.api_key and self.wire is None:
+            key["Authorization"] = f"Bearer {self.api_key}"
+        elif self.api_key and self.wire is not None:
+            key[self.wire.key_header] = self.api_key
+        return {**key, **self.headers}
 
 
 @dataclass(frozen=True, slots=True)

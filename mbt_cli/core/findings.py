@@ -93,6 +93,7 @@ EXTRAS: Mapping[str, Extra] = {
     "ray": Extra(("ray",), "vLLM over several nodes through Ray, for versions without --nnodes"),
     "s3": Extra(("obstore",), "files and mirrors on S3"),
     "sky": Extra(("skypilot",), "clouds and Kubernetes"),
+    "sagemaker": Extra(("boto3", "obstore"), "training jobs of SageMaker"),
     "qlora": Extra(("bitsandbytes",), "training in four bits, 8-bit optimizers"),
     "kernels": Extra(("kernels",), "attention and layer kernels of the Hugging Face hub"),
     "gpu": Extra(("flash-attn", "liger-kernel"), "faster training on GPUs"),

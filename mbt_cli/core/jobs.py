@@ -20,6 +20,8 @@ class JobContext:
         environment: Variables to export, such as HF_HOME; never a secret.
         label: Marks all jobs of one study in one runs folder.
         mbt: The command that runs `mbt` here.
+        mirror: Folder of objects by which inputs and results of the study travel, for launchers
+            whose jobs do not see the runs folder.
     """
 
     study: str
@@ -30,6 +32,7 @@ class JobContext:
     environment: Mapping[str, str] = field(default_factory=dict)
     label: str = ""
     mbt: Sequence[str] = ("mbt",)
+    mirror: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

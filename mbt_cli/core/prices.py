@@ -58,6 +58,8 @@ class Price(Settings):
     cached: _PerMillion | None = None
     """Price of a million prompt tokens that the provider's prompt cache serves. Default: that of
     `input`."""
+    training: _PerMillion | None = None
+    """Price of a million tokens that the provider trains, each epoch counted: method `provider`."""
 
     @property
     def is_free(self) -> bool:
@@ -65,14 +67,18 @@ class Price(Settings):
         return not (self.input or self.output or self.cached)
 
     def shared(self, share: float) -> "Price":
-        """A share of this price.
+        """A share of this price, for requests alone.
 
         Example:
             >>> Price(input=2.0, output=8.0).shared(0.5)
-            Price(input=1.0, output=4.0, cached=None)
+            Price(input=1.0, output=4.0, cached=None, training=None)
         """
         cached = None if self.cached is None else self.cached * share
         return Price(input=self.input * share, output=self.output * share, cached=cached)
+
+    def of_training(self) -> "Price | None":
+        """The price of trained tokens, as the price of a prompt; None if there is none."""
+        return None if self.training is None else Price(input=self.training, output=0.0)
 
     def rates(self) -> tuple[int, int, int]:
         """Picos for a token of the prompt, of its cached part, and of the reply."""
@@ -126,6 +132,16 @@ def money_text(picos: int, currency: str) -> str:
     amount = picos / PICOS
     decimals = 2 if amount >= 1 else min(6, max(2, significant_decimals(amount, 2)))
     return f"{number_text(amount, decimals=decimals)} {currency}"
+
+
+def training_of(model: str) -> str:
+    """The name under which the training of a model is counted and priced.
+
+    Example:
+        >>> training_of("small")
+        'small (training)'
+    """
+    return f"{model} (training)"
 
 
 class Ledger(Protocol):

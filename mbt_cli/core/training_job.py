@@ -47,6 +47,9 @@ CHECKPOINT = "checkpoint"
 PUBLISHED = "published"
 """In the training folder: a folder for each step whose checkpoint is to be published, named by the
 step once it is whole."""
+HOSTED = "hosted.json"
+"""In the checkpoint of a training at a provider: its name for the trained model, in place of
+weights."""
 TRAINED_GGUF = "model.gguf"
 """In the checkpoint of a model that came as GGUF: the trained weights for llama.cpp."""
 ADAPTER = "adapter"

@@ -19,7 +19,7 @@ from mbt_cli.core.chat import Json
 from mbt_cli.core.lineage_notes import TRAINING
 from mbt_cli.core.number_text import ABSENT, number_text, significant_decimals
 from mbt_cli.core.recipe import Recipe
-from mbt_cli.core.training_job import CHECKPOINT, TRAINED_GGUF
+from mbt_cli.core.training_job import CHECKPOINT, HOSTED, TRAINED_GGUF
 from mbt_cli.engine.export_jsonl import LAYOUT, ScoredCell, scored_cells, write_results
 from mbt_cli.engine.export_report import SUMMARY, configs, read_report, tables_text, write_report
 from mbt_cli.errors import StageError, UsageError
@@ -566,6 +566,11 @@ def _model(folder: Path) -> Export:
     from huggingface_hub import ModelCardData
 
     lineage = require_lineage(folder)
+    if (folder / FILES / CHECKPOINT / HOSTED).is_file():
+        raise UsageError(
+            f"`{folder}` is a model at its provider, which gives no weights to export",
+            hint="its data can be exported: name the folder of the stage that it was trained on",
+        )
     if not (folder / FILES / CHECKPOINT / "config.json").is_file():
         raise UsageError(f"`{folder}` holds no checkpoint")
     study = _study_of(folder, lineage)

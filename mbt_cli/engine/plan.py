@@ -265,6 +265,7 @@ def make_plan(
     _add_gpus_beside(manifest, drafts)
     gpus = {address: draft.gpus for draft in drafts for address in draft.cells}
     trainings = planned_trainings(states, sizes)
+    training_money = {one.address: one.money for one in trainings if one.money is not None}
     training_hours = {
         t.address: t.hours * (t.processes or 1)
         for t in trainings
@@ -287,7 +288,11 @@ def make_plan(
                 most_tokens=size.most_tokens,
                 requests=size.requests,
                 gpu_hours=hours,
-                **_money(state, size, manifest.prices),
+                **(
+                    {"money": training_money[address]}
+                    if address in training_money
+                    else _money(state, size, manifest.prices)
+                ),
             )
         )
     jobs = [

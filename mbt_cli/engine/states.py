@@ -60,6 +60,11 @@ class States:
         self._states: dict[str, CellState] = {}
 
     @property
+    def manifest(self) -> Manifest:
+        """The study."""
+        return self._manifest
+
+    @property
     def study_folder(self) -> Path:
         """Folder of the whole study."""
         return self._runs / self._manifest.study

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -338,6 +339,10 @@ class _Status:
             return replace(status, doing="failed" if status.why else "missing")
         record, kind, job = self._jobs.of[status.address]
         ended = self._jobs.ended.get(job.launcher_id)
+        launcher = LAUNCHERS.find(kind)
+        if ended and ended.outcome == "completed" and launcher and not launcher.shares_runs:
+            why = f"its job has ended: fetch it with `mbt pull {self._study}`"
+            return replace(status, doing="pending", why=why, is_stuck=True)
         if ended and ended.outcome == "cancelled":
             return replace(status, doing="cancelled", why="cancelled")
         if ended and ended.outcome == "completed" and not job.finishes and not status.why:
@@ -345,7 +350,9 @@ class _Status:
             return replace(status, why=f"{asked}, and the rest is not submitted yet")
         if status.why or ended:
             why = status.why or f"its job ended {ended.state if ended else ''}"
-            log = _log_tail(_logs(kind, record, job))
+            log: Sequence[str] = ()
+            with suppress(MbtError):  # it may have to be fetched
+                log = _log_tail(_logs(kind, record, job))
             return replace(status, doing="failed", why=why, log=log)
         return replace(status, job="")
 
@@ -438,6 +445,34 @@ def _logs(launcher: str, record: Path, job: SubmittedJob) -> Sequence[Path]:
     return known.logs(job.launcher_id, record, job.id) if known else ()
 
 
+def _names_of(launcher: str, job: SubmittedJob) -> list[str]:
+    """How people may name a job: by the plan, by its id, and as its place names it."""
+    known = LAUNCHERS.find(launcher)
+    if not job.launcher_id or known is None:
+        return [one for one in (job.launcher_id, job.id) if one]
+    return [job.id, job.launcher_id, known.name_of(job.launcher_id)]
+
+
+def cells_of_jobs(runs: Path, study: str, pattern: str) -> set[str]:
+    """The cells of a study's submitted jobs, one of whose names fits the pattern.
+
+    Raises:
+        UsageError: No job fits.
+    """
+    jobs = [
+        (_names_of(submission.launcher, job), job.cells)
+        for submission in read_submissions(runs, study).values()
+        for job in submission.jobs
+    ]
+    found = {
+        a for names, cells in jobs if any(fnmatchcase(n, pattern) for n in names) for a in cells
+    }
+    if not found:
+        known = ", ".join(names[-1] for names, _ in jobs[-_LAST_LINES:]) or "none"
+        raise UsageError(f"no job of `{study}` fits `{pattern}`", hint=f"the newest are {known}")
+    return found
+
+
 def _log_tail(logs: Sequence[Path]) -> list[str]:
     """The last lines of the newest log."""
     if not logs:
@@ -467,7 +502,7 @@ def log_file(runs: Path, study: str | None, wanted: str) -> Path:
         for record, submission in read_submissions(runs, name).items():
             for job in submission.jobs:
                 jobs.add(job.id)
-                if wanted in (job.id, job.launcher_id) or any(
+                if wanted in _names_of(submission.launcher, job) or any(
                     matches(wanted, address) for address in job.cells
                 ):
                     logs.extend(_logs(submission.launcher, record, job))
@@ -572,7 +607,8 @@ def job_log(runs: Path, study: str) -> Iterator[tuple[str, ...]]:
             cells = first if not more else f"{first} and {len(more)} more"
             if job.shards > 1:
                 cells = f"{cells}, shards {job.tasks[0]} to {job.tasks[1]} of {job.shards}"
-            yield (job.launcher_id or job.id, study, submission.manifest, cells, submitted)
+            name = _names_of(submission.launcher, job)[-1]
+            yield (name, study, submission.manifest, cells, submitted)
 
 
 JOB_LOG = ("job", "study", "manifest", "what it makes", "submitted (UTC)")

@@ -54,6 +54,7 @@ from mbt_cli.settings import Machine
 from mbt_cli.store.cells import cell_folder
 from mbt_cli.store.disk import append_synced, write_atomically, writing_to
 from mbt_cli.store.lineage import read_lineage
+from mbt_cli.store.mirror import Mirror
 from mbt_cli.store.provenance import write_checkout
 
 SUBMISSIONS = "submissions"
@@ -99,6 +100,8 @@ class Submission(Settings):
     """The command that continues it; empty in records of mbt 0.1."""
     fingerprint: str = ""
     """That of its plan; empty in records of mbt 0.2."""
+    mirror: str = ""
+    """Where its results go if its jobs do not see the runs folder."""
     jobs: tuple[SubmittedJob, ...] = ()
     """The submitted jobs, in order; on disk in `jobs.jsonl`, until mbt 0.2 here."""
 
@@ -250,6 +253,7 @@ class NewSubmission:
         queued: Cell to the queued job that makes it already.
         again: The command that continues the submission.
         arrays: Cell to the queued parts of an array that asks its requests.
+        mirror: Where results go, for a launcher whose jobs do not see the runs folder.
     """
 
     plan: Plan
@@ -261,6 +265,7 @@ class NewSubmission:
     queued: Mapping[str, JobId]
     again: str
     arrays: Mapping[str, Sequence[JobId]] = field(default_factory=dict)
+    mirror: str | None = None
 
     def write_copy(self) -> None:
         """Copy plan, manifest, presets, prompts and the state of git into the record's folder.
@@ -372,12 +377,19 @@ class NewSubmission:
             StageError: A job that ran here failed.
         """
         self.write_copy()
+        if self.mirror:  # inputs that were made here
+            mirror = Mirror(self.mirror, self.record.parents[2], self.plan.study)
+            try:
+                mirror.push()
+            finally:
+                mirror.close()
         done = Submission(
             study=self.plan.study,
             launcher=self.launcher.kind,
             manifest=self.plan.manifest,
             again=self.again,
             fingerprint=self.plan.fingerprint,
+            mirror=self.mirror or "",
         )
         head = orjson.dumps(done.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
         write_atomically(self.record / _JOBS_FILE, head + b"\n")
@@ -490,10 +502,14 @@ def prepare(
         submits: Whether the jobs will be submitted; otherwise a queue may be unreachable.
 
     Raises:
-        UsageError: A model does not fit on the launcher's GPUs.
-        MbtError: The launcher's queue does not answer.
+        UsageError: A model does not fit on the launcher's GPUs, or the launcher needs a mirror and
+            there is none.
+        MbtError: The launcher's queue does not answer, or the mirror.
     """
     runs = machine.runs.resolve()
+    mirror = None if launcher.shares_runs else _mirror_of(manifest, machine, launcher)
+    if mirror and submits:
+        Mirror(mirror, runs, plan.study).pull()
     records = dict(read_submissions(runs, plan.study))
     queued: dict[str, JobId] = {}
     alive: set[JobId] = set()
@@ -535,6 +551,7 @@ def prepare(
         environment={**passed_on, "MBT_RUNS": str(runs)},
         label=label_of(plan.study, runs),
         mbt=tuple(mbt),
+        mirror=mirror,
     )
     gpus = launcher.gpus()
     placing = None if gpus is None else Placing(gpus, machine.environment)
@@ -563,8 +580,24 @@ def prepare(
         kept += [replace(job, part=part) for part in arrays.left(planned)]
     again = f"{plan.command()} | {submit}"
     return NewSubmission(
-        *(plan, manifest, presets, launcher, folder, kept, queued, again), arrays.waiting
+        *(plan, manifest, presets, launcher, folder, kept, queued, again), arrays.waiting, mirror
     )
+
+
+def _mirror_of(manifest: Manifest, machine: Machine, launcher: Launcher) -> str:
+    """The mirror for jobs that do not see the runs folder.
+
+    Raises:
+        UsageError: There is none.
+    """
+    found = machine.mirror or launcher.own_mirror()
+    if found is None or manifest.document.run.mirror == "off":
+        raise UsageError(
+            f"these jobs give results back by a mirror, and the study `{manifest.study}` has none",
+            hint='name it: `mirror = "s3://BUCKET/FOLDER"` in the preset, or `[run] mirror` in '
+            "the manifest",
+        )
+    return found
 
 
 class _Arrays:

@@ -12,10 +12,12 @@ from pydantic import Field
 from mbt_cli.core.flops import gpu_memory, peak_flops
 from mbt_cli.core.lineage_notes import TRAINING
 from mbt_cli.core.plugin import Settings
+from mbt_cli.core.prices import PICOS, money_text, training_of
 from mbt_cli.core.recipe import Recipe
 from mbt_cli.core.training_memory import ModelShape, longest_row, memory_parts
 from mbt_cli.engine.beside import is_training
 from mbt_cli.engine.states import CellState, States
+from mbt_cli.interfaces import HostedTrainer
 from mbt_cli.store.hub import HubAccess, cached_file
 from mbt_cli.store.lineage import Lineage
 from mbt_cli.store.provenance import gpu_names
@@ -34,6 +36,7 @@ USUAL_PROMPT = 1_500
 """Tokens of a prompt with documents, until a rollout of the study is done."""
 USUAL_REPLY = 2_000
 """Tokens of a completion, where the plan knows none of the data's."""
+_ANY_LENGTH = 1 << 40
 NO_WEIGHTS = "no weights are trained: examples become a prompt"
 _GIBIBYTE = 1 << 30
 _Number = Annotated[float, Field(ge=0)]
@@ -76,6 +79,12 @@ class PlannedTraining(Settings):
     """Why it cannot fit, or which rows cannot, with what to type."""
     unknown: str | None = None
     """Why there is no estimate of memory."""
+    by_provider: bool = False
+    """Whether a provider trains: its tokens are paid for, and nothing here is used."""
+    money: float | None = Field(default=None, ge=0)
+    """What the provider's training costs at most, in the study's currency; null if unknown."""
+    currency: str = ""
+    """The currency of `money`."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,8 @@ def _estimate(
     recipe = resolution.recipe
     if recipe is None:
         return PlannedTraining(address=state.cell.address, hours=0, hours_from=NO_WEIGHTS)
+    if isinstance(resolution.trainer, HostedTrainer):
+        return _by_provider(state, states, sizes, resolution.trainer, prompt)
     name, place = _gpu(state, recipe, gpus)
     processes = recipe.launch.known_processes()
     data = _Data.of(state, states, sizes, recipe, prompt)
@@ -136,6 +147,36 @@ def _estimate(
         unknown = "`launch.processes` is known only in the job"
     hours = _hours(state, recipe, shape, estimate, trainings)
     return estimate.model_copy(update={"unknown": unknown, **more, **hours})
+
+
+def _by_provider(
+    state: CellState,
+    states: States,
+    sizes: Mapping[str, DataSize],
+    trainer: HostedTrainer,
+    prompt: int,
+) -> PlannedTraining:
+    """Tokens of all epochs, and what they cost."""
+    recipe = state.cell.resolution.recipe
+    assert recipe is not None
+    epochs = trainer.epochs(recipe)
+    counting = {"max_length": _ANY_LENGTH, "trainer": {"num_train_epochs": epochs}}
+    data = _Data.of(state, states, sizes, recipe.model_copy(update=counting), prompt)
+    manifest = states.manifest
+    price = manifest.prices.get(training_of(state.cell.resolution.models["model"].name))
+    money = None
+    if price is not None and data.tokens is not None and trainer.paid_by_tokens:
+        money = price.at_most(data.tokens, 0) / PICOS
+    return PlannedTraining(
+        address=state.cell.address,
+        rows=data.rows,
+        rows_known=data.is_known,
+        row_tokens=data.length,
+        tokens=data.tokens if trainer.paid_by_tokens else None,
+        by_provider=True,
+        money=money,
+        currency=manifest.document.study.currency,
+    )
 
 
 @dataclass(frozen=True)
@@ -441,15 +482,19 @@ def training_lines(estimate: PlannedTraining) -> list[str]:
         return [f"no training time: {NO_WEIGHTS}"]
     number = "an unknown number of" if estimate.processes is None else estimate.processes
     of = "processes" if estimate.gpu is None else f"x {estimate.gpu} ({estimate.gpu_from})"
-    lines = [f"{number} {of}"]
+    lines = ["trained by the provider" if estimate.by_provider else f"{number} {of}"]
     if estimate.rows is not None:
         known = "counted" if estimate.rows_known else "by the plan: earlier stages have not run"
         lines.append(f"at most {estimate.rows:,} rows an epoch, {known}")
     else:
         lines.append("rows unknown until earlier stages have run")
     if estimate.tokens is not None:
-        steps, tokens = f"{estimate.steps or 0:,} steps", f"{estimate.tokens:,} tokens"
-        lines.append(f"{steps}, {tokens}: {estimate.row_tokens or 0:,} a row")
+        tokens = f"{estimate.tokens:,} tokens"
+        if not estimate.by_provider:
+            tokens = f"{estimate.steps or 0:,} steps, {tokens}"
+        lines.append(f"{tokens}: {estimate.row_tokens or 0:,} a row")
+    if estimate.money is not None:
+        lines.append(f"about {money_text(round(estimate.money * PICOS), estimate.currency)}")
     if estimate.hours is not None:
         lines.append(f"{estimate.hours:,.2f} hours; {estimate.hours_from}")
     if estimate.memory:

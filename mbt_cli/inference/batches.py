@@ -1,17 +1,19 @@
-"""Send requests through a provider's batch API: files of requests, answered within a day.
+"""Send requests through a provider's batch API, which answers within a day.
 
 Requests are gathered until no more come for a moment, and go as one or more batches: each round of
 a program is one. What was sent is kept in `journal/batches-WRITER.log`, one JSON object a line: a
 batch's own name and its requests before the upload, then the provider's file and batch. After a
-kill, a batch without a provider's id is looked for by that name among the provider's batches and
-files, so that nothing is uploaded twice.
+kill, a batch without a provider's id is looked for at the provider, so that nothing is uploaded
+twice: OpenAI's batches and files by that name; Anthropic's, which have no name, by the ids of the
+requests in their results.
 
-Source: https://platform.openai.com/docs/guides/batch
+Sources: https://platform.openai.com/docs/guides/batch,
+https://docs.anthropic.com/en/api/creating-message-batches
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +24,10 @@ import orjson
 
 from mbt_cli.core.chat import Endpoint, Json
 from mbt_cli.errors import BackendError
-from mbt_cli.inference.client import Client, Inflow
-from mbt_cli.inference.journal import unwritable
+from mbt_cli.inference.client import Client, Inflow, hold_key, openai_route
 from mbt_cli.inference.queue import PendingRequest, RequestBatch
 from mbt_cli.inference.replies import Sending, SendResult, failed, result_of_status, server_words
+from mbt_cli.inference.sent_log import keep_record, kept_records
 
 MOST_REQUESTS = 50_000
 """Requests of one batch, at most."""
@@ -37,6 +39,9 @@ _LONGEST_POLL_SECONDS = 60.0
 _GROWTH = 1.5
 _ENDED = frozenset({"completed", "expired", "cancelled", "failed"})
 _MARK = "mbt_batch"
+_BATCHES = "/messages/batches"
+_RAW = ("/content", "/results")
+_KEY_KEPT = 56  # of 64 characters of a request's key; an id has 64 with what follows
 _Answer = tuple[int, Mapping[str, str], bytes]
 
 
@@ -51,6 +56,7 @@ class SentBatch:
         ids: The `custom_id` of its requests.
         file: The provider's id of the uploaded file; empty until it is known.
         id: The provider's id of the batch; empty until it is known.
+        after: The provider's newest batch before it was begun, where batches have no name.
         is_done: Whether its replies are in the journal.
     """
 
@@ -60,6 +66,7 @@ class SentBatch:
     ids: list[str] = field(default_factory=list)
     file: str = ""
     id: str = ""
+    after: str = ""
     is_done: bool = False
 
 
@@ -67,16 +74,13 @@ def sent_batches(journal: Path) -> list[SentBatch]:
     """The batches that a cell's journal names, each file's in their order."""
     found: dict[str, SentBatch] = {}
     for path in sorted(journal.glob("batches-*.log")):
-        with suppress(FileNotFoundError):
-            for line in path.read_bytes().splitlines():
-                with suppress(orjson.JSONDecodeError, TypeError):  # a kill tore it
-                    record = orjson.loads(line)
-                    name = record["name"]
-                    if name not in found:
-                        found[name] = SentBatch(**record)
-                    else:
-                        for key, value in record.items():
-                            setattr(found[name], key, value)
+        for record in kept_records(path):
+            name = record["name"]
+            if name not in found:
+                found[name] = SentBatch(**record)
+            else:
+                for key, value in record.items():
+                    setattr(found[name], key, value)
     return list(found.values())
 
 
@@ -102,6 +106,7 @@ class BatchClient(Client):
     ) -> None:
         super().__init__(endpoint, batch, self._post_body, Inflow(batch.run))
         self._session = session
+        self._journal = journal
         self._path = journal / f"batches-{writer}.log"
         self._model = model
         self._open = [
@@ -118,6 +123,26 @@ class BatchClient(Client):
         """What the client waits for, in words; empty if nothing."""
         return self._said
 
+    @abstractmethod
+    def _custom_id(self, pending: PendingRequest) -> str:
+        """The request's id within its batch: equal whenever the same request is asked."""
+
+    @abstractmethod
+    def _line(self, own: str, body: Mapping[str, Json]) -> tuple[str, Json]:
+        """The path that a batch asks, and the record of a request in it."""
+
+    @abstractmethod
+    async def _begin(self, one: SentBatch, lines: Iterable[bytes]) -> None:
+        """Upload a batch, unless the provider has it already; the record names it then."""
+
+    @abstractmethod
+    async def _find(self, one: SentBatch) -> bool:
+        """Look for a batch whose beginning a kill cut; whether the provider has it, or may."""
+
+    @abstractmethod
+    async def _results(self, one: SentBatch) -> Mapping[str, "_Answer | Exception"] | None:
+        """The answers of a batch by the ids of its requests; None while it has not ended."""
+
     async def send(self, pending: PendingRequest) -> SendResult:
         try:
             return await super().send(pending)
@@ -126,12 +151,10 @@ class BatchClient(Client):
             return failed(error.kind, str(error), sending, can_retry=error.can_retry)
 
     async def post_of(self, pending: PendingRequest) -> _Answer:
-        own = f"{pending.request.key}-{pending.content_attempt}"
+        own = self._custom_id(pending)
         if own not in self._sent:
-            body = self.body(pending)
-            path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
-            request = {"custom_id": own, "method": "POST", "url": path, "body": body}
-            self._new[own] = path, orjson.dumps(request) + b"\n"
+            path, record = self._line(own, self.body(pending))
+            self._new[own] = path, orjson.dumps(record)
         self._waiting[own] = asyncio.get_running_loop().create_future()
         self._arrived.set()
         try:
@@ -158,12 +181,13 @@ class BatchClient(Client):
                 self._arrived.clear()
                 await asyncio.sleep(_QUIET_SECONDS)
             for one in [batch for batch in self._open if not batch.id]:
-                await self._find(one)
+                if not await self._find(one):
+                    await self._forget(one)
             if self._new:
                 await self._submit()
                 wait = _FIRST_POLL_SECONDS
             for one in list(self._open):
-                if any(own in self._waiting for own in one.ids):
+                if one.id and any(own in self._waiting for own in one.ids):
                     await self._poll(one)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -175,109 +199,38 @@ class BatchClient(Client):
         for path, lines in _split(self._new):
             ids = list(lines)
             one = SentBatch(f"mbt-{token_hex(8)}", self._model, path, ids)
-            self._keep({"name": one.name, "model": one.model, "url": path, "ids": ids})
-            content = b"".join(lines.values())
-            while not one.id:
-                await self._create(one, content)
+            one.after = await self._newest()
+            record = {"name": one.name, "model": one.model, "url": path, "ids": ids}
+            self._keep({**record, "after": one.after} if one.after else record)
+            await self._begin(one, lines.values())
             self._open.append(one)
             self._sent.update(ids)
             for own in ids:
                 self._new.pop(own, None)
 
-    async def _create(self, one: SentBatch, content: bytes) -> None:
-        """Upload a batch's file and begin it, unless the provider has them already."""
-        import aiohttp
+    async def _newest(self) -> str:
+        """The newest batch of the provider, where it helps to find the next one again."""
+        return ""
 
-        if not one.file:
-            form = aiohttp.FormData()
-            form.add_field("purpose", "batch")
-            form.add_field("file", content, filename=f"{one.name}.jsonl")
-            made = await self._call("POST", "/files", data=form)
-            if made is None:
-                await self._look_for(one)
-                return
-            one.file = made["id"]
-            self._keep({"name": one.name, "file": one.file})
-        await self._begin(one)
-
-    async def _begin(self, one: SentBatch) -> None:
-        body = {
-            "input_file_id": one.file,
-            "endpoint": one.url,
-            "completion_window": "24h",
-            "metadata": {_MARK: one.name},
-        }
-        made = await self._call("POST", "/batches", json=body)
-        if made is None:
-            await self._look_for(one)
-            return
-        one.id = made["id"]
-        self._keep({"name": one.name, "id": one.id})
-
-    async def _find(self, one: SentBatch) -> None:
-        """Go on with a batch whose beginning a kill cut; forget it if the provider has nothing."""
-        while True:
-            await self._look_for(one)
-            if one.id:
-                return
-            if not one.file:
-                self._open.remove(one)
-                self._sent.difference_update(one.ids)
-                self._keep({"name": one.name, "is_done": True})
-                for own in one.ids:
-                    if (found := self._waiting.get(own)) and not found.done():
-                        words = "it did not reach the provider"
-                        found.set_exception(_NotAnsweredError("batch_lost", words, can_retry=True))
-                await asyncio.sleep(0)
-                return
-            await self._begin(one)
-
-    async def _look_for(self, one: SentBatch) -> None:
-        """Find a batch or its file at the provider by its name."""
-        async for made in self._listed("/batches"):
-            if (made.get("metadata") or {}).get(_MARK) == one.name:
-                one.id = made["id"]
-                self._keep({"name": one.name, "id": one.id})
-                return
-        if not one.file:
-            async for made in self._listed("/files"):
-                if made.get("filename") == f"{one.name}.jsonl":
-                    one.file = made["id"]
-                    self._keep({"name": one.name, "file": one.file})
-                    return
-
-    async def _listed(self, path: str) -> AsyncIterator[Mapping[str, Json]]:
-        after = ""
-        while True:
-            query = {"limit": "100", **({"after": after} if after else {})}
-            found = await self._patient("GET", path, params=query)
-            for one in found["data"]:
-                yield one
-            if not found.get("has_more") or not found["data"]:
-                return
-            after = found["data"][-1]["id"]
+    async def _forget(self, one: SentBatch) -> None:
+        """Ask the requests of a batch again that did not reach the provider."""
+        self._open.remove(one)
+        self._sent.difference_update(one.ids)
+        self._keep({"name": one.name, "is_done": True})
+        for own in one.ids:
+            words = "it did not reach the provider"
+            self._deliver(own, _NotAnsweredError("batch_lost", words, can_retry=True))
+        await asyncio.sleep(0)
 
     async def _poll(self, one: SentBatch) -> None:
         """Ask how a batch stands; deliver its replies if it has ended."""
-        now = await self._patient("GET", f"/batches/{one.id}")
-        status, counts = now["status"], now.get("request_counts") or {}
-        done = counts.get("completed", 0)
-        self._said = f"batch {one.id}: {status}, {done:,} of {len(one.ids):,} replies"
-        if status not in _ENDED:
+        answers = await self._results(one)
+        if answers is None:
             return
-        answers: dict[str, _Answer | Exception] = {}
-        for name in ("output_file_id", "error_file_id"):
-            if file := now.get(name):
-                content = await self._patient("GET", f"/files/{file}/content")
-                answers.update(_answers_in(content))
-        problems = (now.get("errors") or {}).get("data") or []
-        words = "; ".join(server_words(p) for p in problems) or "it ended without a reply"
-        full = any(p.get("code") == "token_limit_exceeded" for p in problems)
-        can_retry = status != "failed" or full
-        kind = f"batch_{status}" if status != "completed" else "batch_incomplete"
         self._sent.difference_update(one.ids)
         for own in one.ids:
-            missing = _NotAnsweredError(kind, words, can_retry=can_retry)
+            words = "the batch ended without a reply"
+            missing = _NotAnsweredError("batch_incomplete", words, can_retry=True)
             self._deliver(own, answers.get(own, missing))
         self._open.remove(one)
         self._said = ""
@@ -293,6 +246,18 @@ class BatchClient(Client):
             waiting.set_exception(answer)
         else:
             waiting.set_result(answer)
+
+    async def _pages(self, path: str, cursor: str) -> AsyncIterator[Mapping[str, Json]]:
+        """What the provider lists, newest first; `cursor` names the query of the next page."""
+        after = ""
+        while True:
+            query = {"limit": "100", **({cursor: after} if after else {})}
+            found = await self._patient("GET", path, params=query)
+            for one in found["data"]:
+                yield one
+            if not found.get("has_more") or not found["data"]:
+                return
+            after = found["data"][-1]["id"]
 
     async def _patient(self, method: str, path: str, **options: Any) -> Any:
         """Call until there is an answer."""
@@ -315,7 +280,7 @@ class BatchClient(Client):
             ) as response:
                 content = await response.read()
                 if response.status == 200:
-                    return content if path.endswith("/content") else orjson.loads(content)
+                    return content if path.endswith(_RAW) else orjson.loads(content)
                 result = result_of_status(
                     response.status,
                     response.headers,
@@ -336,17 +301,203 @@ class BatchClient(Client):
         return None
 
     def _keep(self, record: Mapping[str, Json]) -> None:
-        try:
-            with self._path.open("ab") as file:
-                file.write(b"\n" + orjson.dumps(record) + b"\n")  # a torn line ends here
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise unwritable(self._path, error) from error
+        keep_record(self._path, record)
 
     async def _post_body(self, body: dict[str, Json]) -> _Answer:
         """Refuse a body without a request, as of a likelihood; `OpenAIBackend` does so before."""
         raise BackendError("a batch API gives no likelihoods")
+
+
+class FileBatches(BatchClient):
+    """Batches as OpenAI has them: a file of requests, and files of answers."""
+
+    def _custom_id(self, pending: PendingRequest) -> str:
+        return f"{pending.request.key}-{pending.content_attempt}"
+
+    def _line(self, own: str, body: Mapping[str, Json]) -> tuple[str, Json]:
+        path, sent = openai_route(body)
+        path = f"/v1{path}"
+        return path, {"custom_id": own, "method": "POST", "url": path, "body": sent}
+
+    async def _begin(self, one: SentBatch, lines: Iterable[bytes]) -> None:
+        content = b"".join(line + b"\n" for line in lines)
+        while not one.id:
+            await self._create(one, content)
+
+    async def _create(self, one: SentBatch, content: bytes) -> None:
+        """Upload a batch's file and start it, unless the provider has them already."""
+        import aiohttp
+
+        if not one.file:
+            form = aiohttp.FormData()
+            form.add_field("purpose", "batch")
+            form.add_field("file", content, filename=f"{one.name}.jsonl")
+            made = await self._call("POST", "/files", data=form)
+            if made is None:
+                await self._look_for(one)
+                return
+            one.file = made["id"]
+            self._keep({"name": one.name, "file": one.file})
+        await self._start(one)
+
+    async def _start(self, one: SentBatch) -> None:
+        body = {
+            "input_file_id": one.file,
+            "endpoint": one.url,
+            "completion_window": "24h",
+            "metadata": {_MARK: one.name},
+        }
+        made = await self._call("POST", "/batches", json=body)
+        if made is None:
+            await self._look_for(one)
+            return
+        one.id = made["id"]
+        self._keep({"name": one.name, "id": one.id})
+
+    async def _find(self, one: SentBatch) -> bool:
+        while True:
+            await self._look_for(one)
+            if one.id:
+                return True
+            if not one.file:
+                return False
+            await self._start(one)
+
+    async def _look_for(self, one: SentBatch) -> None:
+        """Find a batch or its file at the provider by its name."""
+        async for made in self._listed("/batches"):
+            if (made.get("metadata") or {}).get(_MARK) == one.name:
+                one.id = made["id"]
+                self._keep({"name": one.name, "id": one.id})
+                return
+        if not one.file:
+            async for made in self._listed("/files"):
+                if made.get("filename") == f"{one.name}.jsonl":
+                    one.file = made["id"]
+                    self._keep({"name": one.name, "file": one.file})
+                    return
+
+    async def _listed(self, path: str) -> AsyncIterator[Mapping[str, Json]]:
+        async for one in self._pages(path, "after"):
+            yield one
+
+    async def _results(self, one: SentBatch) -> Mapping[str, "_Answer | Exception"] | None:
+        now = await self._patient("GET", f"/batches/{one.id}")
+        status, counts = now["status"], now.get("request_counts") or {}
+        done = counts.get("completed", 0)
+        self._said = f"batch {one.id}: {status}, {done:,} of {len(one.ids):,} replies"
+        if status not in _ENDED:
+            return None
+        problems = (now.get("errors") or {}).get("data") or []
+        words = "; ".join(server_words(p) for p in problems) or "it ended without a reply"
+        full = any(p.get("code") == "token_limit_exceeded" for p in problems)
+        can_retry = status != "failed" or full
+        kind = f"batch_{status}" if status != "completed" else "batch_incomplete"
+        answers: dict[str, _Answer | Exception] = {
+            own: _NotAnsweredError(kind, words, can_retry=can_retry) for own in one.ids
+        }
+        for name in ("output_file_id", "error_file_id"):
+            if file := now.get(name):
+                content = await self._patient("GET", f"/files/{file}/content")
+                answers.update(_answers_in(content))
+        return answers
+
+
+_ERRORS: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Type of an error of one request to the status with which the API answers it otherwise."""
+
+
+class MessageBatches(BatchClient):
+    """Batches as Anthropic has them: the requests in one call, and a file of results."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._foreign: set[str] = set()  # batches with other requests
+
+    def _custom_id(self, pending: PendingRequest) -> str:
+        return f"{pending.request.key[:_KEY_KEPT]}-{pending.content_attempt}"
+
+    def _line(self, own: str, body: Mapping[str, Json]) -> tuple[str, Json]:
+        assert self._endpoint.wire is not None
+        path, sent = self._endpoint.wire.request(body)
+        return path, {"custom_id": own, "params": sent}
+
+    async def _newest(self) -> str:
+        found = await self._patient("GET", f"{_BATCHES}?limit=1")
+        return str(found["data"][0]["id"]) if found["data"] else ""
+
+    async def _begin(self, one: SentBatch, lines: Iterable[bytes]) -> None:
+        content = b'{"requests":[' + b",".join(lines) + b"]}"
+        headers = {"Content-Type": "application/json"}
+        while not one.id:
+            made = await self._call("POST", _BATCHES, data=content, headers=headers)
+            if made is not None:
+                self._is(one, made)
+            elif await self._find(one):
+                return
+
+    def _is(self, one: SentBatch, made: Mapping[str, Json]) -> None:
+        one.id = made["id"]
+        self._keep({"name": one.name, "id": one.id})
+
+    async def _find(self, one: SentBatch) -> bool:
+        """Look among the batches since; one that has not ended may be it."""
+        may_be = False
+        known = {other.id for other in sent_batches(self._journal)} | self._foreign
+        async for made in self._pages(_BATCHES, "after_id"):
+            if made["id"] == one.after:
+                break
+            if made["id"] in known or sum(made["request_counts"].values()) != len(one.ids):
+                continue
+            if made["processing_status"] != "ended":
+                may_be = True
+                self._said = f"batch {made['id']}, which a kill left without a record: its end"
+            elif {own for own, _ in await self._answers(made)} == set(one.ids):
+                self._is(one, made)
+                return True
+            else:
+                self._foreign.add(made["id"])
+        return may_be
+
+    async def _results(self, one: SentBatch) -> Mapping[str, "_Answer | Exception"] | None:
+        now = await self._patient("GET", f"{_BATCHES}/{one.id}")
+        status, counts = now["processing_status"], now["request_counts"]
+        done = len(one.ids) - counts.get("processing", 0)
+        self._said = f"batch {one.id}: {status}, {done:,} of {len(one.ids):,} replies"
+        return dict(await self._answers(now)) if status == "ended" else None
+
+    async def _answers(self, ended: Mapping[str, Json]) -> list[tuple[str, "_Answer | Exception"]]:
+        """The answers of a batch; none once the provider has removed them."""
+        if not ended.get("results_url"):
+            return []
+        # not the URL itself: the key is for this host alone
+        content = await self._patient("GET", f"{_BATCHES}/{ended['id']}/results")
+        found: list[tuple[str, _Answer | Exception]] = []
+        for line in content.splitlines():
+            with suppress(orjson.JSONDecodeError, KeyError, TypeError):
+                one = orjson.loads(line)
+                found.append((one["custom_id"], _answer_of(one["result"])))
+        return found
+
+
+def _answer_of(result: Mapping[str, Json]) -> "_Answer | Exception":
+    """The answer to one request of a batch of messages."""
+    kind = result["type"]
+    if kind == "succeeded":
+        return 200, {}, orjson.dumps(result["message"])
+    if kind != "errored":  # expired or canceled
+        return _NotAnsweredError(f"batch_{kind}", "it ended without a reply", can_retry=True)
+    error = result["error"]
+    if status := _ERRORS.get(error["error"]["type"]):
+        return status, {}, orjson.dumps(error)
+    return _NotAnsweredError("batch_error", server_words(error), can_retry=False)
 
 
 def _split(lines: Mapping[str, tuple[str, bytes]]) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -355,11 +506,12 @@ def _split(lines: Mapping[str, tuple[str, bytes]]) -> Iterator[tuple[str, dict[s
     last: dict[str, tuple[dict[str, bytes], int]] = {}
     for own, (path, line) in lines.items():
         part, size = last.get(path, ({}, 0))
-        if not part or len(part) >= MOST_REQUESTS or size + len(line) > MOST_BYTES:
+        more = len(line) + 1  # with what is between two
+        if not part or len(part) >= MOST_REQUESTS or size + more > MOST_BYTES:
             part, size = {}, 0
             parts.append((path, part))
         part[own] = line
-        last[path] = part, size + len(line)
+        last[path] = part, size + more
     yield from parts
 
 
@@ -385,16 +537,16 @@ async def open_batches(
     """A client that sends through the batch API of an endpoint."""
     import aiohttp
 
-    headers = dict(endpoint.headers)
-    if endpoint.api_key:
-        headers["Authorization"] = f"Bearer {endpoint.api_key}"
+    headers = endpoint.all_headers()
+    hold_key(endpoint)
+    kind = MessageBatches if endpoint.batches == "messages" else FileBatches
     limit = aiohttp.ClientTimeout(
         total=None,
         sock_connect=batch.run.connect_timeout_seconds,
         sock_read=batch.run.request_timeout_seconds,
     )
     async with aiohttp.ClientSession(headers=headers, timeout=limit, trust_env=True) as session:
-        client = BatchClient(endpoint, batch, session, journal, writer, model)
+        client = kind(endpoint, batch, session, journal, writer, model)
         running = asyncio.create_task(client.run())
         try:
             yield client

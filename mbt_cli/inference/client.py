@@ -1,4 +1,4 @@
-"""Send requests to an OpenAI-compatible endpoint.
+"""Send requests to an endpoint, in OpenAI's form or in that of its `Wire`.
 
 Plain `http` addresses get mbt's own pool of HTTP/1.1 connections: with a thousand short replies a
 second, a general HTTP client takes most of the time. TLS and proxies go through
@@ -13,8 +13,9 @@ import ssl
 import time
 import urllib.request
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
@@ -47,6 +48,7 @@ from mbt_cli.inference.replies import (
     ReplyTooLargeError,
     Sending,
     SendResult,
+    embedding_of,
     failed,
     first_token_of,
     likelihood_of,
@@ -170,7 +172,10 @@ class Client:
                 return first_token_of(content, sending())
             if request.wants == "likelihood":
                 return likelihood_of(content, sending(), scored)
-            return result_of_body(content, sending())
+            if request.wants == "embedding":
+                return embedding_of(content, sending())
+            wire = self._endpoint.wire
+            return result_of_body(content, sending(), wire.completion if wire else None)
         return result_of_status(
             status,
             headers,
@@ -254,7 +259,7 @@ class Client:
     def most_tokens(self, pending: PendingRequest) -> int | None:
         """The most tokens of its reply; None if nothing limits them."""
         if pending.request.wants != "text":
-            return 1
+            return 0 if pending.request.wants == "embedding" else 1
         batch = self._batch.played(pending.request.role)
         limit: int | str | None = batch.max_tokens
         if pending.content_attempt and batch.retry_max_tokens:
@@ -264,9 +269,15 @@ class Client:
         return limit if isinstance(limit, int) else None
 
     def body(self, pending: PendingRequest) -> dict[str, Json]:
-        """The JSON body; the manifest's `request` table overrides everything except the model."""
+        """The JSON body in OpenAI's form.
+
+        The manifest's `request` table overrides everything except the model.
+        """
         endpoint, request = self._endpoint, pending.request
         batch = self._batch.played(request.role)
+        if request.wants == "embedding":
+            model = endpoint.model or batch.model_id
+            return {**request.body, "model": model, "input": request.messages[0]["content"]}
         body: dict[str, Json] = dict(endpoint.extra_body)
         limit: int | str | None = batch.max_tokens
         if pending.content_attempt and batch.retry_max_tokens:
@@ -301,22 +312,26 @@ async def open_client(endpoint: Endpoint, batch: RequestBatch) -> AsyncIterator[
     """A client for an endpoint, over mbt's own connections or those that the endpoint brings."""
     run = batch.run
     url = endpoint.base_url.rstrip("/")
-    headers = {"Content-Type": "application/json"}
-    if endpoint.api_key:
-        headers["Authorization"] = f"Bearer {endpoint.api_key}"
-        name = endpoint.key_name or "the server's key"
-        hold({name: endpoint.api_key}, named=[name])
-    headers |= endpoint.headers
+    headers = {"Content-Type": "application/json", **endpoint.all_headers()}
+    hold_key(endpoint)
+    route = endpoint.wire.request if endpoint.wire else openai_route
     inflow = Inflow(run)
     proxy = proxy_for(endpoint.base_url, batch.place.environment)
     if endpoint.transport is not None:
         transport = endpoint.transport(run.request_timeout_seconds, inflow.read)
     elif proxy is None and urlsplit(url).scheme == "http":
-        transport = pooled_transport(url, headers, run, inflow)
+        transport = pooled_transport(url, headers, run, inflow, route)
     else:
-        transport = aiohttp_transport(url, headers, run, inflow, proxy)
+        transport = aiohttp_transport(url, headers, run, inflow, proxy, route)
     async with transport as post:
         yield Client(endpoint, batch, post, inflow, proxy)
+
+
+def hold_key(endpoint: Endpoint) -> None:
+    """Mask the key of an endpoint in everything that this process writes."""
+    if endpoint.api_key:
+        name = endpoint.key_name or "the server's key"
+        hold({name: endpoint.api_key}, named=[name])
 
 
 async def _looked_up(name: str, port: int) -> list[AddrInfoType]:
@@ -365,12 +380,24 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
 
 
 _CHAT, _TEXT, _TOKENIZE = "/chat/completions", "/completions", "/tokenize"
+_EMBEDDINGS = "/embeddings"
+
+Route = Callable[[Mapping[str, Json]], tuple[str, Mapping[str, Json]]]
+"""The path below `base_url`, and the body to send there, for a body in OpenAI's form."""
 
 
-def _path(body: Mapping[str, Json]) -> str:
+def openai_route(body: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
+    """The route of OpenAI's API, and of vLLM's `/tokenize`.
+
+    Example:
+        >>> openai_route({"input": "a text"})
+        ('/embeddings', {'input': 'a text'})
+    """
     if "add_special_tokens" in body:
-        return _TOKENIZE
-    return _TEXT if "prompt" in body else _CHAT
+        return _TOKENIZE, body
+    if "input" in body:
+        return _EMBEDDINGS, body
+    return _TEXT if "prompt" in body else _CHAT, body
 
 
 def _address(url: str, path: str) -> str:
@@ -506,7 +533,12 @@ class _Gate:
 
 @asynccontextmanager
 async def aiohttp_transport(
-    url: str, headers: Mapping[str, str], run: RunSettings, inflow: Inflow, proxy: str | None
+    url: str,
+    headers: Mapping[str, str],
+    run: RunSettings,
+    inflow: Inflow,
+    proxy: str | None,
+    route: Route = openai_route,
 ) -> AsyncIterator[Post]:
     """Posts bodies to one endpoint over a pool of `run.concurrency` aiohttp connections."""
     import aiohttp  # takes a fifth of a second, and only TLS and proxies need it
@@ -532,10 +564,11 @@ async def aiohttp_transport(
         ) as session:
 
             async def post(body: dict[str, Json]) -> tuple[int, Mapping[str, str], bytes]:
+                path, sent = route(body)
                 try:
                     async with session.post(
-                        _address(url, _path(body)),
-                        data=orjson.dumps(body),
+                        _address(url, path),
+                        data=orjson.dumps(sent),
                         proxy=proxy,
                         allow_redirects=False,
                     ) as response:
@@ -567,10 +600,14 @@ _HEAD_BYTES = 1 << 20
 
 @asynccontextmanager
 async def pooled_transport(
-    url: str, headers: Mapping[str, str], run: RunSettings, inflow: Inflow
+    url: str,
+    headers: Mapping[str, str],
+    run: RunSettings,
+    inflow: Inflow,
+    route: Route = openai_route,
 ) -> AsyncIterator[Post]:
     """Posts bodies to one plain `http` endpoint; each holds a connection until its response."""
-    pool = _Pool(url, headers, run, inflow)
+    pool = _Pool(url, headers, run, inflow, route)
     try:
         yield pool.post
     finally:
@@ -581,14 +618,18 @@ class _Pool:
     """Idle connections, as many as were in flight at once."""
 
     def __init__(
-        self, url: str, headers: Mapping[str, str], run: RunSettings, inflow: Inflow
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        run: RunSettings,
+        inflow: Inflow,
+        route: Route,
     ) -> None:
         parts = urlsplit(url)
         self._name = parts.hostname or ""
         self._port = parts.port or 80
-        self._heads = {
-            path: _head(_address(url, path), headers) for path in (_CHAT, _TEXT, _TOKENIZE)
-        }
+        self._head = cache(lambda path: _head(_address(url, path), headers))
+        self._route = route
         self._run = run
         self._inflow = inflow
         self._address: str | None = None  # that takes connections
@@ -629,8 +670,9 @@ class _Pool:
             await asyncio.sleep(0)
 
     def _request(self, body: dict[str, Json]) -> bytes:
-        content = orjson.dumps(body)
-        return b"%b%d\r\n\r\n%b" % (self._heads[_path(body)], len(content), content)
+        path, sent = self._route(body)
+        content = orjson.dumps(sent)
+        return b"%b%d\r\n\r\n%b" % (self._head(path), len(content), content)
 
     def _waiting(self) -> "_Connection | None":
         while self._idle:

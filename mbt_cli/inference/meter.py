@@ -131,6 +131,36 @@ class Meter:
             self._free(pending.reserved)
             pending.reserved = None
 
+    def begin(self, tokens: int) -> Reserved:
+        """Reserve the most tokens that a training at a provider can cost.
+
+        Raises:
+            BudgetError: The budget does not allow it.
+        """
+        ledger = self._ledger or self._opened()
+        cost, held = tokens * self._rates[0], self._spent + self._reserved
+        allowance = self._allowance
+        if (
+            allowance is not None
+            and held + cost > allowance.limit
+            and not allowance.raised(held, cost)
+        ):
+            raise allowance.error(cost)
+        self._reserved += cost
+        ledger.hold(tokens, 0)
+        return tokens, 0, cost
+
+    def end(self, reserved: Reserved | None, tokens: int | None) -> None:
+        """Replace the reservation of a training by what it used; None: that is not known.
+
+        A training that an earlier process began has no reservation here.
+        """
+        if tokens is not None:
+            self._ledger = self._ledger or self._opened()
+            self._reply(reserved or (0, 0, 0), tokens, 0, 0)
+        elif reserved is not None:
+            self._lose(reserved)
+
     def sync(self) -> None:
         """Write what changed to the disk."""
         if (ledger := self._ledger) is not None:

@@ -31,7 +31,13 @@ _MOST_BYTES = 8 << 20
 _NOT_LISTED = "(not listed)"
 _PACE = "pace-"
 _TELLS_THE_MODEL = ("id", "root", "parent")
-_TELLS_THE_CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
+_TELLS_THE_CONTEXT = (
+    "max_model_len",
+    "context_length",
+    "context_window",
+    "max_context_length",
+    "max_input_tokens",
+)
 _TELLS_THE_WEIGHTS = ("n_params", "size", "n_vocab", "n_embd")
 
 
@@ -268,13 +274,14 @@ def listed_models(
     api_key: str | None,
     headers: Mapping[str, str],
     environment: Mapping[str, str],
+    path: str = "/models",
 ) -> Sequence[Mapping[str, Json]]:
     """The models that an endpoint lists; empty if it lists none or does not answer."""
     proxy = proxy_for(base_url, environment)
     proxies = {"http": proxy, "https": proxy} if proxy else {}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _NoRedirect)
     bearer = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    request = urllib.request.Request(f"{base_url}/models", headers={**bearer, **headers})
+    request = urllib.request.Request(f"{base_url}{path}", headers={**bearer, **headers})
     document: list[Any] = []
 
     def load() -> None:
@@ -288,7 +295,8 @@ def listed_models(
     loading = threading.Thread(target=load, name="models", daemon=True)
     loading.start()
     loading.join(_SECONDS)
-    data = document[0].get("data") if document and isinstance(document[0], dict) else None
+    listed = document[0] if document and isinstance(document[0], dict) else {}
+    data = listed.get("data", listed.get("models"))  # the second is Google's
     return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else ()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from mbt_cli.core.chat import TEMPLATE_FIELDS, Endpoint, Json, Reply, Request, Responder
-from mbt_cli.core.model_settings import RunSettings
+from mbt_cli.core.model_settings import RunSettings, Sampling
 from mbt_cli.core.programs import Ask, Task
 from mbt_cli.core.request_keys import request_key, request_seed, retry_seed
 from mbt_cli.core.serving import ServerPlace
@@ -116,6 +116,9 @@ class RequestBatch:
             seed = 0
             if ask.wants == "likelihood":
                 body = {name: body[name] for name in TEMPLATE_FIELDS if name in body}
+                sampling = dict(body)
+            elif ask.wants == "embedding":
+                body = {n: value for n, value in body.items() if n not in Sampling.model_fields}
                 sampling = dict(body)
             else:
                 sampling = {**sampling, "max_tokens": 1}

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any
 
 import orjson
 
-from mbt_cli.core.chat import FirstToken, Json, Likelihood, Reply
+from mbt_cli.core.chat import Embedding, FirstToken, Json, Likelihood, Reply
 from mbt_cli.core.rows import SERVER_ENDED
 from mbt_cli.core.secrets import mask, without_secrets
 from mbt_cli.core.tool_calls import call_block
@@ -243,7 +244,7 @@ def _failure_of(
     refusal: str | None, text: str | None, reasoning: str | None, finish: str | None
 ) -> str | None:
     if finish == "content_filter":
-        return "content_filter"
+        return f"content_filter: {server_words(refusal)}" if refusal else "content_filter"
     if (text and text.strip()) or reasoning:
         return None
     if refusal:
@@ -287,7 +288,7 @@ _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _FATAL_HINTS = {
     401: "the endpoint requires a key: set `api_key_env` in the model's backend, and that variable",
     403: "the key has no access to this model or endpoint",
-    404: "check `base_url` (it ends with /v1) and the model's `id`",
+    404: "check `base_url` (it ends with a version, such as /v1) and the model's `id`",
 }
 
 
@@ -341,14 +342,22 @@ def masked(reply: Reply) -> Reply:
     )
 
 
-def result_of_body(body: bytes, sending: Sending) -> SendResult:
-    """The result of a response with status 200."""
+def result_of_body(
+    body: bytes, sending: Sending, read: Callable[[Json], Json] | None = None
+) -> SendResult:
+    """The result of a response with status 200.
+
+    Args:
+        body: The response's body.
+        sending: How the request was sent.
+        read: Makes a chat completion of its JSON (`Wire.completion`).
+    """
     try:
         completion = _json_of(body)
     except (ValueError, RecursionError):
         words = f"{len(body)} bytes that are not JSON"
         return failed("malformed_reply", words, sending, can_retry=True)
-    return result_of(completion, sending)
+    return result_of(read(completion) if read else completion, sending)
 
 
 def _json_of(body: bytes) -> Json:
@@ -386,8 +395,11 @@ def result_of_status(
         raise BackendError(
             f"`{address}` answered {status}: it redirects to "
             f"`{without_secrets(headers.get('Location', 'nowhere'))}`",
-            hint="set `base_url` to the address of the endpoint itself; it ends with /v1",
+            hint="set `base_url` to the address of the endpoint itself; it ends with a version, "
+            "such as /v1",
         )
+    if _is_wrong_key(content):
+        status = 401
     if status in _FATAL_HINTS or _is_out_of_quota(content):
         hint = _FATAL_HINTS.get(status, "check the quota of the account")
         if status == 401 and key_name:
@@ -401,11 +413,11 @@ def result_of_status(
     if status in _TOO_LONG_STATUS and _TOO_LONG.search(words):
         reason = PROMPT_TOO_LONG
     can_retry = status in _PASSING_STATUS or status >= 500
-    wait_seconds = _asked_wait(status, headers) if can_retry else None
+    wait_seconds = _asked_wait(status, headers, content) if can_retry else None
     return SendResult(
         _failure(reason, words, sending),
         can_retry=can_retry,
-        refused=status == 429 or wait_seconds is not None,
+        refused=status in (429, _OVERLOADED) or wait_seconds is not None,
         wait_seconds=wait_seconds,
     )
 
@@ -440,21 +452,41 @@ def _json_or_text(body: bytes) -> Json:
         return body.decode(errors="replace")
 
 
-def _is_out_of_quota(content: Json) -> bool:
+def _error_in(content: Json) -> Mapping[str, Json]:
     error = content.get("error") if isinstance(content, dict) else None
-    return isinstance(error, dict) and "insufficient_quota" in (
-        error.get("code"),
-        error.get("type"),
-    )
+    return error if isinstance(error, dict) else {}
 
 
-_LIMITED = ("Requests", "Tokens")
+def _is_out_of_quota(content: Json) -> bool:
+    """Whether nothing is left to pay with, as OpenAI and Anthropic say it."""
+    error = _error_in(content)
+    is_said = any(error.get(key) in _NO_MONEY for key in ("code", "type"))
+    return is_said or "credit balance is too low" in str(error.get("message"))
+
+
+def _details_in(content: Json) -> list[Mapping[str, Json]]:
+    """What Google's errors say beside their message."""
+    details = _error_in(content).get("details")
+    return [one for one in details if isinstance(one, dict)] if isinstance(details, list) else []
+
+
+def _is_wrong_key(content: Json) -> bool:
+    """Whether an error with another status than 401 is about the key, as Google says it."""
+    return any(one.get("reason") == "API_KEY_INVALID" for one in _details_in(content))
+
+
+_NO_MONEY = ("insufficient_quota", "billing_error")
+_OVERLOADED = 529
+_LIMITED = ("Requests", "Tokens", "Input-Tokens", "Output-Tokens")
+_RATE_LIMITS = ("X-Ratelimit-{said}-{what}", "Anthropic-Ratelimit-{what}-{said}")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 _UNIT_SECONDS = (86_400, 3_600, 60, 1, 0.001)
 
 
-def _asked_wait(status: int, headers: Mapping[str, str]) -> float | None:
-    """Seconds that the headers ask to wait: Retry-After, or when a used up rate limit resets.
+def _asked_wait(status: int, headers: Mapping[str, str], content: Json = None) -> float | None:
+    """Seconds that a refusal asks to wait: Retry-After, or when a used up rate limit resets.
+
+    Google says it in the body, as a duration.
 
     Example:
         >>> _asked_wait(429, {"Retry-After-Ms": "1500"})
@@ -462,18 +494,33 @@ def _asked_wait(status: int, headers: Mapping[str, str]) -> float | None:
         >>> used_up = {"X-Ratelimit-Remaining-Tokens": "0", "X-Ratelimit-Reset-Tokens": "1m2.5s"}
         >>> _asked_wait(429, used_up)
         62.5
+        >>> _asked_wait(429, {}, {"error": {"details": [{"retryDelay": "34s"}]}})
+        34.0
     """
     if (milliseconds := _seconds(headers.get("Retry-After-Ms"))) is not None:
         return milliseconds / 1000
     if (seconds := _seconds(headers.get("Retry-After"))) is not None or status != 429:
         return seconds
     resets = [
-        _duration(headers.get(f"X-Ratelimit-Reset-{what}", ""))
+        _until(headers.get(name.format(said="Reset", what=what), ""))
+        for name in _RATE_LIMITS
         for what in _LIMITED
-        if headers.get(f"X-Ratelimit-Remaining-{what}", "").strip() == "0"
+        if headers.get(name.format(said="Remaining", what=what), "").strip() == "0"
     ]
+    resets += [_until(str(one.get("retryDelay", ""))) for one in _details_in(content)]
     # rounded up: what is nearly reset would be refused again
     return max((max(found, 1.0) for found in resets if found is not None), default=None)
+
+
+def _until(text: str) -> float | None:
+    """Seconds of a duration, or until a time as Anthropic says it: `2026-01-27T12:00:30Z`."""
+    if "T" not in text:
+        return _duration(text)
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return (when - datetime.now(UTC)).total_seconds() if when.tzinfo else None
 
 
 def _duration(text: str) -> float | None:
@@ -508,7 +555,7 @@ def _seconds(retry_after: str | None) -> float | None:
     return seconds if seconds >= 0 else None
 
 
-# Log-probabilities
+# Log-probabilities and embeddings
 
 
 def first_token_of(body: bytes, sending: Sending) -> SendResult:
@@ -565,6 +612,46 @@ def _scores_of(
         seconds=sending.seconds,
     )
     return SendResult(reply, unusable=tuple(values.unusable))
+
+
+def embedding_of(body: bytes, sending: Sending) -> SendResult:
+    """The vector in a response of `/embeddings` with status 200, as `Embedding`.
+
+    Example:
+        >>> body = orjson.dumps({"data": [{"embedding": [0.5, -1]}], "usage": {"prompt_tokens": 3}})
+        >>> reply = embedding_of(body, Sending()).reply
+        >>> reply.text, reply.prompt_tokens, reply.completion_tokens
+        ('{"embedding":[0.5,-1.0]}', 3, 0)
+    """
+    values = _Values()
+    found: Json = None
+    try:
+        found = _json_of(body)
+        (only,) = found["data"]
+        vector = [_number(one) for one in only["embedding"]]
+        if not vector:
+            raise ValueError("no numbers")
+    except (ValueError, RecursionError, KeyError, TypeError, OverflowError):
+        words = f"not one embedding: {server_words(found)}"
+        return failed("malformed_reply", words, sending, can_retry=True)
+    usage = values.fields(found.get("usage"), "usage")
+    prompt_tokens = values.count(usage.get("prompt_tokens"), "usage.prompt_tokens")
+    reply = Reply(
+        text=orjson.dumps(Embedding(embedding=vector)).decode(),
+        finish_reason="stop",
+        prompt_tokens=prompt_tokens,
+        completion_tokens=None if prompt_tokens is None else 0,
+        seed=sending.seed,
+        attempts=sending.attempts,
+        seconds=sending.seconds,
+    )
+    return SendResult(reply, unusable=tuple(values.unusable))
+
+
+def _number(value: Json) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise TypeError("not a number")
+    return float(value)
 
 
 def _first_token(choice: Mapping[str, Json]) -> FirstToken:

@@ -11,15 +11,13 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from mbt_cli.core.findings import Finding, absent, ok, pip_line
 from mbt_cli.core.gpus import GPUs, stated_gpus
@@ -27,19 +25,14 @@ from mbt_cli.core.jobs import EndedJob, Job, QueuedJob
 from mbt_cli.core.plugin import VARIABLE, Settings, Variable
 from mbt_cli.errors import MbtError
 from mbt_cli.interfaces import Launcher
+from mbt_cli.launchers.turns import Turns, files_of, show_alive, told_names, was_cancelled
 
 _FOLDER = "skypilot"
-_ALIVE = "launching"
 _SHARD = "MBT_SKYPILOT_SHARD"
 _JOB = "MBT_SKYPILOT_JOB"
-_FORGOTTEN_AFTER_SECONDS = 600.0
-"""Time after its launch in which a job may still be missing in the queue."""
 _QUEUE_SECONDS = 300
 _LAUNCH_SECONDS = 3_600
 """For the first launch, which makes the machine of SkyPilot's controller."""
-_DEAD_AFTER_SECONDS = _LAUNCH_SECONDS + 300.0
-"""Age of the last sign of life after which nobody launches the jobs that wait."""
-_MOST_FAILURES = 20
 _NO_JOBS = "No in-progress managed jobs"
 """What `sky jobs queue` says, as an error, before the first job and when its controller sleeps."""
 _ENDED: Mapping[str, Literal["completed", "failed", "cancelled"]] = {
@@ -50,10 +43,8 @@ _ENDED: Mapping[str, Literal["completed", "failed", "cancelled"]] = {
     "FAILED_PRECHECKS": "failed",
     "FAILED_NO_RESOURCE": "failed",
     "FAILED_CONTROLLER": "failed",
-    "NOT_LAUNCHED": "cancelled",
 }
 _ON_MACHINES = ("RUNNING", "WINDING_DOWN", "CANCELLING")
-_LOST = "LOST"
 
 
 def _variable_name(value: str) -> str:
@@ -75,11 +66,7 @@ def _literal(value: str) -> str:
 
 
 class _Launched(Settings):
-    """A job of a submission, in a file of its folder that only `mbt submit` writes.
-
-    Its name without suffix is the id of the job. Beside it, `.launched` holds SkyPilot's names of
-    the managed jobs, and `.cancel` says that the user does not want it.
-    """
+    """A job of a submission, as its file says it."""
 
     sky: list[str]
     """The command that calls SkyPilot."""
@@ -136,7 +123,7 @@ class SkypilotLauncher(Launcher):
     """Run jobs on clouds and Kubernetes, as managed jobs of SkyPilot."""
 
     job_id_variable = _JOB
-    option = "--sky"
+    option = "--sky --preset"
     places = "clouds and Kubernetes, through SkyPilot"
     script_suffix = ".yaml"
     tables: ClassVar[Mapping[str, type[Settings]]] = {"gpu_job": SkypilotResources}
@@ -234,7 +221,7 @@ class SkypilotLauncher(Launcher):
         variables = {
             **context.environment,
             **self.environment,
-            _JOB: _id(context.record, job.id),
+            _JOB: str(files_of(context.record, _FOLDER, job.id)),
         }
         log = shlex.quote(str(context.record.resolve() / "logs" / job.id))
         lines = [
@@ -253,8 +240,6 @@ class SkypilotLauncher(Launcher):
 
     def submit(self, job: Job, script: Path, *, after: Sequence[str]) -> str:
         """Note the job; `finish` launches it."""
-        path = Path(_id(job.context.record, job.id))
-        path.parent.mkdir(parents=True, exist_ok=True)
         noted = _Launched(
             sky=self.sky,
             name=_sky_name(job),
@@ -262,9 +247,8 @@ class SkypilotLauncher(Launcher):
             shards=job.shards,
             after=list(after),
         )
-        _file(path, "json").write_text(noted.model_dump_json(), encoding="utf-8")
-        _show_alive(path.parent)
-        self._waiting.append(path)
+        path = files_of(job.context.record, _FOLDER, job.id)
+        self._waiting.append(_TURNS.note(path, noted))
         return str(path)
 
     def finish(self, note: Callable[[str], None]) -> None:
@@ -273,75 +257,27 @@ class SkypilotLauncher(Launcher):
         Raises:
             MbtError: SkyPilot refuses a job, or has not answered many times in a row.
         """
-        if not self._waiting:
-            return
-        folder, failures = self._waiting[0].parent, 0
-        note(f"{len(self._waiting)} jobs to launch, each when those before it have ended:")
-        note("leave this running; if it stops, plan and submit again, and nothing is lost")
-        try:
-            while self._waiting:
-                _show_alive(folder)
-                try:
-                    ready = self._ready()
-                    failures = 0
-                except MbtError as error:
-                    failures += 1
-                    if failures == _MOST_FAILURES:
-                        raise
-                    ready = []
-                    note(f"{error.message}; asked again in {self.poll_seconds:.0f} s")
-                for path in ready:
-                    _show_alive(folder)
-                    self._launch(path)
-                    self._waiting.remove(path)
-                    note(f"launched {path.name}, {len(self._waiting)} left")
-                if self._waiting:
-                    time.sleep(self.poll_seconds)
-        finally:
-            (folder / _ALIVE).unlink(missing_ok=True)
-
-    def _ready(self) -> list[Path]:
-        """The jobs whose turn it is."""
-        self._waiting = [path for path in self._waiting if not _cancel(path).exists()]
-        jobs = {path: _read(path) for path in self._waiting}
-        needed = {Path(need) for job in jobs.values() for need in job.after}
-        found = _states(needed)
-        own = set(self._waiting)
-        return [
-            path
-            for path, job in jobs.items()
-            if all(Path(need) not in own and not _is_alive(found.get(need)) for need in job.after)
-        ]
+        _TURNS.launch_all(self._waiting, self._launch, self.poll_seconds, note)
 
     def _launch(self, path: Path) -> None:
-        job = _read(path)
+        job = _TURNS.read(path)
         secrets = [
             word for name in self.pass_on if name in os.environ for word in ("--secret", name)
         ]
         for number, name in enumerate(job.names(), start=1):
             shard = ["--env", f"{_SHARD}={number}/{job.shards}"] if job.shards > 1 else []
             options = ["--yes", "--detach-run", "--name", name, *shard, *secrets]
-            if _cancel(path).exists():
+            if was_cancelled(path):
                 return
-            # before the launch: a process that is killed meanwhile leaves a job that is known
-            before = _names(path)
-            _write_names(path, [*before, name])
-            try:
+            show_alive(path.parent)
+            with told_names(path, name):
                 _sky([*self.sky, "jobs", "launch", *options, job.script], _LAUNCH_SECONDS)
-            except MbtError:
-                _write_names(path, before)
-                raise
-        if _cancel(path).exists():  # while it was launched
+        if was_cancelled(path):  # while it was launched
             self.cancel([str(path)])
 
     @classmethod
     def queued(cls, label: str, ids: Collection[str]) -> Sequence[QueuedJob]:
-        found = _states(map(Path, ids))
-        return [
-            QueuedJob(job_id, state in _ON_MACHINES, "" if state in _ON_MACHINES else state.lower())
-            for job_id, state in found.items()
-            if _is_alive(state)
-        ]
+        return _TURNS.queued(ids)
 
     @classmethod
     def ended(cls, job_id: str) -> EndedJob | None:
@@ -349,28 +285,15 @@ class SkypilotLauncher(Launcher):
 
     @classmethod
     def ended_jobs(cls, job_ids: Collection[str]) -> Mapping[str, EndedJob]:
-        found = _states(map(Path, job_ids))
-        return {
-            job_id: EndedJob(_ENDED[state], state)
-            for job_id, state in found.items()
-            if state in _ENDED
-        }
+        return _TURNS.ended(job_ids)
 
     @classmethod
     def gone(cls, job_id: str) -> bool:
-        try:
-            return _states([Path(job_id)]).get(job_id) in _ENDED
-        except MbtError:
-            return False
+        return _TURNS.gone(job_id)
 
     @classmethod
     def cancel(cls, job_ids: Sequence[str]) -> None:
-        for path in map(Path, job_ids):
-            job = _read(path)
-            try:
-                _cancel(path).touch()
-            except OSError as error:
-                raise MbtError(f"`{path}` cannot be cancelled: {error.strerror}") from None
+        for job, _ in _TURNS.cancelled(job_ids):
             names = set(job.names())
             rows = [row for row in _queue(job.sky) if row.get("job_name") in names]
             alive = sorted({str(row["job_id"]) for row in rows if row.get("status") not in _ENDED})
@@ -393,13 +316,9 @@ class SkypilotLauncher(Launcher):
             yield ok("SkyPilot", "sky", found)
 
 
-def _id(record: Path, name: str) -> str:
-    return str(record.resolve() / _FOLDER / name)
-
-
 def _sky_name(job: Job) -> str:
     """A name that no other submission's job has, of the letters that SkyPilot allows."""
-    own = sha256(_id(job.context.record, job.id).encode()).hexdigest()[:8]
+    own = sha256(str(files_of(job.context.record, _FOLDER, job.id)).encode()).hexdigest()[:8]
     words = re.sub(r"[^a-z0-9]+", "-", f"mbt-{job.context.study}-{job.id}".lower())
     return f"{words[:40].strip('-')}-{own}"
 
@@ -431,117 +350,11 @@ def _is_plain(text: str) -> bool:
     return all(letter == "\n" or " " <= letter <= "~" for letter in text)
 
 
-def _show_alive(folder: Path) -> None:
-    """Tell other processes that this one launches the jobs that wait."""
-    (folder / _ALIVE).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
-
-
-def _is_launching(folder: Path) -> bool:
-    """Whether somebody launches the jobs that wait."""
-    try:
-        host, _, process = (folder / _ALIVE).read_text(encoding="utf-8").partition(" ")
-    except FileNotFoundError:
-        return False
-    if host == socket.gethostname() and process.isdigit() and not _exists(int(process)):
-        return False
-    return _age(folder / _ALIVE) < _DEAD_AFTER_SECONDS
-
-
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _file(path: Path, what: str) -> Path:
-    """A file of a job; its name may have dots."""
-    return Path(f"{path}.{what}")
-
-
-def _cancel(path: Path) -> Path:
-    return _file(path, "cancel")
-
-
-def _read(path: Path) -> _Launched:
-    """The file of a job.
-
-    Raises:
-        MbtError: It is missing or damaged.
-    """
-    try:
-        return _Launched.model_validate_json(_file(path, "json").read_bytes())
-    except (OSError, ValidationError):
-        raise MbtError(f"`{path}.json` cannot be read", hint="plan and submit again") from None
-
-
-def _names(path: Path) -> list[str]:
-    """SkyPilot's names of what was launched of a job."""
-    launched = _file(path, "launched")
-    return launched.read_text(encoding="utf-8").split() if launched.is_file() else []
-
-
-def _write_names(path: Path, names: Sequence[str]) -> None:
-    text = "".join(f"{name}\n" for name in names)
-    _file(path, "launched").write_text(text, encoding="utf-8")
-
-
-def _states(paths: Iterable[Path]) -> dict[str, str]:
-    """State of each job that is known: SkyPilot's, or WAITING for one that will be launched.
-
-    Raises:
-        MbtError: SkyPilot does not answer.
-    """
-    found: dict[str, str] = {}
-    queues: dict[tuple[str, ...], dict[str, set[str]]] = {}
-    for path in paths:
-        if not _file(path, "json").is_file():
-            continue
-        job, names, folder = _read(path), _names(path), path.parent
-        waits = len(names) < job.shards and not _cancel(path).exists()
-        if waits and _is_launching(folder):
-            found[str(path)] = "WAITING"
-        elif not names:
-            found[str(path)] = "NOT_LAUNCHED"
-        else:
-            command = tuple(job.sky)
-            if command not in queues:
-                queues[command] = _statuses(_queue(job.sky))
-            is_new = _age(_file(path, "launched")) < _FORGOTTEN_AFTER_SECONDS
-            unknown = {"PENDING" if is_new else _LOST}
-            found[str(path)] = _worst([queues[command].get(name, unknown) for name in names])
-    return found
-
-
-def _worst(states: Sequence[set[str]]) -> str:
-    """The state of a job from those of its shards: alive if one is, else one that failed."""
-    flat = {state for each in states for state in each}
-    for state in sorted(flat, key=lambda each: each not in _ON_MACHINES):
-        if _is_alive(state):
-            return state
-    return next((state for state in sorted(flat) if state != "SUCCEEDED"), "SUCCEEDED")
-
-
-def _is_alive(state: str | None) -> bool:
-    return state is not None and state not in _ENDED and state != _LOST
-
-
 def _statuses(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(str(row.get("job_name")), set()).add(str(row.get("status")))
     return found
-
-
-def _age(path: Path) -> float:
-    """Seconds since a file was touched."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return float("inf")
 
 
 def _queue(sky: Sequence[str]) -> list[dict[str, Any]]:
@@ -589,3 +402,14 @@ def _sky(command: Sequence[str], seconds: float) -> str:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no reason given"]
         raise MbtError(f"`{what}` failed: {last[-1]}", hint="check with `sky check`")
     return done.stdout
+
+
+def _asked(jobs: Sequence[tuple[_Launched, Sequence[str]]]) -> dict[str, set[str]]:
+    """States of managed jobs by their names."""
+    commands = dict.fromkeys(tuple(job.sky) for job, _ in jobs)
+    return {
+        name: states for command in commands for name, states in _statuses(_queue(command)).items()
+    }
+
+
+_TURNS = Turns(_Launched, _ENDED.get, _ON_MACHINES, _asked, longest_launch_seconds=_LAUNCH_SECONDS)

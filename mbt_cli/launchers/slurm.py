@@ -258,7 +258,7 @@ class SlurmLauncher(Launcher):
 
     job_id_variable = "SLURM_JOB_ID"
     splits_arrays = True
-    option = "--slurm"
+    option = "--slurm --preset"
     places = "clusters"
     tables: ClassVar[Mapping[str, type[Settings]]] = {"job": SlurmResources}
 

@@ -60,7 +60,7 @@ class SshLauncher(Launcher):
     """Run jobs on hosts that share a folder, without a scheduler."""
 
     job_id_variable = JOB_VARIABLE
-    option = "--ssh"
+    option = "--ssh --preset"
     places = "hosts without a scheduler"
 
     kind: Literal["ssh"] = "ssh"

@@ -396,7 +396,8 @@ def preset_reference(folders: PresetFolders) -> str:
         f"The shipped presets are files in `{shipped('presets')}`; copy one to write your own."
     ]
     launchers = {
-        kind: f"{launcher.places}: `mbt submit --{kind} --preset NAME`"
+        kind: f"{launcher.places}: `mbt submit "
+        f"{launcher.option or f'--launcher {kind} --preset'} NAME`"
         for kind, launcher in LAUNCHERS.kinds().items()
         if launcher.has_presets
     }

@@ -22,7 +22,7 @@ def key_lines(text: str) -> Mapping[str, int]:
     found: dict[str, int] = {}
     header: list[str] = []
     stages: list[str] = []
-    for number, lines in _statements(text.splitlines()):
+    for number, lines in statements(text.splitlines()):
         tree = tomllib.loads("\n".join(lines))
         is_header = lines[0].lstrip().startswith("[")
         if is_header:
@@ -67,7 +67,7 @@ def line_of(where: str, files: Sequence[Mapping[str, int]]) -> tuple[int, int] |
     return None
 
 
-def _statements(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def statements(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """Number of the first line and the lines of every header and every key with its value."""
     start = 0
     while start < len(lines):

@@ -14,7 +14,7 @@ from mbt_cli.core.addresses import STEP
 from mbt_cli.core.judge_scales import BELIEF, CORRECTNESS, POINTS
 from mbt_cli.core.measures import METADATA
 from mbt_cli.core.names import nearest
-from mbt_cli.core.prices import Price
+from mbt_cli.core.prices import Price, training_of
 from mbt_cli.core.secrets import HELD, MASK, hold, mask
 from mbt_cli.core.templates import EXAMPLES
 from mbt_cli.core.written_secrets import masked_keys
@@ -26,7 +26,7 @@ from mbt_cli.errors import (
     Problem,
     Stopped,
 )
-from mbt_cli.interfaces import Benchmark, Judge
+from mbt_cli.interfaces import Benchmark, HostedTrainer, Judge
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import expand, follows_source, no_steps, without_missing_sources
 from mbt_cli.manifest.objects import with_local_copies
@@ -537,6 +537,23 @@ def _check_prices(
         if isinstance(cell.stage, AsksModel) and cell.resolution.source is None
         for model in cell.resolution.models.values()
     }
+    for cell in cells:
+        trainer = cell.resolution.trainer
+        if not isinstance(trainer, HostedTrainer):
+            continue
+        name = cell.resolution.models["model"].name
+        if not trainer.paid_by_tokens:
+            what = (
+                f"a budget cannot hold `{trainer.kind}`, which a provider bills by the hour: leave "
+                "`budget` out, and set a limit at the provider"
+            )
+            problems.add("study.budget", what)
+        elif training_of(name) not in prices:
+            what = (
+                "is required, since the study has a budget: money per million trained tokens, in "
+                f"{document.study.currency}"
+            )
+            problems.add(f"models.{name}.price.training", what)
     for name, model in asked.items():
         price = prices.get(name)
         if price is None and model.backend.origin() is not None:

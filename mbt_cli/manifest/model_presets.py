@@ -74,6 +74,7 @@ class _Host:
         others: Patterns of names that are not meant.
         prefix: How names begin that are meant.
         ids: Short name in lower case to the id at the host.
+        prices: Pattern of ids to their price; the first that fits counts.
     """
 
     path: Path
@@ -82,15 +83,16 @@ class _Host:
     others: Sequence[str]
     prefix: str
     ids: Mapping[str, str]
+    prices: Mapping[str, Mapping[str, float]]
 
     @classmethod
     def of(cls, path: Path) -> "_Host":
         """The table of a file."""
         table = read_toml(path)
         names, others = table.pop("names", []), table.pop("except", [])
-        prefix, ids = table.pop("prefix", ""), table.pop("ids", {})
+        prefix, ids, prices = table.pop("prefix", ""), table.pop("ids", {}), table.pop("prices", {})
         lower = {name.lower(): id for name, id in ids.items()}
-        return cls(path, table, names, others, prefix, lower)
+        return cls(path, table, names, others, prefix, lower, prices)
 
     def fits(self, last: str) -> bool:
         """Whether the last part of a name is meant."""
@@ -99,7 +101,11 @@ class _Host:
 
     def filled(self, name: str, last: str) -> ModelPreset:
         """The preset for a name whose id is `last`."""
-        return ModelPreset(self.path, _filled(self.table, {"name": name, "last": last}))
+        table = _filled(self.table, {"name": name, "last": last})
+        fitting = (price for pattern, price in self.prices.items() if fnmatch(last, pattern))
+        if (price := next(fitting, None)) is not None:
+            table.setdefault("price", dict(price))
+        return ModelPreset(self.path, table)
 
 
 def _filled(table: dict[str, Any], words: dict[str, str]) -> dict[str, Any]:

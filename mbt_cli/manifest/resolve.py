@@ -14,10 +14,18 @@ from mbt_cli.core.harness import Harness
 from mbt_cli.core.judge_scales import INVESTIGATIONS, POINTS
 from mbt_cli.core.model_settings import OF_STUDY, RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import NAME_PATTERN, nearest
-from mbt_cli.core.prices import Price
+from mbt_cli.core.prices import Price, training_of
 from mbt_cli.core.recipe import ANY_BENCHMARK, HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import EXAMPLES, Template, parse_template
-from mbt_cli.interfaces import Backend, Benchmark, Judge, Program, PromptTrainer, Trainer
+from mbt_cli.interfaces import (
+    Backend,
+    Benchmark,
+    HostedTrainer,
+    Judge,
+    Program,
+    PromptTrainer,
+    Trainer,
+)
 from mbt_cli.manifest.cell import Cell
 from mbt_cli.manifest.expand import HUB, source_exists, source_of, source_table
 from mbt_cli.manifest.match import CellDraft
@@ -51,10 +59,14 @@ _ADAPTER = ".gguf"
 _IMPORTING = ("rollout", "synthesize", "rewrite")
 """Kinds of stages whose rows may come from a source."""
 
+_OF_PRESETS = "USD"
+"""Currency of the prices in presets."""
+
 _WANTED: Mapping[Wants, str] = {
     "text": "replies",
     "top_logprobs": "log-probabilities of first tokens",
     "likelihood": "log-probabilities of given texts",
+    "embedding": "embeddings",
 }
 """What models are asked for, in words."""
 
@@ -115,10 +127,10 @@ class Resolver:
         models = self._models_of(draft, stage, where) if is_made and asks_model else {}
         if models and judge is not None:
             self._check_judging(judge, stage, models, draft, where)
-        elif not isinstance(stage, TrainStage):
-            self._check_gives("text", models or {}, where)
         templates = self._templates_of(stage, judge, where) if is_made else {}
         program, program_prompts = self._program_of(draft, stage, where, is_made=is_made)
+        if program is not None and judge is None and not isinstance(stage, TrainStage):
+            self._check_gives(program.asks, models or {}, where)
         benchmark = draft.axes.get("benchmark")
         if benchmark is not None and benchmark not in self._document.benchmarks:
             return None
@@ -190,7 +202,9 @@ class Resolver:
             return None
         trains = training is None or training[0] is not None
         if isinstance(stage, TrainStage) and "model" in models and trains:
-            for field, what in stage.model_problems(models["model"], is_made=source is None):
+            trainer = training[1] if training else None
+            made = stage.model_problems(models["model"], trainer, is_made=source is None)
+            for field, what in made:
                 self._problems.add(f"models.{models['model'].name}.{field}", f"{what} ({where})")
         for field in stage.needed if source is None else ():
             if getattr(stage, field) is None:
@@ -226,6 +240,9 @@ class Resolver:
             currency=self._document.study.currency,
             prices=self.prices() if isinstance(stage, ReportStage) else {},
         )
+        if isinstance(stage, TrainStage) and isinstance(resolution.trainer, HostedTrainer):
+            for field, what in stage.hosted_problems(resolution.trainer, resolution):
+                self._problems.add(f"{where}.{field}", what)
         return Cell(stage, resolution)
 
     def _reads_steps(self) -> bool:
@@ -310,6 +327,8 @@ class Resolver:
                 backend = self.backend(name)
                 share = 1.0 if backend is None else backend.price_share()
                 found[name] = table.price.shared(share)
+                if (trained := table.price.of_training()) is not None:
+                    found[training_of(name)] = trained
         return found
 
     def model(self, name: str, sampling: SamplingChoice | None, where: str) -> Model | None:
@@ -351,7 +370,8 @@ class Resolver:
                 f"the backend `{model.backend.kind}` of `{model.name}` gives no {_WANTED[wanted]}"
             )
             can = [f"`{kind}`" for kind, cls in BACKENDS.kinds().items() if wanted in cls.can_give]
-            end = f"{', '.join(sorted(can))} can; see `mbt help beliefs`"
+            topic = "models" if wanted == "embedding" else "beliefs"
+            end = f"{', '.join(sorted(can))} can; see `mbt help {topic}`"
             self._problems.add(f"{where}.{role}", f"{what}; {end}")
 
     def _check_judging(
@@ -457,6 +477,10 @@ class Resolver:
             end = f'{context:,} tokens: write fewer, or `"rest"`'
             self._problems.add(f"{where}.sampling.max_tokens", f"{what} {end}")
             return None
+        if sampling.max_tokens == "rest" and backend.needs_token_limit:
+            what = f"`rest`: the backend `{backend.kind}` needs a number of tokens in every request"
+            self._problems.add(f"{where}.sampling.max_tokens", what)
+            return None
         for key in sorted(backend.ignored_sampling & sampling.body().keys()):
             what = (
                 f"the backend `{backend.kind}` has no {key}: leave it out, or set it to its default"
@@ -476,6 +500,8 @@ class Resolver:
                 table = None
                 if found is not None:
                     preset = found.table
+                    if "price" in over or self._document.study.currency != _OF_PRESETS:
+                        preset.pop("price", None)
                     chosen = over.get("sampling")
                     if isinstance(chosen, dict) and "like" in chosen:  # replaces the preset's
                         preset.pop("sampling", None)
@@ -987,6 +1013,8 @@ class Resolver:
             self._problems.add(f"{where}.{place}", what)
         for place, what in evaluation_problems(stage, recipe, trainer):
             self._problems.add(f"{where}.{place}", what)
+        if isinstance(trainer, HostedTrainer):
+            return (recipe, trainer) if len(self._problems) == found else None
         self._check_keys(recipe, trainer, where)
         recipe = self._with_launch_preset(recipe, where)
         for place, what in (*recipe.precision_problems(), *recipe.launch_problems()):
@@ -1024,6 +1052,15 @@ class Resolver:
             reward = {stage.reward: 1.0} if isinstance(stage.reward, str) else stage.reward
             tree["rewards"] = {**stage.recipe.get("rewards", {}), **reward}
         own = {name: tree.pop(name) for name in own_fields if name in tree}
+        if issubclass(possible[0], HostedTrainer):
+            for name in possible[0].decided:
+                if tree.get(name):
+                    place = name if getattr(stage, name, None) else f"recipe.{name}"
+                    what = f"is for trainings by mbt; `{method}` leaves it to the provider"
+                    known = possible[0].trainer_keys()
+                    what += f": write `trainer.{name}`" if name in known else ""
+                    self._problems.add(f"{where}.{place}", what)
+            tree = {**tree, **possible[0].decided}
         of_trainer = {key for kind in possible for key in kind.trainer_keys()}
         for key in sorted(of_trainer & tree.keys() - Recipe.model_fields.keys()):
             tree.pop(key)

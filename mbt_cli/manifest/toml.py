@@ -18,6 +18,9 @@ from mbt_cli.manifest.presets import shipped
 
 Tree = dict[str, Any]
 
+UNSAVED: dict[Path, str] = {}
+"""Texts that are read instead of those of their files: what an editor has not saved yet."""
+
 _MOST_LEVELS = 100
 _PLACE = re.compile(r"\(at line (\d+), column \d+\)$")
 _SHOWN_LINE = 60
@@ -76,6 +79,8 @@ def _too_deep(file: str) -> ManifestError:
 
 def _text_of(path: Path) -> str:
     """The file's text, without the byte order mark that some editors write."""
+    if path in UNSAVED:
+        return UNSAVED[path]
     try:
         if path.exists() and not (
             path.is_file() or path.is_dir()

@@ -90,10 +90,10 @@ class Cost(Table):
             rollouts = reads.get("rollouts") or []
             if len(rollouts) != 1 or rollouts[0] in found:
                 continue
-            own = axes_of(cell[ADDRESS]).get(SEED)
+            own = pl.lit(axes_of(cell[ADDRESS]).get(SEED), dtype=pl.String)
             scored = values.filter(
                 (pl.col(ADDRESS) == cell[ADDRESS])
-                | ((pl.col(ADDRESS) == without_seed(cell[ADDRESS])) & (pl.col(SEED) == own))
+                | ((pl.col(ADDRESS) == without_seed(cell[ADDRESS])) & pl.col(SEED).eq_missing(own))
             )
             if scored.height:
                 right = scored["value"].fill_null(0.0) * scored["n"]

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated
 
+import orjson
 from pydantic import Field, ValidationError
 
 from mbt_cli.core.addresses import STEP
 from mbt_cli.core.few_shot import FEW_SHOT, FewShotPrompt
 from mbt_cli.core.plugin import Settings
-from mbt_cli.core.training_job import CHECKPOINT, Weights
+from mbt_cli.core.training_job import CHECKPOINT, HOSTED, Weights
 from mbt_cli.errors import StageError
 from mbt_cli.stages.base import InputReference, LoadedInput, Resolution, StageInput
 from mbt_cli.store.cells import FILES
@@ -65,8 +66,12 @@ def with_checkpoints(
     if (shown := few_shot_of(cell)) is not None:
         served = replace(model, trained=cell.address, few_shot=shown)
         return replace(resolution, models={**resolution.models, "model": served})
-    folder = checkpoint_of(cell).model
-    backend = model.backend.serving(folder=folder, sha256=cell.lineage.content_sha256())
+    hosted = hosted_checkpoint(cell)
+    if hosted is not None:
+        model, backend = replace(model, id=hosted), model.backend.naming(hosted)
+    else:
+        folder = checkpoint_of(cell).model
+        backend = model.backend.serving(folder=folder, sha256=cell.lineage.content_sha256())
     served = replace(model, backend=backend, trained=cell.address)
     return replace(resolution, models={**resolution.models, "model": served})
 
@@ -94,7 +99,18 @@ def checkpoint_of(cell: LoadedInput) -> Weights:
     Raises:
         StageError: It has none.
     """
+    if (hosted := hosted_checkpoint(cell)) is not None:
+        raise StageError(
+            f"`{cell.address}` is the model `{hosted}` of a provider, which gives no weights",
+            hint="use it where its endpoint is asked, such as `checkpoints` of a rollout",
+        )
     folder = cell.folder / FILES / CHECKPOINT
     if not (folder / "config.json").is_file():
         raise StageError(f"`{cell.address}` has no checkpoint in `{folder}`")
     return Weights(model=str(folder.absolute()))
+
+
+def hosted_checkpoint(cell: LoadedInput) -> str | None:
+    """The provider's name of the model that a train cell made; None if it made weights."""
+    path = cell.folder / FILES / CHECKPOINT / HOSTED
+    return str(orjson.loads(path.read_bytes())["model"]) if path.is_file() else None

@@ -327,6 +327,11 @@ class _Run:
                 opened = stack.enter_context(work.open(self._model.backend, place))
                 if isinstance(opened, Responder):
                     raise StageError(f"the model `{self._model.name}` has no address to ask")
+                if opened.wire is not None:
+                    raise StageError(
+                        f"the model `{self._model.name}` has an API that no harness speaks",
+                        hint="give it a backend whose API has OpenAI's form",
+                    )
                 endpoint = opened
                 served = endpoint.model or self._model.id
                 values |= {BASE_URL: endpoint.base_url, MODEL: served}

@@ -156,7 +156,11 @@ _PRICES = "prices"
 
 def _priced(resolution: Resolution) -> dict[str, Json]:
     """The prices of a study, as a report's notes have them."""
-    prices = {name: price.model_dump() for name, price in sorted(resolution.prices.items())}
+    # the price of a training is an entry of its own
+    prices = {
+        name: price.model_dump(exclude={"training"})
+        for name, price in sorted(resolution.prices.items())
+    }
     return {"currency": resolution.currency, "models": prices}
 
 

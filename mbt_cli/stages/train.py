@@ -51,8 +51,8 @@ from mbt_cli.core.training_job import (
 from mbt_cli.core.verifier import plugin_reference
 from mbt_cli.errors import StageError, Stopped, UsageError
 from mbt_cli.inference.server import ServerProcess
-from mbt_cli.interfaces import Backend, Benchmark, PromptTrainer, Trainer
-from mbt_cli.registry import BACKENDS
+from mbt_cli.interfaces import Backend, Benchmark, HostedTrainer, PromptTrainer, Trainer
+from mbt_cli.registry import BACKENDS, TRAINERS
 from mbt_cli.sandbox import pool as sandbox
 from mbt_cli.stages.base import (
     VERIFIED,
@@ -69,6 +69,7 @@ from mbt_cli.stages.base import (
 from mbt_cli.stages.checkpoints import ALL_STEPS, TRAINING, checkpoint_of
 from mbt_cli.stages.curriculum import PassRates, out_of_range, pass_rates
 from mbt_cli.stages.few_shot import write_few_shot
+from mbt_cli.stages.hosted_training import trained_by_provider
 from mbt_cli.stages.mixture import (
     KEY,
     Interleaving,
@@ -297,20 +298,49 @@ class TrainStage(Stage):
             yield f"recipe.{by}", f"follows the values of what is picked: `{needed}`"
 
     def computes_here(self, resolution: Resolution) -> bool:
+        if isinstance(resolution.trainer, HostedTrainer):
+            return False
         return resolution.recipe is not None or resolution.source is not None
 
-    def model_problems(self, model: Model, *, is_made: bool = True) -> Iterator[tuple[str, str]]:
+    def hosted_problems(
+        self, trainer: HostedTrainer, resolution: Resolution
+    ) -> Iterator[tuple[str, str]]:
+        """What keeps a provider from this training: key path below the stage, and message."""
+        if any(template.is_text for template in resolution.templates.values()):
+            yield "prompt", "is plain text, and a provider trains turns: use `=== user ===`"
+        if self.mixture is not None:
+            yield "mixture", f"is not for `{trainer.kind}`, which orders the questions itself"
+        if resolution.steps:
+            what = "a provider gives the last checkpoint alone: leave `step` out of the `where`"
+            yield "name", f"{what} of what reads `{self.name}`"
+
+    def model_problems(
+        self, model: Model, trainer: Trainer | None, *, is_made: bool = True
+    ) -> Iterator[tuple[str, str]]:
         """Settings of the trained model that contradict the stage: key path and what is wrong.
 
         Args:
             model: The model to train.
+            trainer: The method.
             is_made: Whether the stage trains it; false for an existing checkpoint.
         """
         backend = model.backend
+        if is_made and isinstance(trainer, HostedTrainer):
+            if type(backend).naming is Backend.naming:
+                can = [k for k, b in BACKENDS.kinds().items() if b.naming is not Backend.naming]
+                named = " or ".join(f"`{kind}`" for kind in can)
+                what = f"`{backend.kind}` is no provider that trains, as {named} may be"
+                yield "backend", f"{what}; `{trainer.kind}` needs one"
+            return
         if is_made and type(backend).weights is Backend.weights:
             can = [k for k, kind in BACKENDS.kinds().items() if kind.weights is not Backend.weights]
             named = ", ".join(f"`{kind}`" for kind in can)
-            yield "backend", f"`{backend.kind}` has no weights to train; those of {named} have"
+            what = f"`{backend.kind}` has no weights to train; those of {named} have"
+            if type(backend).naming is not Backend.naming:
+                hosted = [k for k, t in TRAINERS.kinds().items() if issubclass(t, HostedTrainer)]
+                methods = ", ".join(f"`{kind}`" for kind in hosted)
+                what += f"; its provider may train it, by the methods {methods}"
+            yield "backend", what
         if is_made and getattr(backend, "adapter", None) is not None:
             yield "adapter", "a training starts from whole weights: leave it out, or merge it first"
         if self.target != "trace":
@@ -352,8 +382,11 @@ class TrainStage(Stage):
             return not path.startswith("models")  # whoever is asked sees the same examples
         if recipe is None or trainer is None:
             return path.startswith("source")  # an existing checkpoint is copied as it is
+        is_hosted = isinstance(trainer, HostedTrainer)
         match path.split("."):
-            case ["models", _, "sampling" | "id", *_]:
+            case ["models", _, "id", *_]:
+                return is_hosted
+            case ["models", _, "sampling", *_]:
                 return False
             case ["models", _, "request", name, *_]:
                 return name in TEMPLATE_FIELDS
@@ -371,7 +404,10 @@ class TrainStage(Stage):
                 return True
 
     def check_here(self, resolution: Resolution, environment: Mapping[str, str]) -> None:
-        check_training_packages(resolution)
+        if isinstance(resolution.trainer, HostedTrainer):
+            resolution.models["model"].backend.check(environment)
+        else:
+            check_training_packages(resolution)
 
     def run(self, work: Work) -> Iterator[pl.DataFrame]:
         if TRAINING in work.resolution.inputs:
@@ -387,8 +423,11 @@ class TrainStage(Stage):
             write_few_shot(work, trainer, examples, ranked)
             yield pl.DataFrame(schema=self.columns(work.resolution))
             return
-        part_read = partial(self.part_read, resolution=work.resolution)
-        lines = _train(work, self._examples, part_read)
+        if isinstance(work.resolution.trainer, HostedTrainer):
+            lines = trained_by_provider(work, *self._examples(work))
+        else:
+            part_read = partial(self.part_read, resolution=work.resolution)
+            lines = _train(work, self._examples, part_read)
         schema = self.columns(work.resolution)
         rows_of_log = [{name: line.get(name) for name in schema} for line in lines]
         yield pl.DataFrame(rows_of_log, schema=schema, strict=False)
@@ -572,6 +611,8 @@ def evaluation_problems(
     if _is_read(stage.validation) and stage.data is None:
         what = "a method without `data` holds out a share of its questions: `{ share = 0.05 }`"
         yield "validation", what
+    if isinstance(trainer, HostedTrainer):
+        return
     if uses and strategy == "no":
         yield uses[0], 'needs evaluations, and `trainer.eval_strategy` is "no"'
     if metric not in ("loss", "score"):

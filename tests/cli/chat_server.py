@@ -130,3 +130,24 @@ class ChatServer:
                 "usage": usage,
             }
         )
+
+
+class HoldingServer(ChatServer):
+    """Holds every request after the first `answers_first` until it is released.
+
+    A request whose sender has gone meanwhile counts as not asked.
+    """
+
+    def __init__(self, answers_first: int) -> None:
+        super().__init__()
+        self._answers_first = answers_first
+        self._seen = 0
+        self.is_released = False
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        self._seen += 1
+        while self._seen > self._answers_first and not self.is_released:
+            await asyncio.sleep(0.02)
+        if request.transport is None:
+            raise web.HTTPServiceUnavailable
+        return await super()._chat(request)

@@ -11,11 +11,12 @@ import polars as pl
 import pytest
 
 import mbt_cli
-from mbt_cli import ask, ask_async, from_benchmark, load_manifest, run, scan
+from mbt_cli import ask, ask_async, embed, from_benchmark, load_manifest, run, scan
 from mbt_cli.core.progress import Silent
 from mbt_cli.errors import ManifestError, MissingInputError, StaleError, UsageError
 from tests.cli.chat_server import ChatServer
 from tests.conftest import REPOSITORY, SMALL_STUDY
+from tests.inference.conftest import native_server
 
 AXES = ("benchmark", "split", "model", "prompt")
 
@@ -315,6 +316,32 @@ def test_what_was_asked_is_not_asked_again(empty_cache):
     assert longer["reply"].to_list() == ["a reply"] * 3
     assert longer.equals(again)
     assert first["request_key"].to_list() == longer["request_key"].to_list()[1:]
+
+
+@pytest.mark.parametrize("client", ["own", "sdk"])
+def test_texts_have_their_vectors_and_each_is_asked_once(empty_cache, client):
+    with native_server() as server:
+        backend = {"kind": "openai", "base_url": server.base_url, "id": "m", "client": client}
+        model = {"backend": backend, "request": {"dimensions": 3}}
+        first = embed(model, ["a", "b"])
+        longer = embed(model, ["c", "a", "b"])
+        found = server.stats()
+
+    form = {"encoding_format": "float"} if client == "sdk" else {}
+    sent = [{"model": "m", "input": text, "dimensions": 3, **form} for text in "abc"]
+    assert sorted(found["bodies"], key=lambda body: body["input"]) == sent
+    assert longer[1:].equals(first)
+    assert longer["prompt"].to_list() == ["c", "a", "b"]
+    assert [len(vector) for vector in longer["embedding"]] == [3] * 3
+    assert longer["embedding"].n_unique() == 3
+    assert longer["prompt_tokens"].to_list() == [4] * 3
+
+
+def test_a_model_that_writes_gives_no_vectors(empty_cache):
+    with pytest.raises(
+        ManifestError, match="`canned` of `model` gives no embeddings; `openai` can"
+    ):
+        embed(CANNED, ["a"])
 
 
 def test_questions_of_a_benchmark_are_asked_with_their_template(empty_cache):

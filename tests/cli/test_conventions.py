@@ -20,6 +20,7 @@ OWN_WORDS = {
     "--set": "Override a key",  # `serve` overrides keys of a model, the others of a study
     "--model": "",  # `init` takes one to write, `data fetch` those to fetch
     "--benchmark": "",
+    "--launcher": "",  # `submit` takes its place to run, `doctor` the one to check
     "--preset": "Settings of the cluster",  # `plan` takes its GPUs alone
     "--schema": "Print the JSON Schema of",  # of manifests, or of plans
     "--follow": "Keep",  # printing lines, or fetching cells

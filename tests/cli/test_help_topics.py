@@ -28,7 +28,7 @@ from mbt_cli.stages.kinds import STAGES
 TOPICS = (
     "quickstart", "manifest", "data", "metrics", "presets", "paper", "beliefs", "conventions",
     "cost", "evaluation", "extend", "models", "programs", "proofs", "python", "security",
-    "training", "troubleshooting", "verified",
+    "studio", "training", "troubleshooting", "verified",
 )  # fmt: skip
 SECTIONS = {
     "backends": FAMILIES["backends"],

@@ -8,29 +8,45 @@ import random
 import signal
 import time
 
+import pytest
+
 from tests.fire.conftest import KILLS
 from tests.fire.killing import Place, check_artifacts, what_is_left
-from tests.inference.conftest import batch_server
+from tests.inference.conftest import NATIVE_KEY, batch_server, native_server
 from tests.inference.test_batches import STUDY
 
-MOMENTS = ("uploads", "batches", "polls", "downloads")
+APIS = {
+    "files": (batch_server, STUDY, ("uploads", "batches", "polls", "downloads")),
+    "messages": (
+        native_server,
+        STUDY.replace(
+            '"openai", base_url = "OWN", id = "student"',
+            '"anthropic", base_url = "OWN", id = "claude-x", api_key_env = "NATIVE_KEY"',
+        ).replace("temperature = 0.6", "temperature = 1"),
+        ("uploads", "polls", "downloads"),
+    ),
+}
+"""API to its stand-in, a study, and what is counted when a process is killed."""
 
 
-def placed(folder, server):
+def placed(folder, server, study):
     folder.mkdir()
-    (folder / "study.toml").write_text(STUDY.replace("OWN", server.base_url))
+    (folder / "study.toml").write_text(study.replace("OWN", server.base_url))
     return Place(folder, folder / "no_shim")
 
 
-def test_a_killed_batch_is_uploaded_once(tmp_path):
+@pytest.mark.parametrize("api", APIS)
+def test_a_killed_batch_is_uploaded_once(tmp_path, monkeypatch, api):
+    serve, study, moments = APIS[api]
+    monkeypatch.setenv("NATIVE_KEY", NATIVE_KEY)
     draw = random.Random(28)
-    rounds = max(1, round(KILLS / len(MOMENTS))) if KILLS > 10 else 1
+    rounds = max(1, round(KILLS / len(moments) / len(APIS))) if KILLS > 10 else 1
     codes = []
-    with batch_server("--slow", "0.5") as server:
-        places = [placed(tmp_path / f"killed{n}", server) for n in range(rounds)]
+    with serve("--slow", "0.5") as server:
+        places = [placed(tmp_path / f"killed{n}", server, study) for n in range(rounds)]
         for place in places:
             before = server.stats()
-            for moment in MOMENTS:
+            for moment in moments:
                 process = place.start("run study.toml")
                 while process.poll() is None and server.stats()[moment] == before[moment]:
                     time.sleep(0.01)
@@ -40,12 +56,12 @@ def test_a_killed_batch_is_uploaded_once(tmp_path):
                 codes.append(process.returncode)
             place.run("run study.toml")
         found = server.stats()
-        unbroken = placed(tmp_path / "unbroken", server)
+        unbroken = placed(tmp_path / "unbroken", server, study)
         unbroken.run("run study.toml")
 
     assert codes == [-signal.SIGKILL] * len(codes)
     assert found["problems"] == []
-    assert (found["uploads"], found["batches"]) == (rounds, rounds)
+    assert {found[name] for name in ("uploads", "batches") if name in found} == {rounds}
     assert (found["answered"], found["distinct"]) == (20 * rounds, 20)
     for place in places:
         assert what_is_left(place.folder / "runs") == what_is_left(unbroken.folder / "runs")

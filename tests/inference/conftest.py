@@ -48,6 +48,18 @@ def batch_server(*options: str):
     return running("batch_server.py", *options)
 
 
+def training_server(*options: str):
+    return running("training_server.py", *options)
+
+
+NATIVE_KEY = "native-key-0123456789"
+"""The key that the stand-ins of Anthropic and Google want."""
+
+
+def native_server(*options: str):
+    return running("native_server.py", *options)
+
+
 @contextmanager
 def running(script: str, *options: str):
     command = [sys.executable, str(HERE / script), *options]

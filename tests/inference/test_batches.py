@@ -3,16 +3,18 @@
 import json
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 from pydantic import ValidationError
 
+from mbt_cli.backends.anthropic import AnthropicBackend
 from mbt_cli.backends.openai import OpenAIBackend
 from mbt_cli.errors import BackendError
 from mbt_cli.inference import batches
 from mbt_cli.inference.ask import ask
 from mbt_cli.inference.batches import sent_batches
-from tests.inference.conftest import batch_server, replies
+from tests.inference.conftest import NATIVE_KEY, batch_server, native_server, replies
 
 PROMPTS = [f"question {n}" for n in range(30)]
 STUDY = """
@@ -91,3 +93,58 @@ def test_a_batch_costs_half(tmp_path):
 
     # 20 replies of 10 tokens for 2 a million, and 5 for 8 a million: half of 20 * 60 millionths
     assert json.loads(told[1].stdout)["spending"]["money"] == pytest.approx(600e-6)
+
+
+@pytest.fixture
+def messages(place, monkeypatch):
+    monkeypatch.setattr(batches, "_FIRST_POLL_SECONDS", 0.1)
+    place.environment["NATIVE_KEY"] = NATIVE_KEY
+    return lambda server: AnthropicBackend(
+        base_url=server.base_url, id="claude-x", api_key_env="NATIVE_KEY", client="batch"
+    )
+
+
+def test_a_batch_of_messages_keeps_what_came_and_asks_the_rest_again(
+    batch_of, progress, tmp_path, messages
+):
+    with native_server("--expire") as server:
+        plan = batch_of(None, PROMPTS, backend=messages(server), sampling={})
+        asked = ask(plan, tmp_path / "journal", progress)
+        found = server.stats()
+
+    answered = [reply for _, reply in replies(plan, tmp_path / "journal")]
+    failed = [reply.failure for reply in answered if reply.failure]
+    assert failed == ["http_400: max_tokens: too large"]  # one request; its neighbours have replies
+    assert {reply.reasoning for reply in answered if not reply.failure} == {"Let me see."}
+    assert found["problems"] == []
+    # 9 expired, one was canceled and one met an overloaded server
+    assert (found["uploads"], found["answered"], found["distinct"]) == (2, 29, 29)
+    assert asked.retried == 11
+    assert [len(one.ids) for one in sent_batches(tmp_path / "journal")] == [30, 11]
+
+
+def test_a_batch_without_a_record_is_found_among_those_of_others(
+    batch_of, progress, tmp_path, messages
+):
+    journal = tmp_path / "journal"
+    with native_server("--page", "1") as server:
+        plan = batch_of(None, PROMPTS, backend=messages(server), sampling={})
+        ask(plan, journal, progress)
+        first = [reply.text for _, reply in replies(plan, journal)]
+        params = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "?"}]}
+        others = [{"custom_id": f"other-{n}", "params": params} for n in range(len(PROMPTS))]
+        headers = {"x-api-key": NATIVE_KEY, "anthropic-version": "2023-06-01"}
+        body = json.dumps({"requests": others}).encode()
+        foreign = urllib.request.Request(f"{server.base_url}/messages/batches", body, headers)
+        urllib.request.urlopen(foreign).close()
+        # as a kill leaves it between the upload and its answer
+        (log,) = journal.glob("batches-*.log")
+        begun = [line for line in log.read_bytes().splitlines() if b'"ids"' in line]
+        for path in journal.iterdir():
+            path.unlink()
+        log.write_bytes(b"\n".join([*begun, b""]))
+        ask(plan, journal, progress)
+        found = server.stats()
+
+    assert [reply.text for _, reply in replies(plan, journal)] == first
+    assert (found["uploads"], found["problems"]) == (2, [])

@@ -22,6 +22,7 @@ ENGLISH = {
     "math",
     "number",
     "option",
+    "provider",
     "python",
     "text",
     "uplift",
@@ -37,6 +38,10 @@ ALLOWED = {
     ("store/provenance.py", "openai"),
     ("store/provenance.py", "transformers"),
     ("store/provenance.py", "vllm"),
+    # whose API it is, and what the APIs call their methods
+    ("trainers/provider.py", "dpo"),
+    ("trainers/provider.py", "openai"),
+    ("trainers/provider.py", "sft"),
     # a loss of TRL's DPO, by TRL's name
     ("trainers/dpo.py", "sft"),
     ("training/grpo.py", "vllm"),
@@ -52,6 +57,9 @@ ALLOWED = {
     ("cli/help.py", "slurm"),
     # the option --ssh
     ("cli/commands.py", "ssh"),
+    # the option --sagemaker, and the extra that installs what it needs
+    ("cli/commands.py", "sagemaker"),
+    ("core/findings.py", "sagemaker"),
     # the option --sky
     ("cli/commands.py", "skypilot"),
     # metrics and quantities with the name of the judge that measures them

@@ -16,21 +16,21 @@ def backend_of(load, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "host", "id"),
+    ("name", "kind", "host", "id"),
     [
-        ("gpt-5", "api.openai.com", "gpt-5"),
-        ("google/gemini-3-pro", "googleapis.com", "gemini-3-pro"),
-        ("claude-opus", "api.anthropic.com", "claude-opus"),
-        ("grok-41-fast", "api.x.ai", "grok-41-fast"),
-        ("GPT-5-mini", "api.openai.com", "GPT-5-mini"),
-        ("gpt-51", "api.openai.com", "gpt-51"),
-        ("gemini-3-pro", "googleapis.com", "gemini-3-pro"),
+        ("gpt-5", "openai", "api.openai.com", "gpt-5"),
+        ("google/gemini-3-pro", "google", "googleapis.com", "gemini-3-pro"),
+        ("claude-opus", "anthropic", "api.anthropic.com", "claude-opus"),
+        ("grok-41-fast", "openai", "api.x.ai", "grok-41-fast"),
+        ("GPT-5-mini", "openai", "api.openai.com", "GPT-5-mini"),
+        ("gpt-51", "openai", "api.openai.com", "gpt-51"),
+        ("gemini-3-pro", "google", "googleapis.com", "gemini-3-pro"),
     ],
 )
-def test_hosted_models_are_known_by_how_their_names_begin(load, name, host, id):
+def test_hosted_models_are_known_by_how_their_names_begin(load, name, kind, host, id):
     backend, model = backend_of(load, name)
 
-    assert backend.kind == "openai"
+    assert backend.kind == kind
     assert host in backend.base_url
     assert backend.api_key_env.endswith("_API_KEY")
     assert model == id
@@ -114,6 +114,35 @@ def test_names_of_the_gym_reach_their_hosts(presets):
             table = preset_of(presets, f"auto:{name}").table
             assert (host in table["backend"]["base_url"], table["id"]) == (True, id), name
             assert table["backend"]["api_key_env"].endswith("_API_KEY")
+
+
+@pytest.mark.parametrize(
+    ("name", "price"),
+    [
+        ("claude-sonnet-4", (3, 15, 0.3)),
+        ("claude-opus-4.1", (15, 75, 1.5)),
+        ("claude-opus-4-6", (5, 25, 0.5)),
+        ("claude-opus-5-5", (4, 20, 0.2)),
+        ("gemini-2.5-flash", (0.3, 2.5, None)),
+        ("gpt-5", (1.25, 10, 0.125)),
+        ("gemini-2.5-pro", None),  # dearer for long prompts
+        ("gpt-5-2026", None),
+    ],
+)
+def test_prices_that_are_known_come_with_the_name(load, name, price):
+    study = SMALL_STUDY.replace(CANNED, f'preset = "auto:{name}"', 1)
+    found = load(study).prices.get("parrot")
+
+    assert (found and (found.input, found.output, found.cached)) == price
+    assert "parrot" not in load(study, 'study.currency="EUR"').prices
+    own = load(study, "models.parrot.price={ input = 1, output = 2 }").prices["parrot"]
+    assert (own.input, own.output, own.cached) == (1, 2, None)
+
+
+@pytest.mark.parametrize("name", ["gemini-2.0-flash", "google/gemini-1.5-pro"])
+def test_models_that_do_not_think_are_not_asked_for_thoughts(load, name):
+    assert not backend_of(load, name)[0].thoughts
+    assert backend_of(load, "gemini-2.5-pro")[0].thoughts
 
 
 @pytest.mark.parametrize(("name", "kind"), [("human", "human"), ("claude-code", "command")])

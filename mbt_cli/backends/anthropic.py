@@ -1,0 +1,225 @@
+"""Anthropic's Messages API: thinking, prompt caching and stop reasons as it gives them.
+
+Its endpoint in OpenAI's form gives none of these.
+
+Source: https://docs.anthropic.com/en/api/messages
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
+
+from mbt_cli.backends.hosted import HostedBackend
+from mbt_cli.core.chat import Endpoint, Json, Wire
+from mbt_cli.core.plugin import RunOnly
+from mbt_cli.errors import BackendError
+from mbt_cli.inference.origins import listed_models
+from mbt_cli.inference.replies import token_count
+
+_VERSION = "2023-06-01"
+_FINISH: Mapping[str, str] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+"""Stop reason to the finish reason of OpenAI's API; others stay as they are."""
+_CHOICES: Mapping[str, str] = {"auto": "auto", "none": "none", "required": "any"}
+
+
+class AnthropicBackend(HostedBackend):
+    """Anthropic's Messages API."""
+
+    request_path: ClassVar[str] = "messages"
+    needs_token_limit: ClassVar[bool] = True
+    ignored_sampling: ClassVar[frozenset[str]] = frozenset(
+        {"min_p", "presence_penalty", "repetition_penalty"}
+    )
+
+    kind: Literal["anthropic"] = "anthropic"
+    """Names the backend in a manifest."""
+    base_url: str = "https://api.anthropic.com/v1"
+    """Address up to and including `/v1`."""
+    api_key_env: Annotated[str | None, RunOnly] = "ANTHROPIC_API_KEY"
+    """Environment variable that holds the API key."""
+    client: Annotated[Literal["own", "batch"], RunOnly] = "own"
+    """`own` sends each request at once. `batch` sends through the Message Batches API, which
+    answers within a day at half the price."""
+    prompt_cache: Annotated[bool, RunOnly] = False
+    """Whether each prompt is kept in the provider's prompt cache for five minutes: a quarter dearer
+    when it is written, a tenth of the price when the same beginning comes again, as in several
+    samples of a long prompt or the turns of a program."""
+    supports_schema: bool = True
+    """Whether the model can constrain replies by a JSON schema; those before Claude 4.5 cannot."""
+
+    def identity(self) -> Mapping[str, Json]:
+        # replies of the same address in OpenAI's form have no thinking
+        return {**super().identity(), "api": "messages"}
+
+    def price_share(self) -> float:
+        return 0.5 if self.client == "batch" else 1.0
+
+    def endpoint(
+        self, key: str | None, headers: Mapping[str, str], environment: Mapping[str, str]
+    ) -> Endpoint:
+        wire = Wire(partial(request_of, caches=self.prompt_cache), completion_of, "x-api-key")
+        found = Endpoint(
+            base_url=self.base_url,
+            model=self.id or "",
+            api_key=key,
+            key_name=self.api_key_env,
+            headers={"anthropic-version": _VERSION, **headers},
+            context=self.context,
+            supports_schema=self.supports_schema,
+            sends_seed=False,
+            wire=wire,
+            has_identity=self.declared is not None,
+            batches="messages" if self.client == "batch" else None,
+        )
+        path = "/models?limit=1000"
+        listed = partial(listed_models, self.base_url, None, found.all_headers(), environment, path)
+        return replace(found, models=listed)
+
+
+def request_of(body: Mapping[str, Json], *, caches: bool = False) -> tuple[str, dict[str, Json]]:
+    """The path and the body of the Messages API for a body in OpenAI's form.
+
+    Fields that OpenAI's form does not have, such as `thinking`, are sent as they are. What is the
+    API's default anyway is not sent: several models refuse both `temperature` and `top_p`.
+
+    Args:
+        body: In OpenAI's form.
+        caches: Whether the prompt is kept in the prompt cache.
+
+    Raises:
+        BackendError: The body asks for what the API does not have.
+
+    Example:
+        >>> turns = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
+        >>> path, sent = request_of({"model": "m", "max_tokens": 8, "messages": turns, "top_p": 1})
+        >>> path, sent["system"], "top_p" in sent
+        ('/messages', 'Be short.', False)
+    """
+    sent = dict(body)
+    if "messages" not in sent:
+        raise BackendError(
+            "the Messages API continues no plain text",
+            hint="use a prompt with `=== user ===` in place of `=== text ===`",
+        )
+    turns = sent.pop("messages")
+    system = "\n\n".join(turn["content"] for turn in turns if turn["role"] == "system")
+    sent["messages"] = [_turn(turn) for turn in turns if turn["role"] != "system"]
+    if system:
+        sent["system"] = system
+    for name in ("temperature", "top_p"):
+        if sent.get(name) == 1:
+            del sent[name]
+    if stop := sent.pop("stop", None):
+        sent["stop_sequences"] = stop
+    output: dict[str, Json] = {}
+    if (effort := sent.pop("reasoning_effort", None)) is not None:
+        output["effort"] = effort
+    if schema := sent.pop("response_format", None):
+        output["format"] = {"type": "json_schema", "schema": schema["json_schema"]["schema"]}
+    if output:
+        sent["output_config"] = {**output, **sent.get("output_config", {})}
+    if "tools" in sent:
+        sent["tools"] = [_tool(one) for one in sent["tools"]]
+    if isinstance(choice := sent.get("tool_choice"), str):
+        sent["tool_choice"] = {"type": _CHOICES.get(choice, choice)}
+    if caches:
+        sent.setdefault("cache_control", {"type": "ephemeral"})
+    return "/messages", sent
+
+
+def _turn(turn: Mapping[str, Json]) -> Mapping[str, Json]:
+    """A turn; calls of tools and their results are blocks of its content."""
+    if calls := turn.get("tool_calls"):
+        text = [{"type": "text", "text": turn["content"]}] if turn["content"] else []
+        used = [
+            {
+                "type": "tool_use",
+                "id": call["id"],
+                "name": call["function"]["name"],
+                "input": json.loads(call["function"]["arguments"]),
+            }
+            for call in calls
+        ]
+        return {"role": turn["role"], "content": [*text, *used]}
+    if turn["role"] != "tool":
+        return {"role": turn["role"], "content": turn["content"]}
+    if "tool_call_id" not in turn:
+        return {"role": "user", "content": turn["content"]}
+    result = {"type": "tool_result", "tool_use_id": turn["tool_call_id"]}
+    return {"role": "user", "content": [{**result, "content": turn["content"]}]}
+
+
+def _tool(tool: Mapping[str, Json]) -> Mapping[str, Json]:
+    """A tool in OpenAI's form as the API wants it; another one as it is."""
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        return tool
+    more = {"description": function["description"]} if function.get("description") else {}
+    schema = function.get("parameters") or {"type": "object"}
+    return {"name": function["name"], **more, "input_schema": schema}
+
+
+def completion_of(message: Json) -> Json:
+    """The chat completion in OpenAI's form for a message; anything else as it is.
+
+    Example:
+        >>> content = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes"}]
+        >>> usage = {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 5}
+        >>> message = {"content": content, "stop_reason": "end_turn", "usage": usage}
+        >>> found = completion_of(message)
+        >>> found["choices"][0]["finish_reason"], found["usage"]["prompt_tokens"]
+        ('stop', 10)
+    """
+    if not isinstance(message, Mapping) or not isinstance(message.get("content"), list):
+        return message
+    blocks = message["content"]
+    calls = [
+        {"function": {"name": block.get("name"), "arguments": block.get("input", {})}}
+        for block in blocks
+        if isinstance(block, Mapping) and block.get("type") == "tool_use"
+    ]
+    found = {"content": blocks, "tool_calls": calls}
+    reason = message.get("stop_reason")
+    if reason == "refusal":
+        found["refusal"] = _why(message.get("stop_details"))
+    if isinstance(reason, str):
+        reason = _FINISH.get(reason, reason)
+    choice = {"message": found, "finish_reason": reason}
+    return {"choices": [choice], "usage": _usage(message.get("usage"))}
+
+
+def _why(details: Json) -> str | None:
+    """What the API says of a refusal."""
+    if not isinstance(details, Mapping):
+        return None
+    said = (details.get("category"), details.get("explanation"))
+    return ": ".join(one for one in said if isinstance(one, str)) or None
+
+
+_PROMPT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+def _usage(usage: Json) -> Json:
+    """The tokens; `input_tokens` are only those that the cache neither gave nor took."""
+    if not isinstance(usage, Mapping):
+        return usage
+    parts = [token_count(usage.get(name) or 0) for name in _PROMPT]
+    known: Sequence[int] = [one for one in parts if one is not None]
+    is_known = usage.get("input_tokens") is not None and len(known) == len(parts)
+    details: Any = usage.get("output_tokens_details")
+    thought = details.get("thinking_tokens") if isinstance(details, Mapping) else None
+    return {
+        "prompt_tokens": sum(known) if is_known else usage.get("input_tokens"),
+        "completion_tokens": usage.get("output_tokens"),
+        "completion_tokens_details": {"reasoning_tokens": thought},
+        "prompt_tokens_details": {"cached_tokens": usage.get("cache_read_input_tokens")},
+    }

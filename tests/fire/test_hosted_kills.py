@@ -1,0 +1,66 @@
+"""A training at a provider that is killed again and again has one upload and one job.
+
+Each study is killed by SIGKILL over the upload, the beginning of its job, the wait and the end.
+`MBT_FIRE_KILLS` beyond its default is about the number of kills.
+"""
+
+import json
+import random
+import signal
+import time
+
+import polars as pl
+import pytest
+
+from tests.fire.conftest import KILLS
+from tests.fire.killing import Place, check_artifacts, what_is_left
+from tests.inference.conftest import training_server
+from tests.inference.test_hosted_training import CELL, KEY, STUDY
+
+MOMENTS = ("uploads", "jobs", "polls", "ended")
+TOGETHER = STUDY.replace('"reply"', '"reply"\nrecipe = { api = "together" }')
+
+
+def placed(folder, server, study):
+    folder.mkdir()
+    (folder / "study.toml").write_text(study.replace("OWN", server.base_url))
+    return Place(folder, folder / "no_shim")
+
+
+@pytest.mark.parametrize("study", [STUDY, TOGETHER], ids=["openai", "together"])
+def test_a_killed_training_is_uploaded_and_begun_once(tmp_path, study, monkeypatch):
+    monkeypatch.setenv("TUNE_KEY", KEY)
+    draw = random.Random(28)
+    rounds = max(1, round(KILLS / len(MOMENTS) / 2)) if KILLS > 10 else 1
+    codes = []
+    with training_server("--slow", "0.5") as server:
+        places = [placed(tmp_path / f"killed{n}", server, study) for n in range(rounds)]
+        for place in places:
+            before = server.stats()
+            for moment in MOMENTS:
+                process = place.start("run study.toml")
+                while process.poll() is None and server.stats()[moment] == before[moment]:
+                    time.sleep(0.01)
+                time.sleep(draw.random() * 0.3)
+                process.kill()
+                process.communicate(timeout=60)
+                codes.append(process.returncode)
+            place.run("run study.toml")
+        found = server.stats()
+        unbroken = placed(tmp_path / "unbroken", server, study)
+        unbroken.run("run study.toml")
+
+    assert codes == [-signal.SIGKILL] * len(codes)
+    assert found["problems"] == []
+    assert (found["uploads"], found["jobs"]) == (rounds, rounds)
+    whole = what_is_left(unbroken.folder / "runs")
+    for place in places:
+        left = what_is_left(place.folder / "runs")
+        # the provider's number of the job is another one
+        differ = {name for name in whole if whole[name] != left.get(name)}
+        assert differ == {f"{CELL.removeprefix('runs/')}/lineage.json, notes"}
+        log = pl.read_parquet(place.folder / CELL / "rows.parquet")
+        assert log["step"].to_list() == [1, 2, 3]
+        checkpoint = json.loads((place.folder / CELL / "files/checkpoint/hosted.json").read_text())
+        assert checkpoint["model"].startswith("ft:base-model:")
+        check_artifacts(place.folder / "runs")
