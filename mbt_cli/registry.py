@@ -38,6 +38,7 @@ from mbt_cli.benchmarks.rlvr_mixed import RLVRMixed
 from mbt_cli.benchmarks.tinyhop.benchmark import TinyHop
 from mbt_cli.benchmarks.tinyhop.teacher import ScriptedBackend
 from mbt_cli.benchmarks.two_wiki import TwoWikiMultihopQA
+from mbt_cli.benchmarks.urn import Urn
 from mbt_cli.interfaces import (
     Backend,
     Benchmark,
@@ -200,6 +201,7 @@ BENCHMARKS = Family[Benchmark](
     RLVRMixed,
     TinyHop,
     TwoWikiMultihopQA,
+    Urn,
     ChangeMyView,
     Conceptual,
     Forecasting,

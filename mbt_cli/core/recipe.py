@@ -150,18 +150,23 @@ class Kernels(Settings):
         return needed
 
 
+ANY_BENCHMARK = "train"
+"""In `validation.from`: questions of every benchmark of the data."""
+
+
 class HeldOut(Settings):
-    """`{ from = "train", share = 0.05 }`: some questions of the training data are not trained on.
+    """`{ from = "train", share = 0.05 }`: some questions of the data are not trained on.
 
     They are drawn by the study's seed, and all their rows with them.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    source: Literal["train"] = Field(default="train", alias="from")
-    """The only source: the rows that would be trained on."""
+    source: str = Field(default=ANY_BENCHMARK, alias="from")
+    """`train`: all that would be trained on; or the benchmark whose questions alone are held
+    out."""
     share: float = Field(gt=0, lt=1)
-    """Fraction of the questions."""
+    """Fraction of these questions."""
     limit: int | None = Field(default=500, ge=1)
     """Maximum number of questions; the others are trained on."""
 

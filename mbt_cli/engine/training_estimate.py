@@ -203,6 +203,16 @@ class _Data:
         found = [sizes[address] for address in addresses]
         known = [size for size in found if size.rows is not None]
         rows = sum(size.rows or 0 for size in found) if known and len(known) == len(found) else None
+        if getattr(state.cell.stage, "target", None) == "steps" and rows is not None:
+            # a rollout has at most as many steps as its program sends requests
+            each = [states[a].cell.resolution.program.expected_requests() for a in addresses]
+            rows = (
+                None
+                if None in each
+                else sum(
+                    (size.rows or 0) * (most or 1) for size, most in zip(found, each, strict=True)
+                )
+            )
         if _pairs(state) and rows is not None:
             # a question has at most one pair
             rows = sum(

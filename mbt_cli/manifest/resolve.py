@@ -15,7 +15,7 @@ from mbt_cli.core.judge_scales import INVESTIGATIONS, POINTS
 from mbt_cli.core.model_settings import OF_STUDY, RunSettings, Sampling, inferred_limit
 from mbt_cli.core.names import NAME_PATTERN, nearest
 from mbt_cli.core.prices import Price, training_of
-from mbt_cli.core.recipe import HeldOut, Recipe, accumulation
+from mbt_cli.core.recipe import ANY_BENCHMARK, HeldOut, Recipe, accumulation
 from mbt_cli.core.templates import EXAMPLES, Template, parse_template
 from mbt_cli.interfaces import (
     Backend,
@@ -193,6 +193,10 @@ class Resolver:
             self._check_pick(stage.pick, draft, where, pairs=training[1].pairs)
             if training[1].pairs:
                 self._check_pairs(stage, draft, where)
+        if isinstance(stage, TrainStage) and stage.target == "steps":
+            self._check_steps(draft, where, pairs=training is not None and training[1].pairs)
+        if isinstance(stage, TrainStage) and isinstance(stage.validation, HeldOut):
+            self._check_held_out(stage.validation, draft, where)
         harness = self._harness(draft, models, where)
         if isinstance(stage, HarnessStage) and harness is None:
             return None
@@ -811,6 +815,33 @@ class Resolver:
         if stage.keep in VERIFIED:
             what = f"`{stage.keep}` leaves the better or the worse replies alone, and a pair has "
             self._problems.add(f"{where}.keep", f"{what}one of each: leave it out")
+
+    def _check_steps(self, draft: CellDraft, where: str, *, pairs: bool) -> None:
+        """Steps are those of rollouts whose program makes several requests."""
+        if pairs:
+            what = 'a pair is two replies to a question: use `target = "reply"`'
+            self._problems.add(f"{where}.target", what)
+        asking = [*draft.inputs.get("data", ()), *draft.inputs.get("validation", ())]
+        for made in asking:
+            stage = self._stage(made)
+            if not isinstance(stage, RolloutStage):
+                continue
+            name = stage.program
+            program = None if name is None else self._program(name, f"stage.{made.stage}.program")
+            if source_of(made) is not None or name is None or program == Single():
+                what = f"`{made.address}` asks once, so it has no steps"
+                use = 'use `target = "reply"`, or a rollout with a program'
+                self._problems.add(f"{where}.target", f"{what}: {use}")
+                return
+
+    def _check_held_out(self, held: HeldOut, draft: CellDraft, where: str) -> None:
+        """Questions that are held out are of a benchmark that is trained on."""
+        read = draft.inputs.get("data") or draft.inputs.get("questions", ())
+        known = {d.axes["benchmark"]: None for d in read if "benchmark" in d.axes}
+        if held.source != ANY_BENCHMARK and held.source not in known:
+            what = f"`{held.source}` is no benchmark of the data"
+            near = nearest(held.source, [ANY_BENCHMARK, *known])
+            self._problems.add(f"{where}.validation.from", f"{what}; {near}")
 
     def _check_samples(self, stage: ScoreStage, draft: CellDraft, where: str) -> None:
         """A metric at k needs k samples of each question."""

@@ -84,6 +84,7 @@ from mbt_cli.stages.pick import PICK, Pick, paired, picked_rows, values_of_sampl
 from mbt_cli.stages.pick import SCORES as PICKED
 from mbt_cli.stages.training_data import (
     Examples,
+    Target,
     chosen_examples,
     held_out,
     question_examples,
@@ -168,8 +169,9 @@ class TrainStage(Stage):
     """Name of a file in presets/train/: the method and its settings."""
     data: StageInput | None = None
     """Rollouts or traces to train on."""
-    target: Literal["reply", "trace"] | None = None
-    """`reply`: the raw rollout; `trace`: a think block with the trace, then the gold answer."""
+    target: Target | None = None
+    """`reply`: the raw rollout; `trace`: a think block with the trace, then the gold answer;
+    `steps`: every trainable step of the program of a rollout, after what the step was asked."""
     prompt: str = "answer"
     """Template of the questions that the model learns to answer."""
     keep: Kept | None = None
@@ -260,11 +262,11 @@ class TrainStage(Stage):
             yield "validation", "with `weights`, hold out a share: `validation = { share = 0.05 }`"
         kinds = set(read.get("data", ())) | set(read.get("validation", ()))
         if self.target is None:
-            yield "target", "is required with `data`: `reply` or `trace`"
+            yield "target", "is required with `data`: `reply`, `trace` or `steps`"
         if self.target == "trace" and "rollout" in kinds:
             yield "target", "`trace` needs traces, and `data` names rollouts; use `reply`"
-        if self.target == "reply" and kinds & _TRACES:
-            yield "target", "`reply` needs rollouts, and `data` names traces; use `trace`"
+        if self.target in ("reply", "steps") and kinds & _TRACES:
+            yield "target", f"`{self.target}` needs rollouts, and `data` names traces; use `trace`"
         if self.keep in ("correct", "wrong", "answered") and kinds & _TRACES:
             yield "keep", f"`{self.keep}` applies to rollouts; traces are filtered by `gates`"
         stage = self.data.stage if isinstance(self.data, InputReference) else self.data
@@ -559,8 +561,8 @@ class TrainStage(Stage):
             return replace(examples, index=trained), replace(validation, index=held)
         if recipe is None or recipe.validation is None:
             return examples, None
-        share, limit = recipe.validation.share, recipe.validation.limit
-        trained, held = held_out(examples.with_prompts(), share, limit, work.resolution.seed)
+        seed = work.resolution.seed
+        trained, held = held_out(examples.with_prompts(), recipe.validation, seed)
         return replace(examples, index=trained), replace(examples, index=held)
 
 
@@ -619,12 +621,16 @@ def evaluation_problems(
     if metric == "score" and score is None:
         what = "`score` is measured only with `recipe.evaluation = { score = {} }`"
         yield "trainer.metric_for_best_model", what
-    if not trainer.held_out_loss and score is None:
-        what = f"`{recipe.method}` has no held-out loss: set `score = {{}}`, and the model answers"
-        yield "recipe.evaluation", what
-    elif not trainer.held_out_loss and uses and metric == "loss":
-        what = f'`{recipe.method}` has no held-out loss: set `metric_for_best_model = "score"`'
-        yield uses[0], what
+    # rows of other stages have no values that make pairs of them
+    no_pairs = trainer.pairs and _is_read(stage.validation)
+    if trainer.held_out_loss and not no_pairs:
+        return
+    what = f"`{recipe.method}` has no held-out loss"
+    what += " of the rows of a stage, but of a share of its pairs" if no_pairs else ""
+    if score is None:
+        yield "recipe.evaluation", f"{what}: set `score = {{}}`, and the model answers"
+    elif uses and metric == "loss":
+        yield uses[0], f'{what}: set `metric_for_best_model = "score"`'
 
 
 def _not_published(work: Work) -> StageError:

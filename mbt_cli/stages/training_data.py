@@ -5,7 +5,7 @@ Keys and reasons of all rows are held in memory; texts stay on the disk, and are
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from mbt_cli.core import rows
 from mbt_cli.core.chat import Message
 from mbt_cli.core.number_text import counted
 from mbt_cli.core.questions import documents_text
+from mbt_cli.core.recipe import ANY_BENCHMARK, HeldOut
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.rows import frame_of_rows
 from mbt_cli.core.templates import Template
@@ -27,13 +28,19 @@ from mbt_cli.errors import StageError
 from mbt_cli.stages.base import Keep, LoadedInput, Work
 from mbt_cli.stages.inputs import gold_columns, kept, verdicts_on
 from mbt_cli.stages.pick import KEY, is_picked
+from mbt_cli.store.cells import FILES
 from mbt_cli.store.disk import writing_to
+from mbt_cli.store.reading import read_parquet_file
 
-Target = Literal["reply", "trace"]
+Target = Literal["reply", "trace", "steps"]
 
 EXAMPLE_KEY = ("source", "question_id", "sample", "trace_id")
 """A row: the cell in `data`, and its key there."""
-_TEXTS: Mapping[Target, tuple[str, ...]] = {"reply": ("reply", "reasoning"), "trace": ("trace",)}
+_TEXTS: Mapping[Target, tuple[str, ...]] = {
+    "reply": ("reply", "reasoning"),
+    "trace": ("trace",),
+    "steps": ("reply", "reasoning", "messages"),
+}
 REJECTED = "rejected_number"
 """Column of an index of pairs: the row of the worse reply."""
 _ASKED = ("question_id", "question", "context", "answer", "answer_aliases")
@@ -53,7 +60,8 @@ class Examples:
             row in its cell. For pairs also `rejected_sample` and `rejected_number` of the worse
             reply.
         cells: The cells that the rows are from.
-        target: What the model learns to write; None: they are questions without completions.
+        target: What the model learns to write; None: they are questions without completions. A
+            step has its number as `trace_id`.
         to_verify: Whether rows have the metadata of their questions, which some verifiers read.
         order: `source` and `question_id` in the order in which questions are asked; None: the
             trainer draws one.
@@ -245,7 +253,12 @@ def chosen_examples(
         StageError: The question of a row is missing, a row exists twice, or no row is left.
     """
     cells = work.inputs[field]
+    if target == "steps":
+        cells = tuple(replace(cell, rows=_trainable_steps(cell)) for cell in cells)
     indexes = [_index_of(work, cell, target, keep) for cell in cells]
+    if target == "steps" and keep is not None:
+        rollouts = [_index_of(work, cell, "reply", keep) for cell in work.inputs[field]]
+        indexes = [_as_rollouts(*pair) for pair in zip(indexes, rollouts, strict=True)]
     found = pl.concat(indexes).sort(EXAMPLE_KEY)
     if picked is not None:
         left_out = pl.col("dropped").is_null() & ~pl.lit(is_picked(found, picked))
@@ -265,6 +278,31 @@ def chosen_examples(
             hint=f"check the rows of its `{field}`, or change `keep`",
         )
     return Examples(work, found, cells, target)
+
+
+def _trainable_steps(cell: LoadedInput) -> pl.LazyFrame:
+    """The steps of a cell's program that are trained on, with their numbers as `trace_id`.
+
+    Raises:
+        StageError: It has none.
+        ArtifactError: They cannot be read.
+    """
+    name = f"{FILES}/{rows.STEPS_FILE}"
+    if cell.lineage is None or name not in cell.lineage.files:
+        raise StageError(
+            f"`{cell.address}` has no `{name}`",
+            hint="steps are those of a program: name a rollout that has one, or set "
+            '`target = "reply"`',
+        )
+    steps = read_parquet_file(cell.folder, name, cell.lineage)
+    return steps.filter(pl.col("trainable")).rename({"step": "trace_id"})
+
+
+def _as_rollouts(steps: pl.DataFrame, rollouts: pl.DataFrame) -> pl.DataFrame:
+    """Steps without those of rollouts that are left out, for the reason of these."""
+    why = rollouts.select(*KEY, pl.col("dropped").alias("why"))
+    joined = steps.join(why, on=[*KEY], how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("dropped", "why").alias("dropped")).drop("why")
 
 
 def _with_pairs(index: pl.DataFrame, pairs: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
@@ -292,25 +330,28 @@ def _with_pairs(index: pl.DataFrame, pairs: Callable[[pl.DataFrame], pl.DataFram
 
 
 def held_out(
-    examples: pl.DataFrame, share: float, limit: int | None, seed: int
+    examples: pl.DataFrame, settings: HeldOut, seed: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Examples with some of their questions held out, and the rows of those questions.
 
     Args:
         examples: An index with its prompts.
-        share: Fraction of the questions that have a row to train on.
-        limit: Maximum number of questions.
+        settings: Which questions, of those that have a row to train on, and how many.
         seed: Equal seeds draw equal questions, in any order of the rows.
 
     Raises:
         StageError: There are fewer than two questions.
     """
-    key = question_key()
-    usable = examples.filter(pl.col("dropped").is_null())
+    key, share, limit = question_key(), settings.share, settings.limit
+    usable, of = examples.filter(pl.col("dropped").is_null()), ""
+    if settings.source != ANY_BENCHMARK:
+        usable = usable.filter(key.str.starts_with(f"benchmark={settings.source}/"))
+        of = f" of `{settings.source}`"
     questions = usable.select(key).unique().to_series().to_list()
     if len(questions) < 2:
+        there = f"there {_are(len(questions), 'question')}{of}"
         raise StageError(
-            f"`validation` cannot hold out questions: there {_are(len(questions), 'question')}",
+            f"`validation` cannot hold out questions: {there}",
             hint="leave out `validation`, or train on more questions",
         )
     questions.sort(key=lambda question: sha256_of([seed, "validation", question]))
@@ -401,6 +442,7 @@ def _questions_of(work: Work, cell: LoadedInput) -> LoadedInput:
 def _reason(target: Target) -> pl.Expr:
     """Why a row cannot be trained on; null for others."""
     text = pl.col("trace" if target == "trace" else "reply").fill_null("").str.strip_chars()
+    is_unread = pl.col("is_unread") if target == "steps" else pl.lit(value=False)
     return (
         pl.when(pl.col("failure").is_not_null())
         .then(pl.lit("failed: ") + pl.col("failure").str.split(":").list.first())
@@ -408,6 +450,8 @@ def _reason(target: Target) -> pl.Expr:
         .then(pl.lit("truncated"))
         .when(text == "")
         .then(pl.lit("empty"))
+        .when(is_unread)
+        .then(pl.lit("unread"))
     )
 
 
@@ -427,7 +471,7 @@ def _example(
         thinking, text = completion_of(target, {**row, "gold_answer": question["answer"]})
     return {
         **{name: row[name] for name in (*EXAMPLE_KEY, "dropped")},
-        "messages": prompt,
+        "messages": row["messages"] if target == "steps" else prompt,
         "thinking": thinking,
         "completion": text,
         "references": [question["answer"], *(question["answer_aliases"] or ())],
@@ -449,8 +493,9 @@ def _rejected(row: Mapping[str, Any]) -> dict[str, Any]:
 def completion_of(target: Target, row: Mapping[str, Any]) -> tuple[str, str]:
     """Thinking and text that the model learns to write; thinking may be empty.
 
-    A reply keeps its thinking, whether the server has separated it from the text or not. A trace
-    is followed by the gold answer. The model's own chat template decides how both are written.
+    A reply, also of a step, keeps its thinking, whether the server has separated it from the text
+    or not. A trace is followed by the gold answer. The model's own chat template decides how both
+    are written.
 
     Example:
         >>> completion_of("trace", {"trace": "We look.", "gold_answer": "Oslo"})

@@ -46,7 +46,6 @@ class DPO(Trainer):
         "data": "the rollouts with the replies",
         "pick": 'the values of the replies, such as { scores = "STAGE", metric = "brier" }',
     }
-    held_out_loss: ClassVar[bool] = False
     pairs: ClassVar[bool] = True
 
     kind: Literal["dpo"] = "dpo"

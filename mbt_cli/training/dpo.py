@@ -10,8 +10,9 @@ from trl import DPOConfig, DPOTrainer
 
 from mbt_cli.core.chat import Json
 from mbt_cli.core.recipe import Recipe
-from mbt_cli.core.training_job import TrainingJob, Weights
+from mbt_cli.core.training_job import VALIDATION_TOKENS, TrainingJob, Weights
 from mbt_cli.training import models, processors
+from mbt_cli.training.dpo_rows import holds_out_pairs
 from mbt_cli.training.evaluation import Asked, EvaluatesHeldOut
 from mbt_cli.training.loop import arguments, finish, is_fsdp, row_counts, train
 from mbt_cli.training.mask import ChatFormat
@@ -31,18 +32,19 @@ def prefer(job: TrainingJob) -> None:
     adapted = ModelTokenizer(tokenizer, job.template)
     settings = arguments(job, DPOConfig, own)
     set_seed(job.seed)
-    rows = open_rows(job)
+    rows, has_loss = open_rows(job), holds_out_pairs(job)
+    held_out = open_rows(job, VALIDATION_TOKENS) if has_loss else rows.select([0])
     trainer = PairTrainer(
         model=models.load_model(job.weights, recipe, to_train=True),
         ref_model=reference_model(job.weights, recipe),
         args=settings,
         train_dataset=rows,
-        # held-out questions are answered by `asked`, but the trainer wants a set to evaluate
-        eval_dataset=rows.select([0]) if job.validation else None,
+        # held-out questions may be answered by `asked` alone, but the trainer wants a set
+        eval_dataset=held_out if job.validation else None,
         processing_class=tokenizer,
         peft_config=models.adapter_config(recipe),
     )
-    trainer.has_loss = False
+    trainer.has_loss = has_loss
     asked = pl.read_parquet(job.examples, n_rows=1)["messages"][0].to_list()
     end_token = ChatFormat(adapted).turn(asked).end_tokens[-1]
     if recipe.evaluation.score is not None:
@@ -69,6 +71,11 @@ class PairTrainer(EvaluatesHeldOut, DPOTrainer):  # type: ignore[misc]
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
         return dataset
+
+    def held_out_count(self, inputs: Any) -> Any:
+        # a batch has the chosen replies, then the rejected ones
+        mask = inputs["completion_mask"]
+        return torch.tensor(len(mask) // 2, device=mask.device)
 
 
 if __name__ == "__main__":

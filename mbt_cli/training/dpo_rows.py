@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from mbt_cli.core.rows import TRAINING_PAIRS
 from mbt_cli.core.training_job import TrainingJob
 from mbt_cli.training.mask import ChatFormat, Example, UntrainableError
 from mbt_cli.training.problems import exit_code_of
-from mbt_cli.training.shards import write_rows
+from mbt_cli.training.shards import RowSet, write_rows
 from mbt_cli.training.tokenizer import ModelTokenizer
 
 
@@ -61,6 +62,14 @@ class DpoRows:
 def write_dpo_rows(job: TrainingJob) -> None:
     """Write the rows that `mbt_cli.training.dpo` opens."""
     write_rows(job, DpoRows)
+    if holds_out_pairs(job):
+        assert job.validation is not None
+        write_rows(job, DpoRows, RowSet.held_out(job.validation))
+
+
+def holds_out_pairs(job: TrainingJob) -> bool:
+    """Whether the held-out rows are pairs, which have a loss; others are questions alone."""
+    return job.validation is not None and "rejected" in pq.read_schema(job.validation).names
 
 
 if __name__ == "__main__":

@@ -330,6 +330,10 @@ class EvaluatesHeldOut:
         self.evaluations.add(self.state, self.control, metrics, replies)
         return logged
 
+    def held_out_count(self, inputs: Any) -> Any:
+        """Over how many things the loss of a batch of held-out rows is a mean: trained tokens."""
+        return (inputs["labels"] != IGNORED).sum()
+
     def _determine_best_metric(self: Any, metrics: dict[str, float], trial: Any) -> bool:
         if not self.state.global_step:  # an untrained model is never the best one
             return False
@@ -357,20 +361,20 @@ def _evaluating(trainer: Any) -> Iterator[None]:
 
 
 def _held_out_loss(trainer: Any) -> float:
-    """Mean loss over all trained tokens of the held-out rows, whatever the batches are."""
+    """Mean loss over the held-out rows, by `held_out_count`, whatever the batches are."""
     if _shares_rows(trainer):
         loop = trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation", True)
         return float(loop.metrics["eval_loss"])
-    # the sum of losses, and the number of tokens
+    # the sum of losses, and what they are the mean of
     totals = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
     for batch in trainer.get_eval_dataloader():
         inputs = trainer._prepare_inputs(batch)
-        count = (inputs["labels"] != IGNORED).sum()
+        count = trainer.held_out_count(inputs)
         with trainer.compute_loss_context_manager():
             loss = trainer.compute_loss(trainer.model_wrapped, inputs)
         totals += torch.stack([loss.detach() * count, count]).to(totals)
-    total, tokens = trainer.accelerator.reduce(totals, reduction="sum").tolist()
-    return float(total / tokens)
+    total, number = trainer.accelerator.reduce(totals, reduction="sum").tolist()
+    return float(total / number)
 
 
 def _replies(trainer: Any, asked: Asked) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 
 from mbt_cli.core import rows
 from mbt_cli.core.progress import Silent
+from mbt_cli.core.recipe import HeldOut
 from mbt_cli.core.request_keys import sha256_of
 from mbt_cli.core.templates import parse_template
 from mbt_cli.core.training_job import ROWS_PER_SHARD
@@ -377,26 +378,39 @@ def test_a_question_is_held_out_with_all_its_rows_in_every_stage():
     names = [(stage, "tiny", f"q{n}") for stage in ("mbt-s", "base") for n in range(40)]
     frame = rows_of(*names)
 
-    trained, held = held_out(frame, 0.25, None, seed=3)
-    shuffled, again = held_out(frame.sample(fraction=1, shuffle=True, seed=1), 0.25, None, seed=3)
+    trained, held = held_out(frame, HeldOut(share=0.25, limit=None), 3)
+    shuffled, again = held_out(
+        frame.sample(fraction=1, shuffle=True, seed=1), HeldOut(share=0.25, limit=None), 3
+    )
 
     assert held.height == 10 * 2 * 2
     dropped = trained.filter(pl.col("dropped") == "held_out")
     assert held_questions(dropped) == held_questions(held) == held_questions(again)
     assert trained.height == frame.height == shuffled.height
     assert not set(kept_keys(trained)) & set(kept_keys(held))
-    other = held_out(frame, 0.25, None, seed=4)[1]
+    other = held_out(frame, HeldOut(share=0.25, limit=None), 4)[1]
     assert held_questions(other) != held_questions(held)
+
+
+def test_a_benchmark_can_give_all_held_out_questions():
+    names = [("base", name, f"q{n}") for name in ("tiny", "tiny2") for n in range(8)]
+    settings = HeldOut.model_validate({"from": "tiny", "share": 0.5, "limit": None})
+
+    trained, held = held_out(rows_of(*names), settings, 1)
+
+    assert held["source"].unique().to_list() == ["base/benchmark=tiny/split=train/model=m"]
+    assert held["question_id"].n_unique() == 4  # half of the eight, not of all sixteen
+    assert trained.filter(pl.col("dropped") == "held_out").height == held.height == 8
 
 
 def test_the_number_of_held_out_questions_has_a_limit_and_leaves_one_to_train_on():
     frame = rows_of(*(("base", "tiny", f"q{n}") for n in range(10)))
 
-    assert held_out(frame, 0.5, 2, seed=1)[1]["question_id"].n_unique() == 2
-    assert held_out(frame, 0.01, None, seed=1)[1]["question_id"].n_unique() == 1
-    assert held_out(frame, 0.99, None, seed=1)[1]["question_id"].n_unique() == 9
+    assert held_out(frame, HeldOut(share=0.5, limit=2), 1)[1]["question_id"].n_unique() == 2
+    assert held_out(frame, HeldOut(share=0.01, limit=None), 1)[1]["question_id"].n_unique() == 1
+    assert held_out(frame, HeldOut(share=0.99, limit=None), 1)[1]["question_id"].n_unique() == 9
     with pytest.raises(StageError, match="there is 1 question"):
-        held_out(frame.filter(question_id="q1"), 0.5, None, seed=1)
+        held_out(frame.filter(question_id="q1"), HeldOut(share=0.5, limit=None), 1)
 
 
 def test_questions_of_other_validation_rows_are_taken_out_of_the_data():

@@ -587,6 +587,12 @@ def test_only_evaluations_that_choose_weights_count(load, tmp_path):
         ),
         (STUDY + SHARE, "trainer = { greater_is_better = true }", "greater_is_better", "is set by"),
         (STUDY, "validation = { share = 1.5 }", "validation.share", "less than 1"),
+        (
+            STUDY,
+            'validation = { from = "tony", share = 0.1 }',
+            "validation.from",
+            "`tony` is no benchmark of the data; did you mean `tiny`",
+        ),
         (STUDY, "validation = { shares = 0.5 }", "validation.shares", "unknown key"),
         (GRPO + 'reward = "f1_score"\n' + SHARE, "", "recipe.evaluation", "no held-out loss"),
         (

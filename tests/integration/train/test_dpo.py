@@ -31,6 +31,7 @@ for old, new in (
     ("save_every_steps = 4", 'save_every_steps = 2\nmaster_weights = "float32"'),
 ):
     PAIRS = PAIRS.replace(old, new, 1)
+HELD = 'validation = { from = "tiny", share = 0.3 }\n'
 FULL, LORA = (f"sft/model=tiny/variant={name}" for name in ("full", "lora"))
 
 
@@ -188,3 +189,33 @@ def test_pairs_are_learned_published_and_resumed(fresh):
     assert ran.code == 0, ran.out
     whole = pl.read_parquet(place.folder / "runs/whole" / FULL / "rows.parquet")
     assert whole["loss"].to_list() == pytest.approx(curve(place, FULL, "loss"), rel=1e-4)
+
+
+def test_pairs_are_held_out_and_their_loss_is_logged(fresh):
+    text = PAIRS.replace('target = "reply"\n', f'target = "reply"\n{HELD}', 1)
+    text = text.replace(
+        "warmup_steps = 0", "warmup_steps = 0, eval_on_start = true, eval_steps = 4"
+    )
+    place = fresh(text)
+    replies(place)
+
+    ran = place.run("run", "study.toml", "--only", "base", "--only", "scores", "--only", FULL)
+
+    assert ran.code == 0, ran.out
+    trained, held = (
+        pl.read_parquet(place.cell(FULL) / f"files/{name}_set.parquet")
+        for name in ("training", "validation")
+    )
+    # 30 % of 11 questions with a pair
+    assert held.height == held["question_id"].n_unique() == 3
+    assert held["dropped"].is_null().all()
+    used = trained.filter(pl.col("dropped").is_null())
+    assert used.height == 8
+    assert not set(used["question_id"]) & set(held["question_id"])
+    found = pl.read_parquet(place.cell(FULL) / "files/evaluations.parquet")
+    assert found["step"].to_list() == [0, 4, 8, 12]  # 8 pairs in batches of 4, six times
+    losses = found["eval_loss"].to_list()
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3)
+    assert losses[-1] < losses[0]  # "never" is the worse reply to all questions
+    curve_of = place.lineage(FULL)["notes"]["training"]["curve"]
+    assert losses == [one["eval_loss"] for one in curve_of if one.get("eval_loss") is not None]
