@@ -308,6 +308,9 @@ def view_page(path: Path | None, *, is_served: bool) -> None:
         page = write_studies(into, str(folder), listed)
     else:
         page = find_page(path)
+        if others := [found for found in pages_of(folder) if found != page]:
+            stages = ", ".join(f"`mbt view {found.parents[2]}`" for found in others)
+            _say(f"the study has {len(others) + 1} pages, and this is the newest; also: {stages}")
     if is_served:
         serve_page(page, pages)
     open_page(page)
@@ -331,8 +334,12 @@ def studies_in(folder: Path) -> list[str]:
 
 def newest_page(study: Path) -> Path | None:
     """The index.html of the newest report at or below a folder; None if there is none."""
-    found = study.glob(f"*/{FILES}/{PAGE}/{_INDEX}")
-    return max(found, key=lambda page: page.stat().st_mtime, default=None)
+    return max(pages_of(study), key=lambda page: page.stat().st_mtime, default=None)
+
+
+def pages_of(study: Path) -> list[Path]:
+    """The index.html of each report of a study's folder, by their stages' names."""
+    return sorted(study.glob(f"*/{FILES}/{PAGE}/{_INDEX}"))
 
 
 def listed_study(runs: Path, name: str, into: Path, *, is_served: bool) -> ListedStudy:

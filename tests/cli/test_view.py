@@ -81,6 +81,19 @@ def test_view_prints_the_address_if_there_is_no_browser(ran, workplace):
     assert f"{(workplace / REPORT).resolve().as_uri()}/index.html" in viewed.out
 
 
+def test_view_names_the_other_pages_of_a_study(ran, workplace):
+    shutil.copytree(workplace / "runs/small/tables", workplace / "runs/small/earlier")
+    page = workplace / REPORT / "index.html"
+    os.utime(page, (page.stat().st_atime, page.stat().st_mtime + 9))
+
+    viewed = ran("view", "study.toml", BROWSER="/bin/false")
+
+    assert viewed.code == 0, viewed.err
+    assert "the study has 2 pages" in viewed.out
+    assert "`mbt view runs/small/earlier`" in " ".join(viewed.out.split())
+    assert f"{page.resolve().as_uri()}" in viewed.out
+
+
 def test_view_says_what_to_run_if_there_is_no_report(mbt):
     viewed = mbt("view", "study.toml")
 
