@@ -72,7 +72,8 @@ def test_scripts_can_be_written_without_submitting(mbt, piped, workplace):
     [
         pytest.param(
             (),
-            "specify one place to run: `--slurm`, `--ssh`, `--sky`, `--local N` or",
+            "specify one place to run: `--slurm`, `--ssh`, `--sky`, `--sagemaker PRESET`, "
+            "`--local N` or",
             id="no place",
         ),
         pytest.param(("--slurm", "--local", "1"), "specify one place", id="two places"),

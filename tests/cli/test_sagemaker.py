@@ -50,7 +50,9 @@ def test_a_study_runs_on_sagemaker_and_comes_back(mbt, workplace, aws, tmp_path_
         names = [line.split(" | ")[0].removeprefix("| ") for line in log[2:]]
         assert all(name.startswith("adhoc-2") for name in names)
         waited = mbt("status", "small", "--watch", timeout=300, **environment)
-        assert "fetch it with `mbt pull small`" in waited.out, waited.out + waited.err
+        assert "fetch it with `mbt pull small`" in " ".join(waited.out.split()), (
+            waited.out + waited.err
+        )
         assert "2 cells run" in mbt("logs", names[-2], **environment).out
 
         one = mbt("pull", "small", "--job", names[-2], **environment)

@@ -248,7 +248,8 @@ VALUES = (
         "an endpoint without its address",
         CANNED,
         'backend = { kind = "openai" }',
-        "`models.parrot.backend.base_url`: is required: address up to and including `/v1`",
+        "`models.parrot.backend.base_url`: is required: address up to and including the "
+        "version of its API: `/v1`",
     ),
     edited(
         "a metric for a list",

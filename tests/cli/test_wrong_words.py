@@ -134,7 +134,7 @@ STUDIES = (
     Wrong(
         "no place to run",
         "submit no.json",
-        ["`--slurm`, `--ssh`, `--sky`, `--local N` or", "mbt submit --slurm"],
+        ["`--slurm`, `--ssh`, `--sky`, `--sagemaker PRESET`, `--local N` or", "mbt submit --slurm"],
     ),
     Wrong(
         "a manifest for a plan",

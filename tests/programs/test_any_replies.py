@@ -61,6 +61,7 @@ SMALL = {
         {"solutions": 4, "rounds": 2},
         {"solutions": 3, "rounds": 1, "block": 2, "selection": "single"},
     ],
+    "embedding": [{}],
     "selfcheck": [
         {"max_iterations": 0},
         {"max_iterations": 4, "verifications": 2, "return_if_not_found": False},
