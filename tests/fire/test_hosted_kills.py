@@ -44,13 +44,16 @@ def test_a_killed_training_is_uploaded_and_begun_once(tmp_path, study, monkeypat
                 time.sleep(draw.random() * 0.3)
                 process.kill()
                 process.communicate(timeout=60)
-                codes.append(process.returncode)
+                codes.append((moment, process.returncode))
             place.run("run study.toml")
         found = server.stats()
         unbroken = placed(tmp_path / "unbroken", server, study)
         unbroken.run("run study.toml")
 
-    assert codes == [-signal.SIGKILL] * len(codes)
+    # the work after the job's end may be done before the kill
+    alive = [code for moment, code in codes if moment != "ended"]
+    assert alive == [-signal.SIGKILL] * len(alive)
+    assert {code for _, code in codes} <= {-signal.SIGKILL, 0}
     assert found["problems"] == []
     assert (found["uploads"], found["jobs"]) == (rounds, rounds)
     whole = what_is_left(unbroken.folder / "runs")
